@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.formats import StreamParser
-from patchbay.formats.checkpoint.declarations import Attempt
 from patchbay.formats.checkpoint.declared_format import template_format
 from patchbay.formats.checkpoint.response_template import response_template
 from patchbay.formats.checkpoint.user_format import user_format
@@ -293,23 +292,6 @@ HOSTILE = {
     "spaces": (TAGS, "<tool_call>" + " " * 700),
     "own tags": (OWN, '<do what="f"><set a>'),
 }
-
-
-def test_what_was_looked_at_in_vain_is_not_looked_at_again_from_each_opening_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
-    look = Attempt.read
-
-    def counted(attempt: Attempt, text: str, pos: int, *, ended: bool) -> Any:
-        nonlocal looks
-        before = attempt.seen
-        found = look(attempt, text, pos, ended=ended)
-        looks += attempt.seen - before
-        return found
-
-    monkeypatch.setattr(Attempt, "read", counted)
-    text = "<|channel|>commentary to=functions.f" * 300
-    assert (text, None, [], []) == read(CHANNELS, text, size=7)
-    assert 2 * len(text) >= looks
 
 
 def cpu_seconds(row: Format, text: str) -> float:

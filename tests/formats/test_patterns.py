@@ -14,10 +14,10 @@ from patchbay.formats.checkpoint.declarations import MAX_MATCH, Match, Verdict, 
 ALPHABET = "ab<> \n"
 
 _characters = st.sampled_from(["a", "b", "<", ">", ".", "[ab]", "[^<]", r"\w", r"\s", " ", r"\n", r"[\w<]", "[a-b ]"])
-_quantifiers = st.sampled_from(["", "", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{1,3}", "{0,2}?"])
-_items = st.builds(str.__add__, _characters, _quantifiers)
-_runs = st.lists(_items, min_size=1, max_size=4).map("".join)
-_groups = st.builds(lambda name, run: f"(?P<{name}>{run})", st.sampled_from(["x", "y"]), _runs)
+_items = st.builds(str.__add__, _characters, st.sampled_from(["", "", "", "*", "+", "?", "??"]))
+_runs = st.lists(_items, min_size=1, max_size=2).map("".join)
+_groups = st.builds(lambda char, run: f"(?P<x>{char}{run})", _characters, st.sampled_from(["", "*", "+"]))
+_lazy = st.builds(str.__add__, _characters, st.sampled_from(["*?", "+?"]))
 _optional = st.builds(lambda inner: f"(?:{inner})?", st.lists(_characters, min_size=1, max_size=3).map("".join))
 _choices = st.builds(lambda one, two: f"(?:{one}|{two})", _runs, _runs)
 
@@ -25,15 +25,22 @@ _choices = st.builds(lambda one, two: f"(?:{one}|{two})", _runs, _runs)
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
     """A pattern of what the compiler takes, with a literal at its beginning."""
-    parts = draw(st.lists(st.one_of(_items, _choices, _optional), max_size=4))
+    parts = draw(st.lists(st.one_of(_items, _choices, _optional), max_size=3))
+    at = draw(st.integers(0, len(parts)))
+    parts.insert(at, draw(st.one_of(st.just(""), _lazy)))
     group = draw(st.one_of(st.just(""), _groups))
-    return draw(st.sampled_from(["a", "<", "b<"])) + "".join(parts) + group + draw(st.sampled_from(["", ">", r"\Z"]))
+    return draw(st.sampled_from(["a", "<", "b<"])) + "".join(parts) + group + draw(st.sampled_from(["", ">"]))
+
+
+def greedy(pattern: str) -> re.Pattern[str]:
+    """The expression for ``re``, where a run gives nothing back."""
+    return re.compile(re.sub(r"([*+])(?!\?)", r"\1+", pattern), re.DOTALL)
 
 
 @given(patterns(), st.text(ALPHABET, max_size=12))
 def test_a_match_is_the_one_that_re_finds(pattern: str, text: str) -> None:
     found = compile_pattern(pattern, "p").match(text)
-    expected = re.compile(pattern, re.DOTALL).match(text)
+    expected = greedy(pattern).match(text)
     if expected is None:
         assert Verdict.NONE is found
     else:
@@ -65,7 +72,7 @@ def test_a_match_begins_with_one_of_the_starts(pattern: str, text: str, before: 
         (r"\n?</response>", ("</response>", "\n</response>")),
         (r"(?:<\|message\|>)?[^<]*<\|text\|>", ("<|message|>", "<|text|>")),
         (r"<(?:a|bc)>", ("<a>", "<bc>")),
-        (r"^x", ("x",)),
+        (r"^x", ()),
     ],
 )
 def test_the_texts_that_a_match_begins_with_are_known(pattern: str, starts: tuple[str, ...]) -> None:
@@ -80,18 +87,10 @@ def test_a_name_waits_for_the_character_that_ends_it() -> None:
     assert Verdict.NONE is pattern.match("<call ", ended=False)
 
 
-def test_the_beginning_is_where_the_text_begins_and_nowhere_else() -> None:
+def test_a_match_is_not_looked_for_where_the_text_begins() -> None:
     pattern = compile_pattern(r"(?:^|<think>)", "p")
-    assert Match(0, {}) == pattern.match("abc", first=True, ended=False)
     assert Verdict.NONE is pattern.match("abc", ended=False)
-    assert Match(7, {}) == pattern.match("<think>", first=False)
-
-
-def test_the_end_is_where_the_text_ends_and_nowhere_else() -> None:
-    pattern = compile_pattern(r"<a\Z", "p")
-    assert Verdict.MORE is pattern.match("<a", ended=False)
-    assert Match(2, {}) == pattern.match("<a")
-    assert Verdict.NONE is pattern.match("<ab")
+    assert Match(7, {}) == pattern.match("<think>")
 
 
 def test_a_match_has_a_greatest_length() -> None:
@@ -99,44 +98,28 @@ def test_a_match_has_a_greatest_length() -> None:
     assert isinstance(pattern.match("<a" + "x" * (MAX_MATCH - 3) + ">"), Match)
     assert Verdict.NONE is pattern.match("<a" + "x" * MAX_MATCH + ">")
     assert Verdict.NONE is pattern.match("<a" + "x" * MAX_MATCH, ended=False)
-
-
-class Counted(str):
-    """A text that counts how often a character of it is looked at."""
-
-    __slots__ = ()
-    looks = 0
-
-    def __getitem__(self, key):
-        Counted.looks += 1
-        return super().__getitem__(key)
-
-
-def test_a_hostile_pattern_looks_at_each_character_once() -> None:
-    # A backtracking matcher takes cubic time for this one.
-    pattern = compile_pattern(r"<a.*?.*?.*?b", "p")
-    Counted.looks = 0
-    assert Verdict.NONE is pattern.match(Counted("<a" + "c" * 1000))
-    assert Counted.looks <= MAX_MATCH
+    assert Verdict.MORE is pattern.match("<a" + "x" * (MAX_MATCH - 3), ended=False)
 
 
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        (r"<(a+)+>", "quantifier inside a quantified group"),
-        (r"<(?:a?b)*>", "quantifier inside a quantified group"),
-        (r"<(?:aa|bb)*>", "alternatives in a repeated group"),
-        (r"<a(?=b)", "a look-around"),
-        (r"<a(?<!b)", "a look-around"),
-        (r"<(a)\1", "a reference to a group"),
-        (r"<(a)?(?(1)b|c)", "a condition on a group"),
-        (r"<a++", "a possessive quantifier"),
-        (r"<(?>a)", "an atomic group"),
-        (r"<a\b", "a word boundary"),
-        (r"(?i)<a", "sets flags"),
-        (r"<(?i:a)", "sets flags"),
+        (r"<(a+)+>", "the quantifier \\+ behind a group"),
+        (r"<(?:aa|bb)*>", "the quantifier \\* behind a group"),
+        (r"<(?P<x>a|b)>", "the group 'x', which is not one run"),
+        (r"<(?P<x>ab)>", "the group 'x', which is not one run"),
+        (r"<a.*?b.*?>", "a second lazy quantifier"),
+        (r"<a{2}", "a quantifier of another kind"),
+        (r"<a++", "a quantifier of another kind"),
+        (r"<a(?=b)", r"has \(\?=b"),
+        (r"<a(?<!b)", r"has \(\?<!"),
+        (r"<(a)\1", r"has \\1"),
+        (r"<(?>a)", r"has \(\?>a"),
+        (r"<a\b", r"has \\b"),
+        (r"<a$", r"has \$"),
+        (r"(?i)<a", r"has \(\?i"),
         (r"<[a", "is no regular expression"),
-        (r"<a{4000}b{4000}", "too large"),
+        ("<" + "a?" * 40, "too large"),
         (r"\w+>", "must begin with literal text"),
         (r"", "must begin with literal text"),
     ],

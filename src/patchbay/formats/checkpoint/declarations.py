@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any, NoReturn
+from functools import partial
+from itertools import count, takewhile
+from typing import NoReturn
 
 from patchbay.errors import ConfigurationError
 
@@ -127,9 +128,11 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
 MAX_MATCH = 1024
 """How many characters a marker may have; what would be longer is none."""
 
-CHAR, MATCH, SPLIT, SAVE, JUMP, BEGIN, END = "char", "match", "split", "save", "jump", "begin", "end"
-"""What a step of a program does: wants a character, is done, goes two ways (the better one first), notes its place, goes on
-elsewhere, wants the text's beginning or its end."""
+_MAX_SIZE = 20_000
+_MAX_HEADS = 32
+_MAX_HEAD = 64
+_END, _COPY = "end", "__"
+"""A group of a compiled pattern may stand in it several times: its name, the second of these, and a number."""
 
 
 class Verdict(Enum):
@@ -153,111 +156,185 @@ class Pattern:
 
     ``starts``: texts that a match begins with, to be looked for. A match may also begin before one of them, in a part that may be
     missing (a name before the marker); such a part is not looked for, so that prose need not be held back for it.
+    ``partial`` is ``whole``, matching as well where the text ends inside of a match: then its group ``_END`` takes no part.
     """
 
     text: str
     names: tuple[str, ...]
     starts: tuple[str, ...]
     literals: tuple[str, ...]
-    program: tuple[tuple[Any, ...], ...] = field(compare=False, repr=False)
+    whole: re.Pattern[str] = field(compare=False, repr=False)
+    partial: re.Pattern[str] = field(compare=False, repr=False)
 
-    def begin(self, *, first: bool = False) -> Attempt:
-        """Begin to match at a place. ``first``: the whole text begins there."""
-        return Attempt(self, first=first)
+    def match(self, text: str, pos: int = 0, *, ended: bool = True) -> Match | Verdict:
+        """Match at ``pos``. ``ended``: no more text will come behind ``text``."""
+        limit = pos + MAX_MATCH
+        if not ended and len(text) < limit and self._is_open(text, pos, len(text)):
+            return Verdict.MORE
+        found = self.whole.match(text, pos, limit)
+        if found is None:
+            return Verdict.NONE
+        groups = {group.partition(_COPY)[0]: value for group, value in found.groupdict().items() if value is not None}
+        return Match(found.end(), {name: groups[name] for name in self.names if name in groups})
 
-    def match(self, text: str, pos: int = 0, *, first: bool = False, ended: bool = True) -> Match | Verdict:
-        """Match at ``pos``, all at once. ``ended``: no more text will come behind ``text``."""
-        return self.begin(first=first).read(text, pos, ended=ended)
+    def length_in_vain(self, text: str, pos: int) -> int:
+        """How many characters from ``pos`` on, where there is no match, may be the beginning of one."""
+        return bisect_left(
+            range(1, min(len(text) - pos, MAX_MATCH) + 1), x=True, key=lambda size: not self._is_open(text, pos, pos + size)
+        )
+
+    def _is_open(self, text: str, pos: int, end: int) -> bool:
+        """True if a text that ends at ``end`` may become a match."""
+        found = self.partial.match(text, pos, end)
+        return found is not None and not (found.lastgroup or "").startswith(_END + _COPY)
 
 
-_Thread = tuple[int, tuple[int, ...]]
-"""A place in the program, and where the named groups begin and end so far, counted from where the match begins."""
+@dataclass(frozen=True)
+class Part:
+    """A part of a pattern: a character, as the pattern spells it, or a group of alternatives.
 
-
-class Attempt:
-    """One attempt to match at a place. It reads on where it stopped, so a text that comes in pieces is read once.
-
-    ``seen``: how many characters it has looked at.
+    ``literal``: the one character that it stands for. ``name``: the group that it makes up. ``quantifier``: with "?" behind it
+    where it is lazy.
     """
 
-    def __init__(self, pattern: Pattern, *, first: bool) -> None:
-        self._pattern = pattern
-        self._first = first
-        self.seen = 0
-        self._threads: list[_Thread] = [(0, (-1,) * (2 * len(pattern.names)))]
-        self._best: tuple[int, tuple[int, ...]] | None = None
+    char: str = ""
+    literal: str = ""
+    alternatives: tuple[tuple[Part, ...], ...] = ()
+    name: str = ""
+    quantifier: str = ""
 
-    def read(self, text: str, pos: int, *, ended: bool) -> Match | Verdict:
-        """The match at ``pos`` of ``text``, which begins with what was there before. ``ended``: no more will come."""
-        program = self._pattern.program
-        while True:
-            at = pos + self.seen
-            ready, waits = self._reached(at_end=at == len(text))
-            if waits and not ended:
-                return Verdict.MORE
-            if ready and program[ready[-1][0]][0] is MATCH:
-                self._best = self.seen, ready.pop()[1]
-            if not ready or self.seen == MAX_MATCH:
-                return self._result(text, pos)
-            if at == len(text):
-                return self._result(text, pos) if ended else Verdict.MORE
-            char = text[at]
-            self._threads = [(place + 1, slots) for place, slots in ready if program[place][1](char)]
-            self.seen += 1
-
-    def _result(self, text: str, pos: int) -> Match | Verdict:
-        if self._best is None:
-            return Verdict.NONE
-        length, slots = self._best
-        spans = zip(self._pattern.names, slots[::2], slots[1::2], strict=True)
-        return Match(pos + length, {name: text[pos + begin : pos + end] for name, begin, end in spans if begin >= 0})
-
-    def _reached(self, *, at_end: bool) -> tuple[list[_Thread], bool]:
-        """The threads that want a character, in order of preference, up to one that matches; all behind it is less wanted.
-
-        Also whether the text's being at its end decides about one of them.
-        """
-        program, reached, waits = self._pattern.program, set[int](), False
-        ready: list[_Thread] = []
-        stack = self._threads[::-1]
-        while stack:
-            place, slots = stack.pop()
-            if place in reached:
-                continue
-            reached.add(place)
-            code = program[place]
-            if code[0] is CHAR:
-                ready.append((place, slots))
-            elif code[0] is MATCH:
-                ready.append((place, slots))
-                break
-            elif code[0] is SPLIT:
-                stack += [(code[2], slots), (code[1], slots)]
-            elif code[0] is SAVE:
-                stack.append((place + 1, (*slots[: code[1]], self.seen, *slots[code[1] + 1 :])))
-            elif code[0] is JUMP:
-                stack.append((code[1], slots))
-            elif code[0] is BEGIN:
-                if self._first and self.seen == 0:
-                    stack.append((place + 1, slots))
-            elif at_end:
-                waits = True
-                stack.append((place + 1, slots))
-        return ready, waits
+    @property
+    def is_text(self) -> bool:
+        """True if it stands for one character, once."""
+        return self.literal != "" and not (self.quantifier or self.name)
 
 
-_MAX_PROGRAM = 4096
-_MAX_HEADS = 32
-_MAX_HEAD = 64
+_TOKEN = re.compile(r"\(\?P<(?P<name>\w+)>|\(\?:|\((?!\?)|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[^(]", re.DOTALL)
+_QUANTIFIER = re.compile(r"[*+?]\??(?![*+?])|(?![*+?]|\{\d)")
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 
-Item = tuple[Any, Any]
-"""A node of ``re``'s parsed pattern: what it is, and its argument."""
+
+class _Parser:
+    """Reads the part of regular expressions that can be matched in a stream, in linear time. Raises ConfigurationError."""
+
+    def __init__(self, text: str, path: str) -> None:
+        self.text = text
+        self.path = path
+        self._pos = 0
+        self._lazy = False
+
+    def alternatives(self) -> tuple[tuple[Part, ...], ...]:
+        """Read up to a closing parenthesis or the end."""
+        found: list[tuple[Part, ...]] = []
+        parts: list[Part] = []
+        while self._pos < len(self.text) and self.text[self._pos] != ")":
+            if self.text[self._pos] == "|":
+                found.append(tuple(parts))
+                parts.clear()
+                self._pos += 1
+            else:
+                parts.append(self._part())
+        return (*found, tuple(parts))
+
+    def _part(self) -> Part:
+        token = _TOKEN.match(self.text, self._pos)
+        if token is None:
+            self._refuse(self.text[self._pos : self._pos + 4])
+        self._pos = token.end()
+        char, name = token.group(), token["name"] or ""
+        part = Part(char)
+        if char[0] == "(":
+            part = Part(alternatives=self.alternatives())
+            self._pos += 1
+            if name:
+                part = self._named(name, part.alternatives)
+        elif char[0] == "\\":
+            if char[1] not in "wWsSdD":
+                if char[1].isalnum() and char[1] not in _ESCAPED:
+                    self._refuse(char)
+                part = Part(char, literal=_ESCAPED.get(char[1], char[1]))
+        elif char == "$":
+            self._refuse(char)
+        elif char not in (".", "^") and char[0] != "[":
+            part = Part(char, literal=char)
+        found = _QUANTIFIER.match(self.text, self._pos)
+        if found is None:
+            self._refuse(f"a quantifier of another kind behind {char}")
+        self._pos = found.end()
+        quantifier = found.group()
+        if quantifier and (part.name or (part.alternatives and quantifier[0] != "?")):
+            self._refuse(f"the quantifier {quantifier} behind a group")
+        if quantifier in ("*?", "+?"):
+            if self._lazy:
+                self._refuse("a second lazy quantifier")
+            self._lazy = True
+        return replace(part, quantifier=quantifier) if quantifier else part
+
+    def _named(self, name: str, alternatives: tuple[tuple[Part, ...], ...]) -> Part:
+        parts = alternatives[0]
+        if len(alternatives) > 1 or len(parts) != 1 or parts[0].alternatives or parts[0].quantifier[:1] == "?":
+            self._refuse(f"the group {name!r}, which is not one run of characters")
+        return replace(parts[0], name=name)
+
+    def _refuse(self, what: str) -> NoReturn:
+        refuse(self.path, f"has {what}, which cannot be read in a stream")
+
+
+class _Speller:
+    """Spells parts for ``re`` so that matching takes linear time: what a run takes it never gives back, unless it is lazy.
+
+    ``partial``: also match where the text ends. Each copy of a group has a number of its own.
+    """
+
+    def __init__(self, path: str, *, partial: bool) -> None:
+        self._path = path
+        self._partial = partial
+        self._copies = count()
+
+    def compile(self, parts: Sequence[Part]) -> re.Pattern[str]:
+        try:
+            return re.compile(self._sequence(parts, lambda: self._group(_END, "")), re.DOTALL)
+        except (RecursionError, OverflowError):
+            refuse(self._path, "is too large a pattern")
+
+    def _group(self, name: str, inside: str) -> str:
+        return f"(?P<{name}{_COPY}{next(self._copies)}>{inside})" if name else inside
+
+    def _sequence(self, parts: Sequence[Part], behind: Callable[[], str]) -> str:
+        """Some parts and what stands behind them."""
+        if not parts:
+            return behind()
+        text = [part.char for part in takewhile(lambda part: part.is_text, parts)]
+        size = len(text) or 1
+        rest = partial(self._sequence, parts[size:], behind)
+        if not text:
+            spelled = self._part(parts[0], rest)
+        else:
+            cut = "".join(f"|{''.join(text[:length])}\\Z" for length in range(size)) if self._partial else ""
+            spelled = f"(?:{''.join(text)}{rest()}{cut})"
+        if len(spelled) > _MAX_SIZE:
+            refuse(self._path, "is too large a pattern")
+        return spelled
+
+    def _part(self, part: Part, behind: Callable[[], str]) -> str:
+        quantifier, cut = part.quantifier, "|\\Z" if self._partial else ""
+        if part.char == "^":
+            return "(?!)"  # a match is looked for behind the beginning of the text only
+        if quantifier in ("?", "??"):
+            ways = [self._part(replace(part, quantifier=""), behind), behind()]
+            return f"(?:{'|'.join(ways if quantifier == '?' else ways[::-1])})"
+        if part.alternatives:
+            return f"(?:{'|'.join(self._sequence(each, behind) for each in part.alternatives)})"
+        if quantifier in ("*", "+"):
+            run = self._group(part.name, f"{part.char}{quantifier}+") + (rf"(?:\Z|{behind()})" if self._partial else behind())
+        else:
+            run = self._group(part.name, part.char + quantifier) + behind()
+        return run if quantifier[:1] == "*" else f"(?:{run}{cut})"
 
 
 def compile_pattern(text: str, path: str) -> Pattern:
     """Compile a regular expression (Python's dialect, ``.`` is any character). Raises ConfigurationError that names ``path``."""
-    items, names = parse_pattern(text, path)
-    return compile_items(items, names, text, path)
+    return compile_parts(parse_pattern(text, path), text, path)
 
 
 def compile_literals(literals: Sequence[str], path: str) -> Pattern:
@@ -266,189 +343,55 @@ def compile_literals(literals: Sequence[str], path: str) -> Pattern:
     return replace(compile_pattern("|".join(map(re.escape, ordered)), path), literals=ordered)
 
 
-def parse_pattern(text: str, path: str) -> tuple[list[Item], dict[int, str]]:
-    """A pattern's nodes, and the names of its groups by their number. Raises ConfigurationError."""
+def names_of(text: str, path: str) -> Iterable[str]:
+    """The names of a regular expression's groups. Raises ConfigurationError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = parser.parse(text, re.DOTALL)
+            return re.compile(text).groupindex
     except (re.error, RecursionError, OverflowError) as error:
         refuse(path, f"is no regular expression: {error}")
-    if tree.state.flags & (re.IGNORECASE | re.MULTILINE | re.VERBOSE | re.LOCALE | re.ASCII):
-        refuse(path, "sets flags, which is not supported: write the pattern out")
-    return list(tree), {number: name for name, number in tree.state.groupdict.items()}
 
 
-def compile_items(items: Sequence[Item], names: Mapping[int, str], text: str, path: str) -> Pattern:
-    """Compile some nodes of a parsed pattern. Raises ConfigurationError."""
-    used = tuple(names[number] for number in sorted(names))
-    compiler = _Compiler({number: index for index, number in enumerate(sorted(names))}, path)
-    compiler.sequence(items)
-    compiler.emit(MATCH)
-    heads = _heads(items)
-    found = tuple(dict.fromkeys(head for head, _ in heads if head))
+def parse_pattern(text: str, path: str) -> tuple[Part, ...]:
+    """The parts of a pattern. Raises ConfigurationError."""
+    names_of(text, path)
+    return (Part(alternatives=_Parser(text, path).alternatives()),)
+
+
+def compile_parts(parts: Sequence[Part], text: str, path: str) -> Pattern:
+    """Compile some parts of a pattern. Raises ConfigurationError."""
+    heads = [head for head, _ in _heads([("", True)], parts)]
+    found = dict.fromkeys(filter(None, heads))
     starts = tuple(head for head in found if not any(head != other and head.startswith(other) for other in found))
-    if not starts and not all(anchored for _, anchored in heads):
+    if not starts and heads:
         refuse(path, "must begin with literal text, at the latest behind parts that may be missing: only that can be looked for")
-    return Pattern(text, used, starts, (), tuple(compiler.program))
+    whole, cut = (_Speller(path, partial=is_partial).compile(parts) for is_partial in (False, True))
+    names = dict.fromkeys(group.partition(_COPY)[0] for group in whole.groupindex if not group.startswith(_END + _COPY))
+    return Pattern(text, tuple(names), starts, (), whole, cut)
 
 
-class _Compiler:
-    """Turns nodes into a program. ``slots``: where each named group is noted."""
+_Head = tuple[str, bool]
+"""A text that matches may begin with, and whether it may go on."""
 
-    def __init__(self, slots: Mapping[int, int], path: str) -> None:
-        self.program: list[tuple[Any, ...]] = []
-        self._slots = slots
-        self._path = path
-        self._repeated = False
 
-    def emit(self, *code: Any) -> int:
-        if len(self.program) >= _MAX_PROGRAM:
-            refuse(self._path, "is too large a pattern")
-        self.program.append(code)
-        return len(self.program) - 1
-
-    def sequence(self, items: Iterable[Item]) -> None:
-        for kind, argument in items:
-            self._item(kind, argument)
-
-    def _item(self, kind: Any, argument: Any) -> None:
-        if kind in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN):
-            self.emit(CHAR, one_character(kind, argument))
-        elif kind is op.SUBPATTERN:
-            self._group(*argument)
-        elif kind is op.BRANCH:
-            self._branch(argument[1])
-        elif kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            self._repeat(*argument, greedy=kind is op.MAX_REPEAT)
-        elif kind is op.AT and argument in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
-            self.emit(BEGIN)
-        elif kind is op.AT and argument in (op.AT_END, op.AT_END_STRING):
-            self.emit(END)
+def _heads(heads: Sequence[_Head], parts: Iterable[Part]) -> list[_Head]:
+    """What ``heads`` come to with ``parts`` behind them; those that only the beginning of the text has are left out."""
+    closed = [head for head in heads if not head[1]]
+    going = [head for head in heads if head[1]]
+    for part in parts:
+        if part.alternatives:
+            longer = [head for each in part.alternatives for head in _heads(going, each)]
+        elif part.char == "^":
+            longer = []
+        elif part.literal:
+            longer = [(text + part.literal, len(text) < _MAX_HEAD and part.quantifier in ("", "?", "??")) for text, _ in going]
         else:
-            refuse(self._path, f"has {_WORDS.get(kind, str(kind).lower())}, which cannot be read in a stream")
-
-    def _group(self, number: int | None, added: int, removed: int, items: Iterable[Item]) -> None:
-        if added or removed:
-            refuse(self._path, "sets flags, which is not supported: write the pattern out")
-        slot = self._slots.get(number) if number is not None else None
-        if slot is not None:
-            self.emit(SAVE, 2 * slot)
-        self.sequence(items)
-        if slot is not None:
-            self.emit(SAVE, 2 * slot + 1)
-
-    def _branch(self, branches: Sequence[Iterable[Item]]) -> None:
-        if self._repeated:
-            refuse(self._path, "has alternatives in a repeated group: write a choice of characters as [...]")
-        leaves = []
-        for branch in branches[:-1]:
-            split = self.emit(SPLIT)
-            self.sequence(branch)
-            leaves.append(self.emit(JUMP))
-            self.program[split] = (SPLIT, split + 1, len(self.program))
-        self.sequence(branches[-1])
-        for leave in leaves:
-            self.program[leave] = (JUMP, len(self.program))
-
-    def _repeat(self, least: int, most: Any, items: Sequence[Item], *, greedy: bool) -> None:
-        if self._repeated:
-            refuse(self._path, "has a quantifier inside a quantified group")
-        outer, self._repeated = self._repeated, most is op.MAXREPEAT or most > 1
-        for _ in range(least):
-            self.sequence(items)
-        if most is op.MAXREPEAT:
-            split = self.emit(SPLIT)
-            self.sequence(items)
-            self.emit(JUMP, split)
-            self._choice(split, greedy=greedy)
-        else:
-            splits = []
-            for _ in range(most - least):
-                splits.append(self.emit(SPLIT))
-                self.sequence(items)
-            for split in splits:
-                self._choice(split, greedy=greedy)
-        self._repeated = outer
-
-    def _choice(self, split: int, *, greedy: bool) -> None:
-        into, past = split + 1, len(self.program)
-        self.program[split] = (SPLIT, into, past) if greedy else (SPLIT, past, into)
-
-
-_WORDS = {
-    op.ASSERT: "a look-around",
-    op.ASSERT_NOT: "a look-around",
-    op.GROUPREF: "a reference to a group",
-    op.GROUPREF_EXISTS: "a condition on a group",
-    op.ATOMIC_GROUP: "an atomic group",
-    op.POSSESSIVE_REPEAT: "a possessive quantifier",
-    op.AT: "a word boundary",
-}
-
-_CATEGORIES: Mapping[Any, Callable[[str], bool]] = {
-    op.CATEGORY_DIGIT: str.isdecimal,
-    op.CATEGORY_NOT_DIGIT: lambda char: not char.isdecimal(),
-    op.CATEGORY_SPACE: str.isspace,
-    op.CATEGORY_NOT_SPACE: lambda char: not char.isspace(),
-    op.CATEGORY_WORD: lambda char: char.isalnum() or char == "_",
-    op.CATEGORY_NOT_WORD: lambda char: not (char.isalnum() or char == "_"),
-}
-
-
-def one_character(kind: Any, argument: Any) -> Callable[[str], bool]:
-    """True if a character fits a node that stands for one."""
-    if kind is op.ANY:
-        return lambda _char: True
-    if kind is op.LITERAL:
-        return chr(argument).__eq__
-    if kind is op.NOT_LITERAL:
-        return chr(argument).__ne__
-    wanted = argument[0][0] is not op.NEGATE
-    members = argument if wanted else argument[1:]
-    singles = frozenset(chr(value) for what, value in members if what is op.LITERAL)
-    ranges = tuple((chr(value[0]), chr(value[1])) for what, value in members if what is op.RANGE)
-    categories = tuple(_CATEGORIES[value] for what, value in members if what is op.CATEGORY)
-
-    def fits(char: str) -> bool:
-        found = char in singles or any(low <= char <= high for low, high in ranges) or any(is_one(char) for is_one in categories)
-        return found is wanted
-
-    return fits
-
-
-def _heads(items: Iterable[Item]) -> list[tuple[str, bool]]:
-    """The literal texts that matches of ``items`` can begin with, and whether they are bound to the beginning of the text."""
-    return [(text, anchored) for text, anchored, _ in _extend([("", False, True)], items)]
-
-
-_Head = tuple[str, bool, bool]
-"""A literal text, whether it is bound to the beginning of the text, and whether it may go on."""
-
-
-def _extend(heads: list[_Head], items: Iterable[Item]) -> list[_Head]:
-    for kind, argument in items:
-        if len(heads) > _MAX_HEADS or not any(is_open for _, _, is_open in heads):
+            longer = [(text, False) for text, _ in going]
+        if part.quantifier[:1] in ("?", "*"):
+            longer += going
+        closed += [head for head in longer if not head[1]]
+        going = [head for head in longer if head[1]]
+        if len(closed) + len(going) > _MAX_HEADS:
             break
-        closed = [head for head in heads if not head[2]]
-        heads = closed + _extend_one([head for head in heads if head[2]], kind, argument)
-    return heads
-
-
-def _extend_one(heads: list[_Head], kind: Any, argument: Any) -> list[_Head]:
-    if kind is op.LITERAL:
-        return [(text + chr(argument), anchored, len(text) < _MAX_HEAD) for text, anchored, _ in heads]
-    if kind is op.SUBPATTERN:
-        return _extend(heads, argument[3])
-    if kind is op.BRANCH:
-        return [head for branch in argument[1] for head in _extend(heads, branch)]
-    if kind is op.AT:
-        begins = argument in (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
-        return [(text, anchored or begins, is_open) for text, anchored, is_open in heads]
-    if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-        least, most, body = argument
-        repeated = _extend(heads, body)
-        if most is op.MAXREPEAT or most > 1:
-            repeated = [(text, anchored, False) for text, anchored, _ in repeated]
-        return repeated if least else [*heads, *repeated]
-    return [(text, anchored, False) for text, anchored, _ in heads]
+    return closed + going

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from patchbay.formats.checkpoint.declarations import Attempt, Match, Pattern, Verdict
+from patchbay.formats.checkpoint.declarations import Match, Pattern, Verdict
 from patchbay.formats.checkpoint.response_template import Content, Field, Json, ReadCall, ResponseTemplate, Tags
 from patchbay.formats.codecs.json import JsonArguments, emit_call_text
 from patchbay.formats.context import Context, Reader
@@ -42,15 +42,14 @@ class FieldReader(Reader):
         source = self.source
         if self.emitter.opens_code:
             return False  # a word about the marker
-        begin, found, seen = source.offset, None, 0
+        begin, found = source.offset, None
         for pattern, field in self._fields[marker]:
-            attempt = pattern.begin(first=begin == 0)
-            match = yield from self._match(attempt)
-            seen = max(seen, attempt.seen)
+            match = yield from self._match(pattern)
             if match is not None and (found is None or match.end > found[0].end):
                 found = match, field
         if found is None:
             # What was looked at in vain is not looked at again from each opening inside it: that would take too long.
+            seen = max(pattern.length_in_vain(source.buf, source.pos) for pattern, _ in self._fields[marker])
             source.pos += max(0, seen - _SPARED)
             return False
         match, field = found
@@ -69,11 +68,11 @@ class FieldReader(Reader):
             self.calls.cut(source.since(begin))
         return True
 
-    def _match(self, attempt: Attempt) -> Steps[Match | None]:
+    def _match(self, pattern: Pattern) -> Steps[Match | None]:
         """The match at ``pos``, which is not read."""
         source = self.source
         while True:
-            found = attempt.read(source.buf, source.pos, ended=source.ended)
+            found = pattern.match(source.buf, source.pos, ended=source.ended)
             if found is not Verdict.MORE:
                 return found if isinstance(found, Match) else None
             yield
@@ -94,13 +93,13 @@ class FieldReader(Reader):
         self.calls.name = name
         if (yield from self.json.space()) == "{":
             yield from self._arguments.read(name)
-        elif field.close is None or (yield from self._match(field.close.begin())) is None:
+        elif field.close is None or (yield from self._match(field.close)) is None:
             raise NoMatch
         else:
             emit_call_text(self.calls, self.rules, name, "{}", self.emitter.note)
         behind = self.source.offset
         yield from self.json.space()
-        closing = (yield from self._match(field.close.begin())) if field.close else None
+        closing = (yield from self._match(field.close)) if field.close else None
         if closing is None:
             self.source.rewind_to(behind)  # the end was left out
         else:
@@ -144,7 +143,7 @@ class FieldReader(Reader):
                 emit(source.buf[source.pos : end])
                 source.pos = end
             if marker and field.close is not None:
-                closing = yield from self._match(field.close.begin())
+                closing = yield from self._match(field.close)
                 if closing is not None:
                     source.pos = closing.end
                     return closing

@@ -12,18 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any, Literal
 
 from patchbay.formats.checkpoint.declarations import (
     Declaration,
-    Item,
     Match,
     Pattern,
-    compile_items,
     compile_literals,
     compile_pattern,
     kind_of,
+    names_of,
     parse_pattern,
     refuse,
 )
@@ -245,53 +243,31 @@ def _value_parser(arguments: Declaration, nesting: int) -> Content | None:
     return made
 
 
+_VALUE = re.compile(r"(\\s\*\??)?\(\?P<value>(?:\.[*+]\?|\[\^(?:\\.|[^\]\\])+\][*+]\??)\)(\\s\*\??)?")
+"""The value in a tag's pattern, with the white space around it: ``.*?`` or ``.+?``, or a run of all but some characters."""
+_LAST_SPACE = re.compile(r"\\s\*\??\Z")
+
+
 def _tags(arguments: Declaration, nesting: int) -> Tags:
     """Take a ``tag_pattern`` apart at its value: before it the head, behind it the text that ends the value."""
     text, path = arguments.text("tag_pattern"), arguments.at("tag_pattern")
-    items, names = parse_pattern(text, path)
-    if sorted(names.values()) != ["key", "value"]:
+    if sorted(names_of(text, path)) != ["key", "value"]:
         arguments.refuse("tag_pattern", "must have the named groups 'key' and 'value', and no others")
-    at = next((i for i, (kind, argument) in enumerate(items) if kind is op.SUBPATTERN and names.get(argument[0]) == "value"), -1)
-    if at < 0 or not _is_any_text(list(items[at][1][3])):
+    value = _VALUE.search(text)
+    head = text[: value.start()] if value else ""
+    if value is None or head.count("(") != head.count(")"):
         arguments.refuse("tag_pattern", "must have its value as (?P<value>.*?), not inside of another group")
-    head, tail = items[:at], items[at + 1 :]
-    left, right = bool(head) and _is_space(head[-1]), bool(tail) and _is_space(tail[0])
-    head, tail = head[: -1 if left else None], tail[1 if right else 0 :]
-    while tail and _is_space(tail[-1]):
-        tail = tail[:-1]
-    if not tail or any(kind is not op.LITERAL for kind, _ in tail):
+    ((tail,),) = (part.alternatives for part in parse_pattern(_LAST_SPACE.sub("", text[value.end() :]), path))
+    if not tail or not all(part.is_text for part in tail):
         arguments.refuse("tag_pattern", "must have literal text behind the value, which ends it")
-    compiled = compile_items(head, {number: name for number, name in names.items() if name == "key"}, text, path)
     return Tags(
-        head=compiled,
-        tail="".join(chr(code) for _, code in tail),
-        left="space" if left else "",
-        right="space" if right else "",
+        head=compile_pattern(head, path),
+        tail="".join(part.literal for part in tail),
+        left="space" if value[1] else "",
+        right="space" if value[2] else "",
         value=_value_parser(arguments, nesting),
         merge=arguments.flag("merge_duplicates", default=False),
     )
-
-
-def _is_any_text(items: list[Item]) -> bool:
-    """``.*?`` or ``.+?``, or a greedy run of all but some characters: what ends such a value is the text behind it."""
-    if len(items) != 1 or items[0][0] not in (op.MIN_REPEAT, op.MAX_REPEAT):
-        return False
-    kind, (least, most, body) = items[0]
-    if len(body) != 1:
-        return False
-    what, argument = body[0]
-    is_all = what is op.ANY and kind is op.MIN_REPEAT
-    is_rest = what is op.NOT_LITERAL or (what is op.IN and argument[0][0] is op.NEGATE)
-    return least <= 1 and most is op.MAXREPEAT and (is_all or is_rest)
-
-
-def _is_space(item: Item) -> bool:
-    r"""``\s*``, greedy or not."""
-    kind, argument = item
-    if kind not in (op.MIN_REPEAT, op.MAX_REPEAT):
-        return False
-    least, most, body = argument
-    return least == 0 and most is op.MAXREPEAT and list(body) == [(op.IN, [(op.CATEGORY, op.CATEGORY_SPACE)])]
 
 
 def _gathered(pairs: Iterator[tuple[str, str]], value: Content | None, *, merge: bool) -> dict[str, Any]:
@@ -465,7 +441,7 @@ def _check_anchor(declared: Declaration) -> None:
     if "start_anchor" in declared and "start_anchor_pattern" in declared:
         declared.refuse("start_anchor", "and start_anchor_pattern exclude each other")
     if "start_anchor_pattern" in declared:
-        parse_pattern(declared.text("start_anchor_pattern"), declared.at("start_anchor_pattern"))
+        names_of(declared.text("start_anchor_pattern"), declared.at("start_anchor_pattern"))
     elif not declared.texts("start_anchor"):
         declared.refuse("start_anchor", "is missing (or start_anchor_pattern)")
 
