@@ -511,20 +511,16 @@ class ChannelReader:
         """Emit a body to its end; the next message, where its header is the end. ``keep``: emit the marker that ends it, too."""
         source, wanted = self.source, marker_set(row.endings)
         while True:
-            end, marker = wanted.next(source, source.pos)
-            emit(source.buf[source.pos : end])
-            source.pos = end
+            marker = yield from source.read_to(wanted, emit)
             if marker in row.ends or marker in row.reasoning_ends:
                 source.pos += len(marker)
                 self._ended = True
                 if keep:
                     emit(marker)
                 return None
-            if marker in row.stops or (not marker and source.ended):
+            if not marker or marker in row.stops:
                 return None
-            if not marker:
-                yield
-            elif marker in row.noise:
+            if marker in row.noise:
                 if not (yield from self._noise(marker)):
                     emit(marker)
             else:

@@ -306,15 +306,10 @@ class WrapperReader(Reader):
     def _words(self) -> Steps[bool]:
         """Read words that stand between an opener and a list."""
         source = self.source
-        while True:
-            found = _JUNK.match(source.buf, source.pos)
-            end = found.end() if found else source.pos
-            if end < len(source.buf) or source.ended or end - source.pos >= _JUNK_ROOM:
-                break
-            yield
-        if source.buf[end : end + 1] != "[":
+        size = yield from source.run(0, _JUNK, _JUNK_ROOM)
+        if not source.buf.startswith("[", source.pos + size):
             return False
-        source.pos = end
+        source.pos += size
         return True
 
     def _decode(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:

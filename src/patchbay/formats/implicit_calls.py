@@ -40,7 +40,7 @@ class NameLineCalls(Reader):
         """True if such a fence stands behind the name that ends at ``pos``, or the text ends in it; nothing is read."""
         at = yield from self._line(0)
         for char in _FENCE:
-            if not at or (yield from self._values.char(at)) != char:
+            if not at or (yield from self.source.char(at)) != char:
                 return False
             at += 1
         label = yield from self._word(at)
@@ -49,7 +49,7 @@ class NameLineCalls(Reader):
             return False
         word = yield from self._word(at)
         if word == _FUNCTION:
-            return (yield from self._values.char(at + len(word))) in ("(", "")
+            return (yield from self.source.char(at + len(word))) in ("(", "")
         return _FUNCTION.startswith(word) and word != "" and self._ends(at + len(word))
 
     def read(self, name: str) -> Steps[None]:
@@ -70,11 +70,11 @@ class NameLineCalls(Reader):
 
     def _line(self, at: int) -> Steps[int]:
         """Where the text goes on behind the rest of a line that is blank; 0 if it is not."""
-        end = yield from self._values.run(at, BLANKS)
+        end = yield from self.source.run(at, BLANKS)
         return end if "\n" in self._between(at, end) else 0
 
     def _word(self, at: int) -> Steps[str]:
-        return self._between(at, (yield from self._values.run(at, NAME)))
+        return self._between(at, (yield from self.source.run(at, NAME)))
 
     def _between(self, begin: int, end: int) -> str:
         return self.source.buf[self.source.pos + begin : self.source.pos + end]
@@ -84,12 +84,12 @@ class NameLineCalls(Reader):
 
     def _close(self) -> Steps[None]:
         """Read the closing fence; the text, or a special token, may stand for it."""
-        end = yield from self._values.run(0, BLANKS)
-        char = yield from self._values.char(end)
+        end = yield from self.source.run(0, BLANKS)
+        char = yield from self.source.char(end)
         if char in ("", "<"):
             return
         for place in range(end, end + len(_FENCE)):
-            if (yield from self._values.char(place)) != "`":
+            if (yield from self.source.char(place)) != "`":
                 raise NoMatch
         self.source.pos += end + len(_FENCE)
 

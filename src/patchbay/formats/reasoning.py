@@ -214,12 +214,7 @@ class ReasoningReader:
         return True
 
     def _skip_to_closer(self, closers: tuple[str, ...]) -> Steps[bool]:
-        source, wanted = self.source, marker_set(closers)
-        while True:
-            source.pos, marker = wanted.next(source, source.pos)
-            if marker or source.ended:
-                return bool(marker)
-            yield
+        return bool((yield from self.source.read_to(marker_set(closers), len)))
 
     def _read(self, closers: tuple[str, ...], *, closer_due: bool, prefilled: bool = False) -> Steps[None]:
         """Read up to and with the closer, or to the end of the text."""
@@ -227,9 +222,7 @@ class ReasoningReader:
         self._seen = True
         wanted = marker_set(closers) if closer_due else _wanted(reasoning_markers, closers, prefilled)
         while True:
-            end, marker = wanted.next(source, source.pos)
-            self.sink.text(source.buf[source.pos : end])
-            source.pos = end
+            marker = yield from source.read_to(wanted, self.sink.text)
             if marker in closers:
                 size = yield from extent(source, marker)
                 source.pos += size
@@ -254,11 +247,9 @@ class ReasoningReader:
                 self.sink.unclosed()
                 if (yield from self._draft(marker, closers)):
                     return
-            elif source.ended:
+            else:
                 self.sink.unclosed()
                 return
-            else:
-                yield
 
     def _stopped(self) -> Steps[bool]:
         """Read special tokens and the white space behind them: dropped, and True, if the text ends there; else they are text."""

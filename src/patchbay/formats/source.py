@@ -149,6 +149,38 @@ class Source:
             yield
         return self.buf[self.pos : self.pos + size]
 
+    def char(self, at: int) -> Steps[str]:
+        """The character ``at`` places behind ``pos``, "" behind the end of the text."""
+        while self.pos + at >= len(self.buf):
+            if self.ended:
+                return ""
+            yield
+        return self.buf[self.pos + at]
+
+    def run(self, at: int, pattern: re.Pattern[str], room: int = 128) -> Steps[int]:
+        """How many places behind ``pos`` the run of ``pattern``'s characters ends that begins ``at`` places behind it."""
+        while True:
+            start = self.pos + at
+            found = pattern.match(self.buf, start, start + room)
+            end = found.end() if found else start
+            if end < len(self.buf) or end - start >= room or self.ended:
+                return end - self.pos
+            yield
+
+    def read_to(
+        self, markers: MarkerSet, emit: Callable[[str], object], live: Callable[[str], str | None] | None = None
+    ) -> Steps[str]:
+        """Read up to the next of ``markers`` and emit what stands before it; the marker, "" where the text ends without one."""
+        while True:
+            end, marker = markers.next(self, self.pos)
+            emit(self.buf[self.pos : end])
+            self.pos = end
+            if marker or self.ended:
+                return marker
+            self.live = live
+            yield
+            self.live = None
+
     def space(self, blanks: str = BLANKS) -> Steps[str]:
         """Read white space; the next character, "" at the end of the text."""
         while True:

@@ -137,22 +137,14 @@ class FieldReader(Reader):
     def _body(self, field: Field, emit: Callable[[str], None]) -> Steps[Match | None]:
         """Read up to and with the end of a field, and emit what stands before it; the end, None where there was none."""
         source, wanted = self.source, marker_set(field.close.starts if field.close else ())
-        while True:
-            end, marker = wanted.next(source, source.pos)
-            if end > source.pos:
-                emit(source.buf[source.pos : end])
-                source.pos = end
-            if marker and field.close is not None:
-                closing = yield from self._match(field.close)
-                if closing is not None:
-                    source.pos = closing.end
-                    return closing
-                emit(source.buf[source.pos])
-                source.pos += 1
-            elif source.ended:
-                return None
-            else:
-                yield
+        while (yield from source.read_to(wanted, emit)) and field.close is not None:
+            closing = yield from self._match(field.close)
+            if closing is not None:
+                source.pos = closing.end
+                return closing
+            emit(source.buf[source.pos])
+            source.pos += 1
+        return None
 
 
 def _is_whole(parser: Content, body: str) -> bool:

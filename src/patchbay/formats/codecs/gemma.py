@@ -315,12 +315,8 @@ class GemmaCalls(Reader):
     def _name(self) -> Steps[str]:
         source = self.source
         yield from self.source.space()
-        while True:
-            found = _NAME.match(source.buf, source.pos)
-            assert found is not None
-            if found.end() - source.pos > _MAX_NAME:
-                raise NoMatch
-            if found.end() < len(source.buf) or source.ended:
-                source.pos = found.end()
-                return found.group().lstrip(":")
-            yield
+        size = yield from source.run(0, _NAME, _MAX_NAME + 1)
+        if size > _MAX_NAME:
+            raise NoMatch
+        source.pos += size
+        return source.buf[source.pos - size : source.pos].lstrip(":")

@@ -164,15 +164,10 @@ class JsonArguments(Reader):
 def fence_line(source: Source) -> Steps[None]:
     """Read a fence of three and its label; raises NoMatch if what follows is too long for one."""
     source.pos += 3
-    while True:
-        found = _LABEL.match(source.buf, source.pos)
-        assert found is not None
-        if found.end() - source.pos > _LABEL_ROOM:
-            raise NoMatch
-        if found.end() < len(source.buf) or source.ended:
-            source.pos = found.end()
-            return
-        yield
+    size = yield from source.run(0, _LABEL, _LABEL_ROOM + 1)
+    if size > _LABEL_ROOM:
+        raise NoMatch
+    source.pos += size
 
 
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})

@@ -258,16 +258,11 @@ class KeyValueCalls(Reader):
     def _header(self) -> Steps[str]:
         """Read up to the first tag."""
         source = self.source
-        while True:
-            found = _HEADER.match(source.buf, source.pos)
-            end = found.end() if found else source.pos
-            if end < len(source.buf) or source.ended or end - source.pos >= _ROOM:
-                break
-            yield
-        if end == source.pos or source.buf[end : end + 1] != "<":
+        size = yield from source.run(0, _HEADER, _ROOM)
+        header = source.buf[source.pos : source.pos + size]
+        source.pos += size
+        if not header or source.buf[source.pos : source.pos + 1] != "<":
             raise NoMatch
-        header = source.buf[source.pos : end]
-        source.pos = end
         return header.replace("\\n", "\n").strip()
 
     def _parted(self, header: str, tag: Tag | None) -> tuple[str, str]:

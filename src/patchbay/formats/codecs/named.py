@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from patchbay.formats.codecs.json import JsonArguments, emit_call_text
@@ -62,15 +62,7 @@ class CodeCalls(Reader):
         name, key = found
         pieces = self.calls.start(name)
         pieces.append(f'{{{json.dumps(key, ensure_ascii=False)}: "')
-        while True:
-            end, mark = self._ends.next(source, source.pos)
-            pieces.append(escaped(source.buf[source.pos : end]))
-            source.pos = end
-            if mark or source.ended:
-                break
-            source.live = self._passes
-            yield
-            source.live = None
+        yield from source.read_to(self._ends, lambda text: pieces.append(escaped(text)), self._passes)
         pieces.append('"}')
         self.calls.end()
         return 1
@@ -280,37 +272,20 @@ class TagArguments(Reader):
 
     def _text(self, pieces: list[str]) -> Steps[None]:
         """Read a string, emitted while it arrives."""
-        source = self.source
         pieces.append('"')
-        while True:
-            end, mark = _ENDS.next(source, source.pos)
-            pieces.append(escaped(source.buf[source.pos : end]))
-            source.pos = end
-            if mark:
-                break
-            if source.ended:
-                raise Truncated
-            source.live = _passes
-            yield
-            source.live = None
+        yield from self._value(lambda text: pieces.append(escaped(text)), _passes)
         pieces.append('"')
-        self._value_end(mark)
 
     def _raw(self) -> Steps[str]:
         """Read a value that can only be understood as a whole."""
-        source, read = self.source, list[str]()
-        while True:
-            end, mark = _ENDS.next(source, source.pos)
-            read.append(source.buf[source.pos : end])
-            source.pos = end
-            if mark:
-                self._value_end(mark)
-                return "".join(read)
-            if source.ended:
-                raise Truncated
-            yield
+        pieces: list[str] = []
+        yield from self._value(pieces.append)
+        return "".join(pieces)
 
-    def _value_end(self, mark: str) -> None:
+    def _value(self, emit: Callable[[str], object], live: Callable[[str], str | None] | None = None) -> Steps[None]:
+        mark = yield from self.source.read_to(_ENDS, emit, live)
+        if not mark:
+            raise Truncated
         if mark == _VALUE_END:
             self.source.pos += len(mark)
 

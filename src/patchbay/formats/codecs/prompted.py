@@ -79,11 +79,7 @@ class PromptedCalls(Reader):
             self.calls.cut(source.since(begin))
             return True
         except MalformedCall:
-            while True:
-                source.pos, bound = self._bounds.next(source, source.pos)
-                if bound or source.ended:
-                    break
-                yield
+            yield from source.read_to(self._bounds, len)
             self.calls.cut(source.since(begin))
         except NoMatch:
             return False
@@ -157,13 +153,7 @@ class PromptedCalls(Reader):
             raise NoMatch
         source = self.source
         begin = source.offset
-        while True:
-            source.pos, end = self._stops.next(source, source.pos)
-            if end or source.ended:
-                break
-            yield
-        if not end:
-            source.pos = len(source.buf)
+        yield from source.read_to(self._stops, len)
         text = source.since(begin).strip()
         self.calls.start(name).append(f"{{{json_string(wanted[0])}: {types.json(wanted[0], text)}}}")
         self.calls.end()
@@ -205,15 +195,11 @@ class NameOnLine(Reader):
 
 def name_at(source: Source) -> Steps[str]:
     """Read what may be a tool's name; "" if nothing may. Raises NoMatch where it is too long for one."""
-    while True:
-        found = _NAME.match(source.buf, source.pos)
-        assert found is not None
-        if found.end() - source.pos > _MAX_NAME:
-            raise NoMatch
-        if found.end() < len(source.buf) or source.ended:
-            source.pos = found.end()
-            return found.group()
-        yield
+    size = yield from source.run(0, _NAME, _MAX_NAME + 1)
+    if size > _MAX_NAME:
+        raise NoMatch
+    source.pos += size
+    return source.buf[source.pos - size : source.pos]
 
 
 _GEMMA = Wrapper(openers=("call:",), closers=tuple(sorted(CLOSERS)))
@@ -257,10 +243,7 @@ class _Opening(ABC):
         """True if the word stands there; white space before it is read."""
         source = self.source
         yield from source.space()
-        (word,) = self.words
-        while not source.ended and len(source.buf) - source.pos < len(word) and word.startswith(source.buf[source.pos :]):
-            yield
-        return source.buf.startswith(word, source.pos)
+        return bool((yield from marker_set(self.words).at(source)))
 
     @abstractmethod
     def _read(self) -> Steps[bool]:
@@ -383,12 +366,9 @@ class StrippedHarmony(Reader):
         if self.named:
             return True
         begin = source.offset
-        while True:
-            source.pos, found = _FOLLOWING.next(source, source.pos)
-            if found or source.ended:
-                source.rewind_to(begin)
-                return bool(found)
-            yield
+        found = yield from source.read_to(_FOLLOWING, len)
+        source.rewind_to(begin)
+        return found != ""
 
     def _header(self, word: str) -> Steps[_Header | None]:
         """Read a header that begins with ``word``; None, with nothing read, if it is none."""
@@ -414,14 +394,9 @@ class StrippedHarmony(Reader):
     def _recipient(self) -> Steps[str | None]:
         """Read a tool's name, and a channel that is glued to it; the offered tool."""
         source = self.source
-        while True:
-            found = _RECIPIENT.match(source.buf, source.pos)
-            end = found.end() if found else source.pos
-            if end < len(source.buf) or source.ended or end - source.pos == _NAME_ROOM:
-                break
-            yield
-        written = source.buf[source.pos : end]
-        source.pos = end
+        size = yield from source.run(0, _RECIPIENT, _NAME_ROOM)
+        source.pos += size
+        written = source.buf[source.pos - size : source.pos]
         for channel in ("", *_CHANNELS):
             name = self.rules.offered(written.removesuffix(channel)) if written.endswith(channel) else None
             if name is not None:
@@ -459,19 +434,12 @@ class StrippedHarmony(Reader):
 
     def _body(self, emit: Callable[[str], None]) -> Steps[_Header | None]:
         source = self.source
-        while True:
-            end, word = _FOLLOWING.next(source, source.pos)
-            emit(source.buf[source.pos : end])
-            source.pos = end
-            if word:
-                source.mark()
-                header = yield from self._header(word)
-                if header is not None:
-                    return header
-                source.release()
-                source.pos += len(word)
-                emit(word)
-            elif source.ended:
-                return None
-            else:
-                yield
+        while word := (yield from source.read_to(_FOLLOWING, emit)):
+            source.mark()
+            header = yield from self._header(word)
+            if header is not None:
+                return header
+            source.release()
+            source.pos += len(word)
+            emit(word)
+        return None

@@ -18,7 +18,7 @@ from typing import Final
 from patchbay.formats.codecs.elements import Elements, Tag, Tags
 from patchbay.formats.codecs.json import emit_call
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated, marker_set
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_strict import escaped, json_string, strict_json
 from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text, verbatim
@@ -75,10 +75,7 @@ class TagContext:
 
     def _token(self, char: str) -> Steps[bool]:
         """True if what looks like a special token stands at ``pos``."""
-        source = self.source
-        while char == "<" and len(source.buf) - source.pos < 2 and not source.ended:
-            yield
-        return source.buf[source.pos : source.pos + 2] in ("<|", "<｜")
+        return char == "<" and (yield from self.source.char(1)) in ("|", "｜")
 
 
 CALLS: Final = frozenset({"function", "invoke"})
@@ -86,7 +83,7 @@ _PARAMETERS = frozenset({"parameter", "param"})
 _PREFIXES = ("antml:", "atem:", "rfl:", "steptml:", "｜DSML｜", "|DSML|", "｜GCML｜", "|GCML|")
 _TYPED_PREFIXES = ("｜DSML｜", "|DSML|", "｜GCML｜", "|GCML|")
 TAGS: Final = Tags((*CALLS, *_PARAMETERS, "parameters", "tool_name"), _PREFIXES)
-_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+_CDATA, _CDATA_END = marker_set(("<![CDATA[",)), marker_set(("]]>",))
 
 
 class XmlBody:
@@ -293,25 +290,18 @@ class XmlBody:
 
     def _is_cdata(self) -> Steps[bool]:
         """Read the opener of a CDATA section, if one stands at ``pos``."""
-        source = self.source
-        while True:
-            ahead = source.buf[source.pos : source.pos + len(_CDATA)]
-            if ahead == _CDATA:
-                source.pos += len(_CDATA)
-                return True
-            if source.ended or not _CDATA.startswith(ahead):
-                return False
-            yield
+        mark = yield from _CDATA.at(self.source)
+        self.source.pos += len(mark)
+        return mark != ""
 
     def _cdata_end(self) -> Steps[Boundary]:
         """True if a CDATA section ends at ``pos``: a closing tag, or another section, stands behind it."""
         source = self.source
-        while not source.buf.startswith(_CDATA_END, source.pos):
-            if source.ended or not _CDATA_END.startswith(source.buf[source.pos : source.pos + len(_CDATA_END)]):
-                return Boundary.NONE
-            yield
+        mark = yield from _CDATA_END.at(source)
+        if not mark:
+            return Boundary.NONE
         begin = source.offset
-        source.pos += len(_CDATA_END)
+        source.pos += len(mark)
         after = source.offset
         over = yield from self._is_cdata()
         if not over:

@@ -559,12 +559,8 @@ class JsonReader(StringReader):
 
     def skip_to_end(self) -> Steps[None]:
         """Read up to the next marker, or to the end of the text."""
-        source, ends = self.source, self._ends
-        while ends is not None:
-            source.pos, marker = ends.next(source, source.pos)
-            if marker or source.ended:
-                return
-            yield
+        if self._ends is not None:
+            yield from self.source.read_to(self._ends, len)
 
     def _may_end(self, char: str) -> bool:
         return char in _ENDS or (self.stops is not None and char in self.stops.first)

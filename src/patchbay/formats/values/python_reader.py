@@ -288,7 +288,7 @@ class PythonBare(PythonStrings):
         """True if a fence or a marker stands at ``pos``."""
         char = self.source.buf[self.source.pos]
         if char in "`~":
-            return (yield from self.char(1)) == char == (yield from self.char(2))
+            return (yield from self.source.char(1)) == char == (yield from self.source.char(2))
         return char in "<[" and (yield from self.at_stop())
 
     def at_stop(self) -> Steps[bool]:
@@ -305,7 +305,7 @@ class PythonBare(PythonStrings):
             char = yield from source.peek()
             if char == "#":
                 yield from self.comment()
-            elif char == "\\" and (yield from self.char(1)) in _AFTER_BACKSLASH:
+            elif char == "\\" and (yield from self.source.char(1)) in _AFTER_BACKSLASH:
                 source.pos += 1
             elif not char or char not in " \t\r\n":
                 return char
@@ -358,8 +358,8 @@ class PythonBare(PythonStrings):
 
     def argument_follows(self, at: int, *, colon: bool) -> Steps[bool]:
         """True if the comma before ``at`` ends an unquoted argument: another one follows, or nothing that could belong to it."""
-        at = yield from self.run(at, BLANKS)
-        char = yield from self.char(at)
+        at = yield from self.source.run(at, BLANKS)
+        char = yield from self.source.char(at)
         if not char or char in ")]}#*,'\"`<\\ \t\r\n":
             return True
         return (yield from self.named(at, ":=" if colon else "="))
@@ -395,7 +395,7 @@ class _BareText:
                 self._run(_SPACE)
                 self._blank = True
                 continue
-            if char == "#" and self._blank and (yield from self.text.char(1)) in (" ", "\t", "#", "\n", ""):
+            if char == "#" and self._blank and (yield from self.source.char(1)) in (" ", "\t", "#", "\n", ""):
                 yield from self.text.comment()
                 continue
             if char == "\n":
@@ -474,24 +474,24 @@ class _BareText:
         if char in ")]}":
             return True
         if char == "\\":
-            return (yield from self.text.char(1)) in CLOSERS
+            return (yield from self.source.char(1)) in CLOSERS
         if char == ",":
             return place is not KEYWORD or (yield from self.text.argument_follows(1, colon=self.colon))
         if char in ":=" and place.is_key:
-            return char == ":" or (yield from self.text.char(1)) != "="
+            return char == ":" or (yield from self.source.char(1)) != "="
         return char in "`~<[" and (yield from self.text.at_end())
 
     def _line_ends(self) -> Steps[bool]:
         """True if the text is over at the newline at ``pos`` because another argument follows; NoMatch where prose does."""
         text = self.text
-        start = yield from text.run(0, BLANKS)
-        char = yield from text.char(start)
+        start = yield from self.source.run(0, BLANKS)
+        char = yield from self.source.char(start)
         if not char or char in ")]},#`~" or char in _GOES_ON or not (_is_word(self._last) or self._last in ")]}'\""):
             return False
         if self.place.in_call and (yield from text.named(start, ":=" if self.colon else "=")):
             text.note("missing_comma")
             return True
-        end = yield from text.run(start, NAME)
+        end = yield from self.source.run(start, NAME)
         if self.source.buf[self.source.pos + start : self.source.pos + end] in _JOINING:
             return False
         raise NoMatch
@@ -555,10 +555,10 @@ class PythonReader(PythonBare):
 
     def _is_stray(self) -> Steps[bool]:
         """True if the arguments go on behind the bracket at ``pos``, which closes nothing."""
-        after = yield from self.run(1, BLANKS)
-        char = yield from self.char(after)
+        after = yield from self.source.run(1, BLANKS)
+        char = yield from self.source.char(after)
         if char == ",":
-            after = yield from self.run(after + 1, BLANKS)
+            after = yield from self.source.run(after + 1, BLANKS)
             return (yield from self.named(after))
         return char == ")"
 
@@ -569,7 +569,7 @@ class PythonReader(PythonBare):
         if not separator:
             spread = char == "*"
             if spread:
-                if (yield from self.char(1)) != "*":
+                if (yield from self.source.char(1)) != "*":
                     raise NoMatch
                 source.pos += 2
                 yield from self.space()
@@ -594,7 +594,7 @@ class PythonReader(PythonBare):
         # a number sign directly behind the separator is the value's own (a colour), no comment
         while (yield from source.peek()) in (" ", "\t"):
             source.pos += 1
-        if (yield from source.peek()) != "#" or (yield from self.char(1)) in (" ", "#", "\n"):
+        if (yield from source.peek()) != "#" or (yield from self.source.char(1)) in (" ", "#", "\n"):
             yield from self.space()
         value = yield from self._value(KEYWORD, colon=colon)
         if value.text in _ELLIPSES or (colon and value.json is None and _ANNOTATION.match(value.text)):
@@ -606,10 +606,10 @@ class PythonReader(PythonBare):
         if not (char.isalpha() or char in "_\\"):
             return "", ""
         source = self.source
-        size = yield from self.run(0, NAME)
-        end = yield from self.run(size, BLANKS)
-        separator = yield from self.char(end)
-        following = (yield from self.char(end + 1)) if separator in (":", "=") else ""
+        size = yield from self.source.run(0, NAME)
+        end = yield from self.source.run(size, BLANKS)
+        separator = yield from self.source.char(end)
+        following = (yield from self.source.char(end + 1)) if separator in (":", "=") else ""
         name = source.buf[source.pos : source.pos + size].replace("\\", "")
         is_value = separator == ":" and (following in ("/", "\\") or name == "lambda")  # an address, a path, a function
         if separator == ":" and following == "=":
@@ -672,9 +672,9 @@ class PythonReader(PythonBare):
         if char in "[({":
             return char
         if char in "dlts":
-            size = yield from self.run(0, NAME)
+            size = yield from self.source.run(0, NAME)
             name = self.source.buf[self.source.pos : self.source.pos + size]
-            if name in _CONSTRUCTORS and (yield from self.char(size)) == "(":
+            if name in _CONSTRUCTORS and (yield from self.source.char(size)) == "(":
                 return name + "("
         return ""
 
@@ -710,8 +710,8 @@ class PythonReader(PythonBare):
             raise Truncated
         is_string = (value.json or "")[:1] == '"'
         if is_string and char == "," and where is KEYWORD:
-            after = yield from self.run(1, BLANKS)
-            following = yield from self.char(after)
+            after = yield from self.source.run(1, BLANKS)
+            following = yield from self.source.char(after)
             if following.isalpha() and not (yield from self.argument_follows(1, colon=colon)):
                 rest = yield from self.bare(source.offset, where, 0, colon=colon)
                 joined = str(json.loads(value.json or "")) + plain(rest.text)
@@ -725,7 +725,7 @@ class PythonReader(PythonBare):
         if char in ",)]}":
             return True
         if char in ":=" and (place.is_key or (place is POSITION and is_string)):
-            return char == ":" or (yield from self.char(1)) != "="
+            return char == ":" or (yield from self.source.char(1)) != "="
         return (yield from self.at_end()) or (place.in_call and (yield from self.named(0, ":=")))
 
     def _put(self, stack: list[OpenBracket], value: PythonValue, begin: int, end: int) -> Steps[tuple[PythonValue | None, int]]:

@@ -121,7 +121,6 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
 }
 
 
-_ROOM = 128
 _PLAIN = re.compile(r"""[^'"\\\x00-\x1f\ud800-\udfff]+""")
 _PLAIN_IN = {"'": _PLAIN, '"': re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')}
 BLANKS = re.compile(r"[ \t\r\n]*")
@@ -183,43 +182,23 @@ class PythonStrings:
         self.is_tool: Callable[[str], object] = _unknown
         """True if a name is an offered tool's."""
 
-    def char(self, at: int) -> Steps[str]:
-        """The character ``at`` places behind ``pos``, "" behind the end of the text."""
-        source = self.source
-        while source.pos + at >= len(source.buf):
-            if source.ended:
-                return ""
-            yield
-        return source.buf[source.pos + at]
-
-    def run(self, at: int, pattern: re.Pattern[str]) -> Steps[int]:
-        """How many places behind ``pos`` the run of ``pattern``'s characters ends that begins ``at`` places behind it."""
-        source = self.source
-        while True:
-            start = source.pos + at
-            found = pattern.match(source.buf, start, start + _ROOM)
-            end = found.end() if found else start
-            if end < len(source.buf) or end - start >= _ROOM or source.ended:
-                return end - source.pos
-            yield
-
     def named(self, at: int, separators: str = "=") -> Steps[bool]:
         """True if a name and one of ``separators`` stand ``at`` places behind ``pos``: an argument begins there."""
-        first = yield from self.char(at)
+        first = yield from self.source.char(at)
         if not (first.isalpha() or first in ("_", "\\")):
             return False
-        end = yield from self.run(at, NAME)
-        end = yield from self.run(end, BLANKS)
-        separator = yield from self.char(end)
+        end = yield from self.source.run(at, NAME)
+        end = yield from self.source.run(end, BLANKS)
+        separator = yield from self.source.char(end)
         if separator not in separators or not separator:
             return False
-        return separator == ":" or (yield from self.char(end + 1)) != "="
+        return separator == ":" or (yield from self.source.char(end + 1)) != "="
 
     def opener(self) -> Steps[str]:
         """The prefix and the quote of the string that begins at ``pos``, "" if none does. Backslashes count as a prefix."""
         head = ""
         while len(head) < 4:
-            char = yield from self.char(len(head))
+            char = yield from self.source.char(len(head))
             head += char
             if char in _QUOTES:
                 return head
@@ -256,7 +235,7 @@ class PythonStrings:
         quote = opener[-1]
         if opener[0] == "\\":
             yield from self._until(sink, opener)
-        elif (yield from self.char(0)) == quote and (yield from self.char(1)) == quote:
+        elif (yield from self.source.char(0)) == quote and (yield from self.source.char(1)) == quote:
             source.pos += 2
             yield from self._until(sink, quote * 3, raw="r" in opener.lower())
         else:
@@ -317,7 +296,7 @@ class PythonStrings:
                 sink.append(found.group())
                 source.pos = found.end()
             if source.pos < len(source.buf) and source.buf[source.pos] == closer[0]:
-                yield from self.char(len(closer) - 1)
+                yield from self.source.char(len(closer) - 1)
                 if source.buf.startswith(closer, source.pos):
                     source.pos += len(closer)
                     return
@@ -341,14 +320,16 @@ class PythonStrings:
 
     def _fence_follows(self) -> Steps[bool]:
         """True if the line after the newline at ``pos`` is a fence."""
-        start = yield from self.run(1, _INDENT)
-        fence = yield from self.char(start)
-        return fence in ("`", "~") and (yield from self.char(start + 1)) == fence == (yield from self.char(start + 2))
+        start = yield from self.source.run(1, _INDENT)
+        fence = yield from self.source.char(start)
+        return fence in ("`", "~") and (yield from self.source.char(start + 1)) == fence == (
+            yield from self.source.char(start + 2)
+        )
 
     def _backslash(self, sink: list[str]) -> Steps[None]:
         """Read a backslash of a raw string: it stays, and so does the quote or backslash that it is before."""
         sink.append("\\\\")
-        following = yield from self.char(1)
+        following = yield from self.source.char(1)
         self.source.pos += 1
         if following in ("'", '"', "\\"):
             self.source.pos += 1
@@ -356,7 +337,7 @@ class PythonStrings:
 
     def _escape(self, sink: list[str]) -> Steps[None]:
         source = self.source
-        char = yield from self.char(1)
+        char = yield from self.source.char(1)
         if not char:
             raise Truncated
         if char in _ESCAPES:
@@ -365,13 +346,13 @@ class PythonStrings:
             return
         digits = ""
         if char in "01234567":
-            end = min((yield from self.run(1, _OCTAL)), 4)
+            end = min((yield from self.source.run(1, _OCTAL)), 4)
             code = int(source.buf[source.pos + 1 : source.pos + end], 8)
             source.pos += end
             sink.append(json_char(code))
             return
         if char in _CODES:
-            end = min((yield from self.run(2, _HEX)), 2 + _CODES[char])
+            end = min((yield from self.source.run(2, _HEX)), 2 + _CODES[char])
             digits = source.buf[source.pos + 2 : source.pos + end]
             if len(digits) == _CODES[char] and int(digits, 16) <= 0x10FFFF:
                 source.pos += end
@@ -388,8 +369,8 @@ class PythonStrings:
         ``quotes``: another such quote in the string did not end it.
         """
         source = self.source
-        after = yield from self.run(1, BLANKS)
-        char = yield from self.char(after)
+        after = yield from self.source.run(1, BLANKS)
+        char = yield from self.source.char(after)
         blank = after > 1
         if char and char in place.ends:
             return not (quotes and (yield from self._in_code(after, quote)))
@@ -401,7 +382,7 @@ class PythonStrings:
             return not (yield from self._odd(after + 1, quote))
         if char in _QUOTES:
             return blank or char != quote or not (yield from self._ends_doubled())
-        following = yield from self.char(after + 1)
+        following = yield from self.source.char(after + 1)
         if char == "#":
             return blank
         if char == "\\":
@@ -416,31 +397,31 @@ class PythonStrings:
 
     def _odd(self, at: int, quote: str) -> Steps[bool]:
         """True if the comma before ``at`` is in a string: words come, up to a quote that ends it (``'New York', NY',``)."""
-        end = yield from self.run(at, _WORDS)
-        if (yield from self.char(end)) != quote:
+        end = yield from self.source.run(at, _WORDS)
+        if (yield from self.source.char(end)) != quote:
             return False
         last = self.source.buf[self.source.pos + end - 1]
         if not (last.isalnum() or last in ".!?"):
             return False
-        after = yield from self.run(end + 1, BLANKS)
-        return (yield from self.char(after)) in _AFTER_ODD
+        after = yield from self.source.run(end + 1, BLANKS)
+        return (yield from self.source.char(after)) in _AFTER_ODD
 
     def _in_code(self, at: int, quote: str) -> Steps[bool]:
         """True if the brackets from ``at`` on close what is open in code that the string quotes: ``'python -c "f(g('a'))"')``.
 
         Then the other quote follows them, and behind it this string ends.
         """
-        end = yield from self.run(at, _BRACKETS)
-        other = yield from self.char(end)
-        if other not in _QUOTES or other == quote or (yield from self.char(end + 1)) != quote:
+        end = yield from self.source.run(at, _BRACKETS)
+        other = yield from self.source.char(end)
+        if other not in _QUOTES or other == quote or (yield from self.source.char(end + 1)) != quote:
             return False
-        after = yield from self.run(end + 2, BLANKS)
-        return (yield from self.char(after)) in _AFTER_ODD
+        after = yield from self.source.run(end + 2, BLANKS)
+        return (yield from self.source.char(after)) in _AFTER_ODD
 
     def _ends_doubled(self) -> Steps[bool]:
         """True if the second of two quotes ends the string (``"5'10""``): then the first is part of it."""
-        after = yield from self.run(2, BLANKS)
-        return (yield from self.char(after)) in _AFTER_ODD
+        after = yield from self.source.run(2, BLANKS)
+        return (yield from self.source.char(after)) in _AFTER_ODD
 
 
 def _unknown(_name: str) -> bool:
