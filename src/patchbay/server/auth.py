@@ -24,7 +24,7 @@ from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.loopback import is_local_peer, is_this_machine
 from patchbay.media import SCHEME
 from patchbay.server.http import Receive, ResponseWriter, Send, check_length, declared_length, find_tail, own_path, read_body
-from patchbay.server.request_log import REJECTIONS
+from patchbay.server.request_log import log_error_response, log_rejection
 from patchbay.server.settings import ToolsSettings
 from patchbay.server.watchdog import ClientDisconnect
 
@@ -211,7 +211,7 @@ class AccessMiddleware:
             if scope["method"] == "POST":
                 receive = await self._read_body(receive)
         except Rejected as rejection:
-            REJECTIONS.report(scope, rejection.status, rejection.reason)
+            log_error_response(scope, rejection.status, rejection.reason)
             body = msgspec.json.encode(_openai_error(rejection) if self._is_openais(scope) else rejection.body)
             await ResponseWriter(send, []).whole(
                 rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
@@ -328,7 +328,7 @@ def _unread(status: int, code: str, why: str) -> Rejected:
 async def reject_websocket(scope: Any, send: Send, rejection: Rejected) -> None:
     """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
     path = own_path(scope)[:_LONGEST_PATH]
-    REJECTIONS.log(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection.reason}")
+    log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection.reason}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return

@@ -48,18 +48,24 @@ OwnHeaders = Mapping[bytes, tuple[bytes, bytes]]
 """Headers that replace the client's: by their lower-case names, name and value as they are sent."""
 
 
-class _Verdicts(dict[bytes, bytes | None]):
-    """Cache of what a header name becomes (None: it is not forwarded). Bounded, since clients choose the names."""
+class _NameCache(dict[bytes, bytes | None]):
+    """Cache of what a header name is forwarded as, None if it is not. Bounded, since clients choose the names."""
 
-    def remember(self, name: bytes, verdict: bytes | None) -> None:
+    def __init__(self, forwarded_as: Callable[[bytes], bytes | None]) -> None:
+        self._forwarded_as = forwarded_as
+
+    def __missing__(self, name: bytes) -> bytes | None:
         if len(self) >= _MEMORY:
             self.clear()
-        self[name] = verdict
+        result = self[name] = self._forwarded_as(name.lower())
+        return result
 
 
-_up = _Verdicts()
-_down = _Verdicts()
-_chat_down = _Verdicts()
+_up = _NameCache(
+    lambda name: None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in KEY_HEADERS else name
+)
+_down = _NameCache(lambda name: None if name in _NOT_DOWN or name.startswith(_NOT_DOWN_PREFIXES) else name)
+_chat_down = _NameCache(lambda name: name if name in _CHAT_DOWN or name.startswith(_CHAT_DOWN_PREFIXES) else None)
 
 
 def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
@@ -72,65 +78,34 @@ def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnH
 
     ``with_keys``: also the headers of the client's key, where the proxy has none of its own.
     """
-    forwarded: Headers = []
-    nominated: set[bytes] | None = None
-    for pair in headers:
-        name = pair[0]
-        try:
-            verdict = _up[name]
-        except KeyError:
-            verdict = None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in KEY_HEADERS else name
-            _up.remember(name, verdict)
-        if verdict is not None:
-            if name not in own and (with_keys or name not in KEY_HEADERS):
-                forwarded.append(pair)
-        elif name == b"connection":
-            nominated = _nominated(pair[1], nominated)
-    if nominated:
-        forwarded = [pair for pair in forwarded if pair[0] not in nominated]
-    forwarded.extend(own.values())
-    return forwarded
+    forwarded = _forwarded(headers, _up)
+    return [
+        *(pair for pair in forwarded if pair[0] not in own and (with_keys or pair[0] not in KEY_HEADERS)),
+        *own.values(),
+    ]
 
 
 def downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the upstream's headers that are forwarded with an unchanged body."""
-    forwarded: Headers = []
-    nominated: set[bytes] | None = None
-    for name, value in headers:
-        try:
-            verdict = _down[name]
-        except KeyError:
-            lowered = name.lower()
-            verdict = None if lowered in _NOT_DOWN or lowered.startswith(_NOT_DOWN_PREFIXES) else lowered
-            _down.remember(name, verdict)
-        if verdict is not None:
-            forwarded.append((verdict, value))
-        elif name.lower() == b"connection":
-            nominated = _nominated(value, nominated)
-    if nominated:
-        forwarded = [pair for pair in forwarded if pair[0] not in nominated]
-    return forwarded
+    return _forwarded(headers, _down)
 
 
 def chat_downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the upstream's headers that are still true of a rewritten chat response."""
+    return [(forwarded, value) for name, value in headers if (forwarded := _chat_down[name]) is not None]
+
+
+def _forwarded(headers: Iterable[tuple[bytes, bytes]], names: _NameCache) -> Headers:
+    """Return the headers that ``names`` forwards, without those that a Connection header declares as hop-by-hop."""
     forwarded: Headers = []
+    nominated: set[bytes] = set()
     for name, value in headers:
-        try:
-            verdict = _chat_down[name]
-        except KeyError:
-            lowered = name.lower()
-            verdict = lowered if lowered in _CHAT_DOWN or lowered.startswith(_CHAT_DOWN_PREFIXES) else None
-            _chat_down.remember(name, verdict)
-        if verdict is not None:
-            forwarded.append((verdict, value))
-    return forwarded
-
-
-def _nominated(connection: bytes, so_far: set[bytes] | None) -> set[bytes]:
-    """Return the names that a Connection header declares as hop-by-hop."""
-    names = {token.strip().lower() for token in connection.split(b",")} - {b"close", b"keep-alive", b""}
-    return names | (so_far or set())
+        if (forwarded_as := names[name]) is not None:
+            forwarded.append((forwarded_as, value))
+        elif name.lower() == b"connection":
+            nominated.update(token.strip().lower() for token in value.split(b","))
+    nominated -= {b"close", b"keep-alive"}
+    return [pair for pair in forwarded if pair[0] not in nominated] if nominated else forwarded
 
 
 CHAT = "/chat/completions"

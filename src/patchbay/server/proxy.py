@@ -42,7 +42,7 @@ from patchbay.server.http import (
     read_body,
     stream_body,
 )
-from patchbay.server.request_log import REJECTIONS, BodyCapture, Redactor, RequestLog, secret_headers
+from patchbay.server.request_log import BodyCapture, Redactor, RequestLog, log_error_response, secret_headers
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
@@ -201,7 +201,7 @@ class ProxyApp:
             self._log_failure(request_id, error)
         except PatchbayError as error:
             self._log_failure(request_id, error)
-            REJECTIONS.report(scope, error.status, self._redact.text(f"{error.code}: {error}"))
+            log_error_response(scope, error.status, self._redact.text(f"{error.code}: {error}"))
             await self._send_error(reply, exchange, error)
         except asyncio.CancelledError:
             stopping = StoppingError()

@@ -15,17 +15,17 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from patchbay._ratelimit import LogRateLimiter
 from patchbay.errors import ConfigurationError
 from patchbay.legible import one_line, printable
 from patchbay.server.http import own_path
-from patchbay.valve import Valve
 
 REDACTED = b"[redacted]"
 # Placeholders for servers that check no key: not secrets, and words of error messages.
@@ -287,22 +287,16 @@ _LONGEST_PATH: Final = 200
 _logger = logging.getLogger(__name__)
 
 
-class RejectionLog:
-    """One log line per rejected or failed request, rate-limited: clients can cause any number of them."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._valve = Valve(lambda line: _logger.warning("%s", line), clock)
-
-    def log(self, what: str) -> None:
-        """Log one line."""
-        self._valve.put(printable(one_line(what, _LONGEST)))
-
-    def report(self, scope: Mapping[str, Any], status: int, reason: str) -> None:
-        """Log an error response. ``reason`` must not contain a secret."""
-        client = scope.get("client")
-        path = own_path(scope)[:_LONGEST_PATH]
-        self.log(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
+_rejections = LogRateLimiter(lambda line: _logger.warning("%s", line))
 
 
-REJECTIONS: Final = RejectionLog()
-"""The process has one: there is one log."""
+def log_rejection(text: str) -> None:
+    """Log one line about a rejected request, rate-limited for the whole process: clients can cause any number of them."""
+    _rejections.log(printable(one_line(text, _LONGEST)))
+
+
+def log_error_response(scope: Mapping[str, Any], status: int, reason: str) -> None:
+    """Log an error response as ``log_rejection`` does. ``reason`` must not contain a secret."""
+    client = scope.get("client")
+    path = own_path(scope)[:_LONGEST_PATH]
+    log_rejection(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")

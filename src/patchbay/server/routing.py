@@ -17,7 +17,7 @@ from starlette.routing import Match
 
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.schema.arguments import finite_float, refuse_constant
-from patchbay.server.request_log import REJECTIONS
+from patchbay.server.request_log import log_error_response
 from patchbay.tools import well_formed
 
 _SHOWN: Final = 200
@@ -96,7 +96,7 @@ def _reporting(handler: Callable[[Request, Any], Awaitable[Response]]) -> Callab
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         else:
             reason = str(getattr(error, "detail", None) or getattr(error, "orig", None) or error)
-        REJECTIONS.report(request.scope, response.status_code, reason)
+        log_error_response(request.scope, response.status_code, reason)
         return response
 
     return handle

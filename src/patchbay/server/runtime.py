@@ -25,12 +25,12 @@ from typing import Any, Final, NoReturn
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from patchbay._ratelimit import LogRateLimiter
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.legible import printable
 from patchbay.server.http import own_path
 from patchbay.server.request_log import Redactor
 from patchbay.server.settings import ServeOptions, Verbosity
-from patchbay.valve import Valve
 
 _HEAD_SECONDS: Final = 10.0
 
@@ -358,13 +358,13 @@ class _RateLimitedHandler(logging.StreamHandler[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._limit = Valve(self._write, time.monotonic)
+        self._limit = LogRateLimiter(self._write)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
             if record.levelno < logging.ERROR:
-                self._limit.put(line)
+                self._limit.log(line)
             else:
                 self._write(line)
         except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from patchbay.server.request_log import REJECTIONS
+from patchbay.server.request_log import log_rejection
 
 _MOST_UNTAKEN: Final = 4 * 1024 * 1024
 """Bytes waiting for a client above which reading pauses."""
@@ -50,7 +50,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.conn.handshake_exc is not None and not self._is_rejected:
             self._is_rejected = True
             peer = (self.client or ("",))[0]
-            REJECTIONS.log(f"A WebSocket from {peer} could not be opened: {self.conn.handshake_exc}")
+            log_rejection(f"A WebSocket from {peer} could not be opened: {self.conn.handshake_exc}")
             if not self.handshake_initiated:
                 self._reject(str(self.conn.handshake_exc))
 

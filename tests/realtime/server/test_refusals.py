@@ -1,4 +1,4 @@
-"""Openings that are refused, in the log: nobody fills it by knocking."""
+"""Rejected WebSocket handshakes in the log, rate-limited."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from patchbay._ratelimit import LogRateLimiter
+from patchbay.server import request_log
 from patchbay.server.auth import AccessMiddleware
-from patchbay.server.request_log import REJECTIONS, RejectionLog
+from patchbay.server.request_log import log_rejection
 from patchbay.server.settings import ToolsSettings
 
 from .rig import never, stranger
@@ -20,7 +22,7 @@ from .test_sockets import HANDSHAKE, served, until
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which refusals are counted, in its one place."""
     now = [0.0]
-    monkeypatch.setattr(REJECTIONS, "_valve", RejectionLog(lambda: now[0])._valve)
+    monkeypatch.setattr(request_log, "_rejections", LogRateLimiter(request_log._rejections._log, lambda: now[0]))
     return now
 
 
@@ -64,6 +66,6 @@ def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
 
 
 def test_a_line_obeys_nobody_and_is_no_longer_than_may_be_read(clock, caplog):
-    REJECTIONS.log("one\n\x1b[2J" + "x" * 5_000)
+    log_rejection("one\n\x1b[2J" + "x" * 5_000)
     (line,) = warned(caplog)
     assert (True, True) == (line.isprintable(), len(line) < 600)

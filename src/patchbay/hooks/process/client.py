@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from patchbay._ratelimit import LogRateLimiter
 from patchbay.hooks.process import replies
 from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec
 from patchbay.hooks.process.protocol import META_NAMES, MODES, VERSION, encode_event, encode_messages, encode_output, encode_tools
@@ -31,7 +32,6 @@ from patchbay.hooks.types import (
 )
 from patchbay.legible import legible
 from patchbay.types import ToolSpec
-from patchbay.valve import Valve
 
 
 class WireMeta(msgspec.Struct, rename=META_NAMES):
@@ -174,8 +174,8 @@ class Supervisor:
         self._closing = asyncio.Lock()
         name = spec.name
         printed = "The hook %r printed what is no reply: %s"
-        self._stray = Valve(lambda text: _logger.warning(printed, name, legible(text)), time.monotonic)
-        self._stderr = Valve(lambda text: _logger.warning("[%s] %s", name, legible(text)), time.monotonic)
+        self._stray = LogRateLimiter(lambda text: _logger.warning(printed, name, legible(text)))
+        self._stderr = LogRateLimiter(lambda text: _logger.warning("[%s] %s", name, legible(text)))
 
     @property
     def process(self) -> HookProcess:
@@ -214,7 +214,7 @@ class Supervisor:
             raise HookProcessError(self._why)
 
     async def _started(self) -> HookProcess:
-        process = self._latest = HookProcess(self._spec, stray=self._stray.put, stderr=self._stderr.put)
+        process = self._latest = HookProcess(self._spec, stray=self._stray.log, stderr=self._stderr.log)
         limit = self._spec.limits.hello
         try:
             await process.start()
@@ -275,8 +275,8 @@ class Supervisor:
             self._process, self.state = process, "running"
 
     def _flush(self) -> None:
-        self._stray.close()
-        self._stderr.close()
+        self._stray.flush()
+        self._stderr.flush()
 
 
 _OVER = ("given up", "closed")

@@ -1,8 +1,8 @@
-"""Of lines of others, so many are logged, and how many were not is said."""
+"""The rate limiter of log lines."""
 
 from __future__ import annotations
 
-from patchbay.valve import BURST, PER_SECOND, Valve
+from patchbay._ratelimit import BURST, PER_SECOND, LogRateLimiter
 
 
 class _Clock:
@@ -12,31 +12,31 @@ class _Clock:
         return self.now
 
 
-def test_so_many_lines_are_logged_at_once_and_the_others_are_counted():
+def test_a_burst_is_logged_and_further_lines_are_counted():
     clock, logged = _Clock(), []
-    valve = Valve(logged.append, clock)
+    limiter = LogRateLimiter(logged.append, clock)
     for number in range(BURST + 30):
-        valve.put(str(number))
+        limiter.log(str(number))
     assert [str(number) for number in range(BURST)] == logged
     clock.now = 1 / PER_SECOND
-    valve.put("later")
+    limiter.log("later")
     assert ["... (30 lines left out)", "later"] == logged[BURST:]
 
 
-def test_in_the_long_run_so_many_lines_a_second_are_logged():
+def test_the_long_term_rate_is_limited():
     clock, logged = _Clock(), []
-    valve = Valve(logged.append, clock)
+    limiter = LogRateLimiter(logged.append, clock)
     for _ in range(640):
         clock.now += 1 / 64
-        valve.put("again")
+        limiter.log("again")
     assert 0 <= BURST + 10 * PER_SECOND - logged.count("again") <= 1
 
 
-def test_what_was_left_out_last_is_told_at_the_end():
+def test_flush_logs_the_number_of_dropped_lines_once():
     logged: list[str] = []
-    valve = Valve(logged.append, _Clock())
+    limiter = LogRateLimiter(logged.append, _Clock())
     for _ in range(BURST + 1):
-        valve.put("x")
-    valve.close()
-    valve.close()
+        limiter.log("x")
+    limiter.flush()
+    limiter.flush()
     assert ["... (1 lines left out)"] == logged[BURST:]
