@@ -131,7 +131,7 @@ def test_a_client_that_leaves_takes_its_question_along(guarded, deleted, streame
 
 
 def test_watchers_of_events_that_leave_are_forgotten(guarded, monkeypatch):
-    monkeypatch.setattr(admin_api, "_PING", 0.05)
+    monkeypatch.setattr(admin_api, "PING", 0.05)
     watchers = guarded.server.app.governance.approvals._watchers
     with contextlib.ExitStack() as stack:
         for _ in range(5):

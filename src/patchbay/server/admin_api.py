@@ -10,14 +10,14 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,7 +28,6 @@ from patchbay.audit import AuditEntry, AuditLog, AuditQuery
 from patchbay.audit.entries import MAX_PAGE
 from patchbay.errors import (
     ApprovalConflictError,
-    ApprovalForbiddenError,
     ApprovalNotFoundError,
     ConfigurationError,
     InvalidRequestError,
@@ -39,7 +38,7 @@ from patchbay.media.files import MediaError
 from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
 from patchbay.server.auth import PATH, TRUSTED, is_signed
 from patchbay.server.errors import AuthenticationError, MethodNotAllowedError, NotFoundError
-from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent, TooManyReadersError
+from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent
 from patchbay.server.http import Headers, ResponseWriter, Send
 from patchbay.server.routing import KNOWN_PARAMETERS, StrictJsonRoute
 from patchbay.server.watchdog import ClientDisconnect
@@ -47,22 +46,101 @@ from patchbay.tools import well_formed
 from patchbay.tools.threads import run_in_thread
 
 PING: Final = 15.0
-"""Seconds of nothing after which a comment is sent."""
+"""Seconds without an event after which a stream gets a comment: a write is how a lost client is noticed."""
 
 DROPPED: Final = "stream.dropped"
 """The kind that stands where events are missing; ``payload.count`` says how many."""
 
-_KINDS: Final = 20
-_EVENTS_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    401: {"description": "The server has a token, and it was not shown."},
-    503: {"description": "As many read already as may."},
-}
+RECENT: Final = 100
+"""Default number of requests with `all`."""
+
+_MAX_PATTERNS: Final = 20
+_COMMENT: Final = b": \n\n"
+_NO_TOKEN: Final[dict[int | str, dict[str, Any]]] = {401: {"description": "The server has a token, and it was not shown."}}
 _EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_end","payload":{"Tool":"add"}}\n\n'
+
+
+class _UnauthorizedError(AuthenticationError):
+    code = "wrong_token"
+
+
+class _AuditUnavailableError(PatchbayError):
+    code = "audit_unavailable"
+    status = 503
+
+
+class _InvalidQueryError(PatchbayError):
+    code = InvalidRequestError.code
+    status = 422
+
+
+class _AdminRoute(StrictJsonRoute):
+    """A route whose PatchbayErrors become responses; a ConfigurationError is left for the application's handler."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_errors(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ConfigurationError:
+                raise
+            except PatchbayError as error:
+                return _error_response(error)
+
+        return handle_errors
+
+
+def _admin_router(name: str, purpose: str, *, needs_token: bool, **options: Any) -> APIRouter:
+    """Return a router at ``/api/{name}`` that requires the token, for ``purpose``, where the server has one."""
+
+    def require_token(request: Request) -> None:
+        if needs_token and request.scope.get(TRUSTED) is not True:
+            raise _UnauthorizedError(f"Unauthorized: send the token of this server to {purpose}.")
+
+    dependencies = [Depends(require_token), *options.pop("dependencies", ())]
+    return APIRouter(prefix=f"/api/{name}", tags=[name], route_class=_AdminRoute, dependencies=dependencies, **options)
+
+
+def _error_response(error: PatchbayError, **more: Any) -> Response:
+    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}.get(error.status)
+    body = {"ok": False, "detail": well_formed(str(error)), "error_code": error.code, **more}
+    return _json_response(body, error.status, headers)
+
+
+def _json_response(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    # ASCII: arguments may have lone surrogates, which UTF-8 cannot encode.
+    return Response(json.dumps(body).encode(), status, headers, media_type="application/json")
+
+
+class _SseResponse(StreamingResponse):
+    """A stream of server-sent events; ``on_end`` is called however it ends."""
+
+    def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], object] = lambda: None) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(frames, media_type="text/event-stream", headers=headers)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+def _sse_frame(data: bytes, **fields: str) -> bytes:
+    """Encode one event: ``data`` is JSON on one line, ``fields`` are its ``id`` or ``event``."""
+    head = "".join(f"{name}: {value}\n" for name, value in fields.items())
+    return head.encode() + b"data: " + data + b"\n\n"
 
 
 def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = PING) -> APIRouter:
     """Return the route over ``stream``. ``needs_token``: the server has a token."""
-    router = APIRouter(prefix="/api/events", tags=["events"], responses=_EVENTS_ERRORS, dependencies=[KNOWN_PARAMETERS])
+    responses = {**_NO_TOKEN, 503: {"description": "As many read already as may."}}
+    router = _admin_router(
+        "events", "read the events", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
+    )
 
     @router.get(
         "",
@@ -71,67 +149,32 @@ def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = 
         responses={200: {"content": {"text/event-stream": {"example": _EXAMPLE}}, "description": "One event after the other."}},
     )
     async def events(
-        request: Request,
         kind: Annotated[
             list[str] | None,
-            Query(max_length=_KINDS, description="Only events of these kinds; patterns such as `agent.tool.*`."),
+            Query(max_length=_MAX_PATTERNS, description="Only events of these kinds; patterns such as `agent.tool.*`."),
         ] = None,
         session: Annotated[str | None, Query(description="Only events of this session.")] = None,
         last_event_id: Annotated[
             str, Header(alias="Last-Event-ID", max_length=100, description="The id of the last event that was read before.")
         ] = "",
     ) -> Response:
-        if needs_token and request.scope.get(TRUSTED) is not True:
-            return _events_error(401, "Unauthorized: send the token of this server to read the events.", "wrong_token")
-        try:
-            reader = stream.join(kinds=kind or (), session=session, last_id=last_event_id)
-        except TooManyReadersError as error:
-            return _events_error(error.status, str(error), error.code)
-        return _Events(reader, ping)
+        reader = stream.join(kinds=kind or (), session=session, last_id=last_event_id)
+        return _SseResponse(_event_frames(reader, ping), reader.close)
 
     return router
 
 
-class _Events(StreamingResponse):
-    """The response; it closes the reader however it ends."""
-
-    def __init__(self, reader: EventReader, ping: float) -> None:
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(_written(reader, ping), media_type="text/event-stream", headers=headers)
-        self._reader = reader
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._reader.close()
-
-
-async def _written(reader: EventReader, ping: float) -> AsyncIterator[bytes]:
+async def _event_frames(reader: EventReader, ping: float) -> AsyncIterator[bytes]:
     """Yield frames until the stream ends; a comment first, as a sign of life, and while nothing happens."""
-    yield b": \n\n"
+    yield _COMMENT
     while (events := await reader.read(ping)) is not None:
-        yield b"".join(map(_stream_event, events)) or b": \n\n"
+        yield b"".join(map(_event_frame, events)) or _COMMENT
 
 
-def _stream_event(event: StreamedEvent | int) -> bytes:
+def _event_frame(event: StreamedEvent | int) -> bytes:
     if isinstance(event, int):
-        dropped = {"kind": DROPPED, "severity": "warn", "payload": {"count": event}}
-        return b"data: " + json.dumps(dropped).encode() + b"\n\n"
-    return b"id: " + event.id.encode() + b"\ndata: " + event.data + b"\n\n"
-
-
-def _events_error(status: int, detail: str, code: str) -> Response:
-    headers = {"www-authenticate": "Bearer"} if status == 401 else {"retry-after": "5"}
-    body = json.dumps({"ok": False, "detail": detail, "error_code": code}).encode()
-    return Response(body, status, headers, media_type="application/json")
-
-
-RECENT: Final = 100
-"""Default number of requests with `all`."""
-
-_PING: Final = 15.0
+        return _sse_frame(json.dumps({"kind": DROPPED, "severity": "warn", "payload": {"count": event}}).encode())
+    return _sse_frame(event.data, id=event.id)
 
 
 class DecisionBody(BaseModel):
@@ -214,9 +257,6 @@ class ApprovalConflict(ApprovalFailure):
     approval: RequestModel | None
 
 
-_APPROVALS_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    401: {"model": ApprovalFailure, "description": "The server has a token, and it was not shown."},
-}
 _ONE: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ApprovalFailure, "description": "There is no such request."}}
 _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
     **_ONE,
@@ -231,100 +271,74 @@ _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
 def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> APIRouter:
     """Return the routes over ``service``, and let people decide over HTTP; ``needs_token``: only with the server's token."""
     service.open_door("http")
-    router = APIRouter(prefix="/api/approvals", tags=["approvals"], responses=_APPROVALS_ERRORS, route_class=StrictJsonRoute)
-
-    def is_refused(request: Request) -> bool:
-        return needs_token and request.scope.get(TRUSTED) is not True
+    unauthorized = {401: {"model": ApprovalFailure, **_NO_TOKEN[401]}}
+    router = _admin_router("approvals", "review approvals", needs_token=needs_token, responses=unauthorized)
 
     @router.get("", response_model=ApprovalList, summary="List what waits to be approved")
     async def list_approvals(
-        request: Request,
         everything: Annotated[bool, Query(alias="all", description="The last requests, whatever became of them.")] = False,  # noqa: FBT002  (a query's)
         limit: Annotated[int, Query(ge=1, le=1000, description="With `all`: how many.")] = RECENT,
     ) -> Response:
-        if is_refused(request):
-            return _unauthorized()
         found = await service.recent(limit) if everything else await service.pending()
-        return _approvals_json({"ok": True, "approvals": [each.as_json() for each in found]})
+        return _json_response({"ok": True, "approvals": [each.as_json() for each in found]})
 
     @router.get(
         "/events", summary="Requests as they come and are decided, as server-sent events", response_class=StreamingResponse
     )
-    async def events(request: Request) -> Response:
-        if is_refused(request):
-            return _unauthorized()
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        return StreamingResponse(_approval_events(service), media_type="text/event-stream", headers=headers)
+    async def events() -> Response:
+        return _SseResponse(_approval_frames(service))
 
     @router.get("/sessions", response_model=SessionApprovalList, summary="List the approvals for a session that hold")
-    async def list_sessions(request: Request) -> Response:
-        if is_refused(request):
-            return _unauthorized()
-        return _approvals_json({"ok": True, "sessions": [each.as_json() for each in await service.sessions()]})
+    async def list_sessions() -> Response:
+        return _json_response({"ok": True, "sessions": [each.as_json() for each in await service.sessions()]})
 
     @router.delete(
         "/sessions/{request_id}", response_model=RevokedApproval, responses=_ONE, summary="Take back an approval for a session"
     )
-    async def revoke(request_id: str, request: Request) -> Response:
-        if is_refused(request):
-            return _unauthorized()
-        try:
-            revoked = await service.revoke(request_id)
-        except ApprovalNotFoundError as error:
-            return _approvals_error(error)
-        return _approvals_json({"ok": True, "revoked": revoked.as_json()})
+    async def revoke(request_id: str) -> Response:
+        return _json_response({"ok": True, "revoked": (await service.revoke(request_id)).as_json()})
 
     @router.get("/{request_id}", response_model=ApprovalDetail, responses=_ONE, summary="One request, with all of its arguments")
-    async def get_approval(request_id: str, request: Request) -> Response:
-        if is_refused(request):
-            return _unauthorized()
-        try:
-            found = await service.get(request_id)
-        except ApprovalNotFoundError as error:
-            return _approvals_error(error)
-        return _approvals_json({"ok": True, "approval": found.as_json(whole=True)})
+    async def get_approval(request_id: str) -> Response:
+        return _json_response({"ok": True, "approval": (await service.get(request_id)).as_json(whole=True)})
 
     @router.post("/{request_id}", response_model=ApprovalDetail, responses=_DECIDING, summary="Decide a request")
-    async def decide(request_id: str, body: DecisionBody, request: Request) -> Response:
-        if is_refused(request):
-            return _unauthorized()
+    async def decide(request_id: str, body: DecisionBody) -> Response:
         try:
             decided = await service.decide(
                 request_id, body.decision, reason=body.reason, by=body.by, digest=body.digest, arguments=body.arguments
             )
-        except (ApprovalNotFoundError, ApprovalForbiddenError, InvalidRequestError) as error:
-            return _approvals_error(error)
         except ApprovalConflictError as error:
-            return _approvals_error(error, approval=await _find_request(service, request_id))
-        return _approvals_json({"ok": True, "approval": decided.as_json()})
+            return _error_response(error, approval=await _find_request(service, request_id))
+        return _json_response({"ok": True, "approval": decided.as_json()})
 
     return router
 
 
-async def _approval_events(service: ApprovalService) -> AsyncIterator[bytes]:
-    """Yield pending requests, then changes; with comments in between, so that a lost client is noticed."""
+async def _approval_frames(service: ApprovalService) -> AsyncIterator[bytes]:
+    """Yield pending requests, then changes, with comments in between."""
     async with aclosing(service.watch()) as changes:
         coming = asyncio.ensure_future(anext(changes, None))  # before the list is read, so that no change is missed
         try:
             await asyncio.sleep(0)
             for each in await service.pending():
-                yield _approval_event(each)
+                yield _approval_frame(each)
             while True:
-                await asyncio.wait([coming], timeout=_PING)
+                await asyncio.wait([coming], timeout=PING)
                 if not coming.done():
-                    yield b": \n\n"
+                    yield _COMMENT
                     continue
                 if (change := coming.result()) is None:
                     return
-                yield _approval_event(change)
+                yield _approval_frame(change)
                 coming = asyncio.ensure_future(anext(changes, None))
         finally:
             coming.cancel()
             await asyncio.wait([coming])
 
 
-def _approval_event(request: ApprovalRequest) -> bytes:
-    return b"event: approval\ndata: " + _approvals_encoded(request.as_json()) + b"\n\n"
+def _approval_frame(request: ApprovalRequest) -> bytes:
+    return _sse_frame(json.dumps(request.as_json()).encode(), event="approval")
 
 
 async def _find_request(service: ApprovalService, request_id: str) -> dict[str, Any] | None:
@@ -332,29 +346,6 @@ async def _find_request(service: ApprovalService, request_id: str) -> dict[str, 
         return (await service.get(request_id)).as_json()
     except ApprovalNotFoundError:
         return None
-
-
-def _approvals_error(error: PatchbayError, **more: Any) -> Response:
-    return _approvals_json({"ok": False, "detail": well_formed(str(error)), "error_code": error.code, **more}, error.status)
-
-
-def _unauthorized() -> Response:
-    words = "Unauthorized: send the token of this server to review approvals."
-    response = _approvals_json({"ok": False, "detail": words, "error_code": "wrong_token"}, 401)
-    response.headers["www-authenticate"] = "Bearer"
-    return response
-
-
-def _approvals_json(body: dict[str, Any], status: int = 200) -> Response:
-    return Response(_approvals_encoded(body), status, media_type="application/json")
-
-
-def _approvals_encoded(body: dict[str, Any]) -> bytes:
-    # ASCII: arguments may have lone surrogates, which UTF-8 cannot encode.
-    return json.dumps(body).encode()
-
-
-_PATTERNS: Final = 20
 
 
 class AuditPage(BaseModel):
@@ -367,25 +358,21 @@ class AuditPage(BaseModel):
     cursor: int | None = Field(description="The `before` of the next page; null where there is none.")
 
 
-_AUDIT_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    401: {"description": "The server has a token, and it was not shown."},
-    503: {"description": "The audit's database does not answer."},
-}
-
-
 def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
     """Return the route over ``log``; ``needs_token``: only for clients that sent the server's token."""
-    router = APIRouter(prefix="/api/audit", tags=["audit"], responses=_AUDIT_ERRORS, dependencies=[KNOWN_PARAMETERS])
+    responses = {**_NO_TOKEN, 503: {"description": "The audit's database does not answer."}}
+    router = _admin_router(
+        "audit", "read the audit", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
+    )
 
     @router.get("", response_model=AuditPage, summary="Calls that have settled, the newest first")
     async def list_entries(
-        request: Request,
         since: Annotated[
             float | None, Query(allow_inf_nan=False, description="From this time on, in seconds since 1970.")
         ] = None,
         until: Annotated[float | None, Query(allow_inf_nan=False, description="Before this time.")] = None,
         tool: Annotated[
-            list[str] | None, Query(max_length=_PATTERNS, description="Names or patterns (`fs_*`), of which one must fit.")
+            list[str] | None, Query(max_length=_MAX_PATTERNS, description="Names or patterns (`fs_*`), of which one must fit.")
         ] = None,
         source: Annotated[str | None, Query(description="Where the tool is from.")] = None,
         agent: str | None = None,
@@ -399,27 +386,21 @@ def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
             int | None, Query(ge=0, lt=2**63, description="An id: newer entries, and then the oldest come first.")
         ] = None,
     ) -> Response:
-        if needs_token and request.scope.get(TRUSTED) is not True:
-            words = "Unauthorized: send the token of this server to read the audit."
-            body = {"ok": False, "detail": words, "error_code": "wrong_token"}
-            return _audit_json(body, 401, {"www-authenticate": "Bearer"})
         try:
             query = AuditQuery(
                 since, until, tuple(tool or ()), source, agent, session, turn, errors, denied, limit, before, after
             )
         except InvalidRequestError as error:
-            return _audit_json({"ok": False, "detail": str(error), "error_code": error.code}, 422)
+            raise _InvalidQueryError(str(error)) from None
         try:
             page = await log.query(query)
         except (ConfigurationError, SQLAlchemyError) as error:  # not the client's mistake
             why = getattr(error, "orig", None) or error
-            body = {"ok": False, "detail": f"The audit cannot be read now: {why}", "error_code": "audit_unavailable"}
-            return _audit_json(body, 503, {"retry-after": "5"})
+            raise _AuditUnavailableError(f"The audit cannot be read now: {why}") from error
         # In a thread: a page of long entries is many megabytes.
-        listed = await run_in_thread(
-            lambda: _audit_encoded({"ok": True, "entries": [each.as_json() for each in page.entries], "cursor": page.cursor})
+        return await run_in_thread(
+            lambda: _json_response({"ok": True, "entries": [each.as_json() for each in page.entries], "cursor": page.cursor})
         )
-        return Response(listed, media_type="application/json")
 
     return router
 
@@ -434,14 +415,6 @@ def as_parameters(query: AuditQuery) -> list[tuple[str, str]]:
     return parameters
 
 
-def _audit_json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(_audit_encoded(body), status, headers, media_type="application/json")
-
-
-def _audit_encoded(body: dict[str, Any]) -> bytes:
-    return json.dumps(body).encode()
-
-
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.IGNORECASE)
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ALWAYS: Final[Headers] = [
@@ -451,7 +424,7 @@ _ALWAYS: Final[Headers] = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"private, no-store"),
 ]
-# What a browser could take for a page, a script or a style, whatever else it is told.
+# What a browser could take for a page, a script or a style, whatever its headers say.
 _ACTIVE: Final = re.compile(r"html|script|\bxml\b|\bxsl|\bcss\b|wasm|flash|manifest|^multipart/|^message/")
 
 _logger = logging.getLogger(__name__)
@@ -477,11 +450,11 @@ class MediaApp:
             await _media_error(reply, error)
             return
         try:
-            asked = _range(scope, file.size)
-            if asked is None:
+            wanted = _range(scope, file.size)
+            if wanted is None:
                 await reply.whole(416, [(b"content-range", b"bytes */%d" % file.size)], b"")
                 return
-            start, end = asked
+            start, end = wanted
             headers = [*_media_headers(file.media), (b"accept-ranges", b"bytes"), (b"content-length", b"%d" % (end - start))]
             is_all = end - start == file.size
             if not is_all:
@@ -489,7 +462,7 @@ class MediaApp:
             await reply.start(200 if is_all else 206, headers)
             if scope["method"] == "GET":
                 pieces = file.pieces(start, end - start)
-                while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
+                while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
                     await reply.write(piece)
             await reply.finish()
         except ClientDisconnect:
@@ -511,28 +484,20 @@ class MediaApp:
         return self._store.open(SCHEME + name)
 
 
-class _UnauthorizedError(AuthenticationError):
-    code = "wrong_token"  # as the routes beside it say it
-
-
 def _range(scope: Any, size: int) -> tuple[int, int] | None:
     """Return the requested byte range, start and end; None if the file has none of it.
 
     The whole file without a range, with several, and with an invalid one.
     """
-    asked = [value for name, value in scope["headers"] if name == b"range"]
-    is_plain = scope["method"] == "GET" and len(asked) == 1 and not any(name == b"if-range" for name, _ in scope["headers"])
-    found = _RANGE.fullmatch(asked[0].decode("latin-1").strip()) if is_plain else None
+    ranges = [value for name, value in scope["headers"] if name == b"range"]
+    is_plain = scope["method"] == "GET" and len(ranges) == 1 and not any(name == b"if-range" for name, _ in scope["headers"])
+    found = _RANGE.fullmatch(ranges[0].decode("latin-1").strip()) if is_plain else None
     first, last = found.groups() if found is not None else ("", "")
     if not (first or last) or (first and last and int(last) < int(first)):
         return 0, size
     start = int(first) if first else max(0, size - int(last))
     end = min(int(last) + 1, size) if first and last else size
     return (start, end) if start < end else None
-
-
-def _next_piece(pieces: Iterator[bytes]) -> bytes | None:
-    return next(pieces, None)
 
 
 async def _media_error(reply: ResponseWriter, error: PatchbayError) -> None:
@@ -545,9 +510,9 @@ async def _media_error(reply: ResponseWriter, error: PatchbayError) -> None:
         headers.append((b"allow", b"GET, HEAD"))
     if isinstance(error, AuthenticationError):
         headers.append((b"www-authenticate", b"Bearer"))
-    said = "There is no such file (any more)." if isinstance(error, MediaError) else str(error)
+    detail = "There is no such file (any more)." if isinstance(error, MediaError) else str(error)
     try:
-        await reply.whole(status, headers, msgspec.json.encode({"detail": said, "error_code": error.code}))
+        await reply.whole(status, headers, msgspec.json.encode({"detail": detail, "error_code": error.code}))
     except ClientDisconnect:
         return
 
@@ -558,5 +523,5 @@ def _media_headers(media: Media) -> Headers:
     plain = re.sub(r"[^A-Za-z0-9 ._-]", "_", name)[:100]
     how = "inline" if kind in IMAGE_TYPES else "attachment"
     disposition = f"{how}; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode('utf-8', 'replace')[:200], safe='')}"
-    told = OCTET_STREAM if _ACTIVE.search(kind) else kind
-    return [(b"content-type", told.encode("ascii")), (b"content-disposition", disposition.encode("ascii"))]
+    content_type = OCTET_STREAM if _ACTIVE.search(kind) else kind
+    return [(b"content-type", content_type.encode("ascii")), (b"content-disposition", disposition.encode("ascii"))]
