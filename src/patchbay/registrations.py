@@ -1,10 +1,8 @@
-"""Registrations in a database: SQLite or PostgreSQL, by URL. They outlive the process, however that ends.
+"""Registrations in a database: SQLite or PostgreSQL, by URL. They survive the process, however that ends.
 
-What lives here: the rows, and when they are written. What does not: any rule of the registry (``patchbay.tools.registry``). Each
-change is one transaction, so what is read back is what the registry was after some change, never half of one.
-
-A write asks the registry what is true now, and not the change what was true then: it does not matter in which order two writers
-come, and what could not be written is written with the next change.
+Each change is one transaction, so what is loaded is the registry after some change, never half of one. A write stores what the
+registry has now, not what the change had: the order of two writers does not matter, and what could not be written is written
+with the next change.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -31,9 +30,6 @@ _logger = logging.getLogger(__name__)
 
 Write = Callable[[Callable[[Connection], "dict[Key, int]"]], Awaitable["dict[Key, int]"]]
 
-# An advisory lock of the database: writers of PostgreSQL come one after the other, as those of SQLite do.
-_WRITING: Final = 0x7061746368746F6F
-
 _metadata = sa.MetaData()
 
 # Names and roles are JSON text: PostgreSQL's own cannot hold every string that JSON can.
@@ -49,67 +45,66 @@ _table = sa.Table(
 serving = sa.Table(
     "patchbay_serving", _metadata, sa.Column("one", sa.Integer, primary_key=True), sa.Column("server", sa.Text, nullable=False)
 )
-"""One row: the server that has taken the database last."""
+"""One row: the server that locked the database last."""
 
 
 class RegistrationStore:
-    """Keeps a registry's tools of other processes in the database at ``url`` (as ``patchbay.store.Store`` reads it).
+    """Stores a registry's tools of other processes in the database at ``url`` (see ``patchbay.store.Store``).
 
-    Tools of this process are not kept: they are code. A SQLite file is made for its owner's eyes only, since the secrets of
-    registrations are in it. Several processes may use one database; each has its own registry, and no row of one is lost by the
-    other. Raises ConfigurationError for a URL of another kind, and on first use where the database cannot be opened.
+    Tools of this process are not stored: they are code. A SQLite file is readable by its owner only, since the secrets of
+    registrations are in it. Several processes with registries of their own may use one database, and lose no row of each other.
+    Raises ConfigurationError for a URL of another kind, and on first use where the database cannot be opened.
     """
 
     def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
         self._store = Store(url, _metadata, name="registrations", version=VERSION)
         self._insert = postgresql.insert if self._store.is_postgres else sqlite.insert
         self._guard = threading.Lock()
-        self._owed: dict[Key, int] = {}  # what is to be written, and which asking it was for
-        self._asked = 0
+        self._unsaved: dict[Key, int] = {}  # with the number of the latest call that named the key
+        self._calls = 0
 
     @property
     def database(self) -> Store:
-        """The database, for who wants more of it than registrations: to be its only server, say."""
+        """The database, for instance to lock it."""
         return self._store
 
     async def load(self) -> list[Registration]:
-        """Return what is kept, in order, for ``ToolRegistry.restore``."""
+        """Return the stored registrations in order, for ``ToolRegistry.restore``."""
         everything = sa.select(_table.c.place, _table.c.body)
         rows = await self._store.read(lambda connection: list(connection.execute(everything)))
         found = (_read(body, place) for place, body in rows)
         return sorted((each for each in found if each is not None), key=lambda registration: registration.order)
 
     async def save(self, registry: ToolRegistry, *changes: Change, write: Write | None = None) -> None:
-        """Keep what the registry has under the keys of ``changes``, in one transaction; when it returns, that has been done.
+        """Store what the registry has under the keys of ``changes``, in one transaction that is committed on return.
 
-        What it raises, it has kept nothing of; the next call writes that too. A caller that is cancelled waits for the end of it
-        all the same. ``write`` runs the transaction in the place of the database's own ``write``.
+        Where it raises, nothing was stored; the next call writes that too. A cancelled caller waits for its end. ``write`` runs
+        the transaction instead of the database's own ``write``.
         """
-        with self._guard:
-            self._asked += 1
-            self._owed.update((key, self._asked) for change in changes for key in change.keys)
-            if not self._owed:
-                return
-        write = write if write is not None else self._store.write
+        self.mark_unsaved(key for change in changes for key in change.keys)
+        if not self.unsaved:
+            return
+        write = write if write is not None else partial(self._store.write, exclusive=True)
         written = await write(lambda connection: self._write(connection, registry))
         with self._guard:
-            for key, asked in written.items():
-                if self._owed.get(key) == asked:
-                    del self._owed[key]
+            for key, call in written.items():
+                if self._unsaved.get(key) == call:
+                    del self._unsaved[key]
 
-    def owe(self, keys: Iterable[Key]) -> None:
+    def mark_unsaved(self, keys: Iterable[Key]) -> None:
         """Have the next ``save`` write what the registry has under these keys, too."""
         with self._guard:
-            self._asked += 1
-            self._owed.update((key, self._asked) for key in keys)
+            self._calls += 1
+            self._unsaved.update((key, self._calls) for key in keys)
 
-    def owed(self) -> list[Key]:
-        """Return the keys of what has not been written yet."""
+    @property
+    def unsaved(self) -> list[Key]:
+        """The keys of what has not been written yet."""
         with self._guard:
-            return list(self._owed)
+            return list(self._unsaved)
 
     async def close(self) -> None:
-        """Finish what is under way and close the database."""
+        """Finish running work and close the database."""
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -119,12 +114,10 @@ class RegistrationStore:
         await self.close()
 
     def _write(self, connection: Connection, registry: ToolRegistry) -> dict[Key, int]:
-        if self._store.is_postgres:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITING)))
         with self._guard:
-            owed = dict(self._owed)
+            unsaved = dict(self._unsaved)
         rows = []
-        for key in owed:
+        for key in unsaved:
             registration = registry.get(key)
             body = _body(registration) if registration is not None and registration.is_remote else None
             if registration is not None and body is not None:
@@ -135,7 +128,7 @@ class RegistrationStore:
             insert = self._insert(_table)
             changed = {name: insert.excluded[name] for name in ("place", "body")}
             connection.execute(insert.on_conflict_do_update(index_elements=["role", "name"], set_=changed), rows)
-        return owed
+        return unsaved
 
 
 _FIELDS: Final = ("name", "description", "parameters", "source", "role", "timeout_seconds", "callback_url", "metadata", "secret")
@@ -150,7 +143,7 @@ def _body(registration: Registration) -> str | None:
     try:
         return json.dumps({**fields, "excluded": sorted(registration.excluded)}, default=_plain)
     except (TypeError, ValueError, RecursionError):
-        # Its owner's schema or metadata. The tool works until the process ends; all others are kept.
+        # Its owner's schema or metadata. The tool works until the process ends; all others are stored.
         _logger.exception("Tool %r cannot be stored", registration.name)
         return None
 

@@ -1,10 +1,8 @@
-"""A database by URL: opened on first use, transactions whole or not at all.
+"""A SQLite or PostgreSQL database by URL, opened on first use.
 
-What lives here: how SQLite and PostgreSQL are opened and driven. What does not: any table; those belong to what is kept.
-
-SQLAlchemy Core, and not its asyncio form: a transaction is one hop to a thread and runs there from BEGIN to COMMIT. Measured on
-SQLite that is a third of the CPU and half the time of a hop for every statement; and no cancelled task can leave a transaction
-half way, nor does a connection belong to one event loop.
+SQLAlchemy Core without its asyncio form: a transaction is one hop to a thread and runs there from BEGIN to COMMIT. On SQLite that
+takes a third of the CPU and half the time of a hop for every statement; no cancelled task can leave a transaction half way, and
+no connection belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import sqlite3
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,13 +40,16 @@ _LIVENESS = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interv
 
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _WRITES = "patchbay_writes"
-# An advisory lock of the database that no other program is likely to take: the tables are being made.
 _MAKING_TABLES = 0x7061746368626179
+"""The key of the advisory lock under which tables are created."""
+
+_WRITING = 0x70617463 << 32
+"""The key of the advisory lock of exclusive writers, plus a checksum of the store's name."""
 
 
 @dataclass
 class _Open:
-    """What is there while a store is open."""
+    """The engine and threads of an open store."""
 
     engine: Engine
     threads: ThreadPoolExecutor
@@ -56,24 +58,24 @@ class _Open:
     made: bool = False
 
     def finish(self) -> None:
-        """Wait for the work that was handed in, and close every connection."""
+        """Wait for submitted work, and close every connection."""
         self.threads.shutdown(wait=True)
         self.engine.dispose()
 
 
-# A parent's connections must not be touched in a forked child, and to be garbage-collected is to be closed.
+# A forked child must not touch its parent's connections, and garbage collection would close them.
 _left_to_the_parent: list[_Open] = []
 
 
 class Store:
-    """One database, and the tables of ``metadata`` in it, which are made where they are missing.
+    """One database with the tables of ``metadata``, which are created where they are missing.
 
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
     database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver named in it
-    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A SQLite file that is not there yet is made for its owner's eyes only; any
-    number of stores, of this process and of others, may use one file. ``version`` is that of the tables, under ``name``. Raises
-    ConfigurationError for another kind of URL, and on first use for a database that cannot be opened, or that a newer version
-    of Patchbay has written. ``shown`` is the URL as it was given, without a password.
+    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A new SQLite file is readable by its owner only; any number of stores in
+    any number of processes may use one file. ``version`` is that of the tables, under ``name``. Raises ConfigurationError for
+    another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
+    ``shown`` is the URL as it was given, without a password.
     """
 
     def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
@@ -93,22 +95,37 @@ class Store:
         return None if self.is_postgres or not self.url.database else Path(self.url.database)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that sees one moment of the database, and return what it returns."""
+        """Run ``work`` in a transaction that sees one moment of the database, and return its result."""
         return await self._run(lambda opened: self._transaction(opened, work, writes=False))
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction and commit it; what it raises rolls all of it back.
+    async def write(self, work: Callable[[Connection], T], *, exclusive: bool = False) -> T:
+        """Run ``work`` in a transaction and commit it; an exception rolls all of it back.
 
-        A caller that is cancelled waits for the end of it all the same: what it does next comes after it in the database too.
+        A cancelled caller waits for its end too: what the caller does next comes after it in the database. ``exclusive``: other
+        exclusive writers of this store's ``name`` wait, as all writers do in SQLite.
         """
-        return await self._run(lambda opened: self._transaction(opened, work, writes=True))
+        return await self._run(lambda opened: self._transaction(opened, self.excluding(work) if exclusive else work, writes=True))
 
-    def write_from_thread(self, work: Callable[[Connection], T]) -> T:
-        """As ``write``, for a thread that has no event loop: it waits until the transaction is over."""
-        return self._in_thread(work, writes=True)
+    def write_from_thread(self, work: Callable[[Connection], T], *, exclusive: bool = False) -> T:
+        """As ``write``, for a thread without an event loop: blocks until the transaction is over."""
+        return self._in_thread(self.excluding(work) if exclusive else work, writes=True)
+
+    def excluding(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        """Return ``work`` for an exclusive transaction, as ``write`` runs it."""
+        if not self.is_postgres:
+            return work
+        import sqlalchemy
+
+        lock = sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_WRITING | zlib.crc32(self._name.encode())))
+
+        def run(connection: Connection) -> T:
+            connection.execute(lock)
+            return work(connection)
+
+        return run
 
     def read_from_thread(self, work: Callable[[Connection], T]) -> T:
-        """As ``read``, and it waits until the transaction is over."""
+        """As ``read``, for a thread without an event loop."""
         return self._in_thread(work, writes=False)
 
     def _in_thread(self, work: Callable[[Connection], T], *, writes: bool) -> T:
@@ -128,7 +145,7 @@ class Store:
         return engine.connect()
 
     async def close(self) -> None:
-        """Finish what is under way and close all connections. The store may be used again."""
+        """Finish running work and close all connections. The store may be used again."""
         with self._guard:
             was, self._open = self._open, None
         if was is not None and was.pid == os.getpid():
@@ -146,7 +163,7 @@ class Store:
                 cancelled = error
         if cancelled is not None:
             if not job.cancelled():
-                job.exception()  # looked at: the caller will not hear of it any more
+                job.exception()  # retrieved, since the caller is gone
             raise cancelled
         return job.result()
 
@@ -181,7 +198,7 @@ class Store:
             )
 
     def _why(self, error: DatabaseError) -> str:
-        """Return why it cannot be opened, and what to do about it."""
+        """Return why it cannot be opened, and the way out."""
         said = " ".join(str(error.orig).split())
         if not said.endswith((".", "?", "!")):
             said += "."
@@ -192,7 +209,7 @@ class Store:
         return f"{said} See that it is a SQLite file, or none yet, and that it can be written."
 
     def _make_tables(self, connection: Connection) -> int:
-        """Make what is missing, and return the version of what is there. Any number of processes may do this at once."""
+        """Create missing tables, and return the version of the tables. Any number of processes may do this at once."""
         import sqlalchemy
 
         if self.is_postgres:
@@ -211,7 +228,7 @@ class Store:
         return self._version if there is None else int(there)
 
     def _opened(self) -> _Open:
-        """Return what is open, and open it first if nothing is; the guard is held."""
+        """Return the open engine, opening it if necessary. The caller holds the guard."""
         if self._open is not None and self._open.pid != os.getpid():
             _left_to_the_parent.append(self._open)
             self._open = None
@@ -232,12 +249,12 @@ class Store:
     def _new_sqlite(self) -> _Open:
         import sqlalchemy
 
-        # One thread with one connection: in this process transactions come one after the other, in the order they were asked for.
+        # One thread with one connection: the transactions of this process run one after the other, in the order of the calls.
         engine = sqlalchemy.create_engine(
             self.url,
             poolclass=sqlalchemy.pool.StaticPool,
             connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-            hide_parameters=True,  # errors are logged, and what is kept is not for logs
+            hide_parameters=True,  # errors are logged, and contents are not for logs
         )
         sqlalchemy.event.listen(engine, "connect", _prepare_sqlite)
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
@@ -248,39 +265,39 @@ class Store:
 
 
 class _Forks:
-    """No SQLite file is open while the process forks: a child that has an open one, even unused, can lose what others write.
+    """Closes SQLite files before the process forks: a child with an open one, even unused, can lose what others write.
 
-    (SQLite keeps its account of the process's locks in memory. The child has a copy of the account, and none of the locks.)
+    (SQLite tracks the process's locks in memory. The child has a copy of that state, and none of the locks.)
     """
 
     def __init__(self) -> None:
         self._stores: weakref.WeakSet[Store] = weakref.WeakSet()
-        self._held: list[Store] = []
+        self._locked: list[Store] = []
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._close_all, after_in_parent=self._go_on, after_in_child=self._go_on)
+            os.register_at_fork(before=self._close_all, after_in_parent=self._unlock_all, after_in_child=self._unlock_all)
 
     def watch(self, store: Store) -> None:
         self._stores.add(store)
 
     def _close_all(self) -> None:
-        # The guards are kept until after the fork, so that no other thread opens one again before it.
+        # The guards stay locked until after the fork, so that no other thread reopens a file before it.
         for store in list(self._stores):
             store._guard.acquire()  # noqa: SLF001
-            self._held.append(store)
+            self._locked.append(store)
             if store._open is not None:  # noqa: SLF001
                 store._open.finish()  # noqa: SLF001
                 store._open = None  # noqa: SLF001
 
-    def _go_on(self) -> None:
-        while self._held:
-            self._held.pop()._guard.release()  # noqa: SLF001
+    def _unlock_all(self) -> None:
+        while self._locked:
+            self._locked.pop()._guard.release()  # noqa: SLF001
 
 
 _forks = _Forks()
 
 
 def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
-    """Return the URL with our driver, and as it was written, without a password."""
+    """Return the URL with our driver, and the given one without a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -305,22 +322,22 @@ _making_private = threading.Lock()
 
 
 def _make_private(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
-    """Make a SQLite file before SQLite does: it is never readable by others then, nor is what SQLite puts beside it."""
+    """Create a SQLite file before SQLite does, so that others can never read it, nor the files beside it."""
     if options.get("uri"):
-        return  # a name of SQLite's own, which need not be a file's
-    # Only a new file is opened, and no other store connects to it meanwhile: to close any handle of a file ends the locks that
-    # SQLite has on it in this process, and the next process to leave the file deletes the log that this one still writes.
+        return  # not necessarily a file
+    # Only a new file is opened, and no other store connects to it meanwhile: closing any handle of a file ends the locks that
+    # SQLite has on it in this process, and the next process to close the file deletes the log that this one still writes.
     with _making_private, contextlib.suppress(OSError):  # where it cannot be made, opening it says why
         os.close(os.open(os.path.realpath(arguments[0]), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # No transactions but those that are begun: the driver's own begin too late to be whole.
+    # Only explicit transactions: the driver's own begin too late.
     connection.isolation_level = None
     cursor = connection.cursor()
     try:
-        # Readers and a writer do not wait for each other. A commit outlives the process at once, and the machine's power a moment
-        # later: to wait for the disk with every event would make a turn many times as long.
+        # Readers and a writer do not wait for each other. A commit survives the process at once, and a power failure a moment
+        # later: waiting for the disk with every event would make a turn many times as long.
         _use_wal(cursor)
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute("PRAGMA foreign_keys=ON")
@@ -329,8 +346,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _use_wal(cursor: Any) -> None:
-    # SQLite waits for other processes everywhere but here: who has read that a new file is not in WAL mode yet, and finds another
-    # one writing to it, is turned away at once.
+    # SQLite waits for other processes everywhere but here: a process that has read that a new file is not in WAL mode yet, and
+    # finds another one writing to it, gets an error at once.
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -339,7 +356,7 @@ def _use_wal(cursor: Any) -> None:
             # The low byte is the kind of an error, the rest says more of it.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311  (so that two do not keep meeting)
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311  (so that two do not collide again)
         else:
             return
 

@@ -13,7 +13,7 @@ from .registering import registry_of, remote, run
 
 
 def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
-    monkeypatch.setattr(registrations, "PATIENCE", 0.0)
+    monkeypatch.setattr(registrations, "ACQUIRE_TIMEOUT", 0.0)
 
     async def work():
         async with RegistrationStore(url) as store, RegistrationStore(url) as other:

@@ -25,7 +25,7 @@ LOCKS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND da
 
 @pytest.fixture
 def store(new_postgres: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(registrations, "AGAIN", 0.05)
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 0.05)
     return new_postgres
 
 
@@ -81,12 +81,12 @@ def test_what_is_registered_right_after_the_session_ended_is_stored_or_not_said_
 def test_while_another_server_has_the_lock_nothing_is_said_to_be_stored(
     store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registrations, "AGAIN", 600.0)  # the second server is there first
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)  # the second server is there first
     with serving(store=store) as first:
         first.register("mine", source="first")
         terminate(store)
         with serving(store=store) as second:
-            monkeypatch.setattr(registrations, "AGAIN", 0.05)
+            monkeypatch.setattr(registrations, "RETRY_SECONDS", 0.05)
             for _ in range(3):
                 answer = first.register("b", source="first")
                 assert (True, False) == (answer["ok"], answer["stored"])
@@ -104,7 +104,7 @@ def test_while_another_server_has_the_lock_nothing_is_said_to_be_stored(
 
 
 def test_what_was_unsaved_is_saved_when_another_server_has_let_go(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registrations, "AGAIN", 600.0)
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
     with serving(store=store) as first:
         first.register("gone")
         terminate(store)
@@ -116,7 +116,7 @@ def test_what_was_unsaved_is_saved_when_another_server_has_let_go(store: str, mo
 
 
 def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registrations, "DEADLINE", 0.2)
+    monkeypatch.setattr(registrations, "SAVE_TIMEOUT", 0.2)
     with serving(store=store) as server:
         server.register("a")
         hung = holder(store)
@@ -136,7 +136,7 @@ def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: 
 
 
 def test_a_server_whose_store_hangs_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registrations, "DEADLINE", 0.2)
+    monkeypatch.setattr(registrations, "SAVE_TIMEOUT", 0.2)
     with serving(store=store) as server:
         hung = holder(store)
         os.kill(hung, signal.SIGSTOP)

@@ -29,7 +29,6 @@ ABSENT: Final = 5.0
 T = TypeVar("T")
 
 _VERSION: Final = 1
-_WRITING: Final = 0x7061746368617070  # an advisory lock: PostgreSQL's writers are serialized, as SQLite's are
 _METADATA: Final = sa.MetaData()
 
 # Names and reasons are JSON text: PostgreSQL's JSON type cannot hold every string that JSON can.
@@ -273,12 +272,7 @@ class ApprovalStore:
         return await self._store.read(work)
 
     async def _write(self, work: Callable[[Connection], T]) -> T:
-        def exclusive(connection: Connection) -> T:
-            if self._store.is_postgres:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITING)))
-            return work(connection)
-
-        return await self._store.write(exclusive)
+        return await self._store.write(work, exclusive=True)
 
 
 def row_of(request: ApprovalRequest) -> dict[str, Any]:

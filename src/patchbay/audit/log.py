@@ -41,8 +41,6 @@ _DELETE_LIMIT: Final = 2000  # other writers wait for this transaction
 _CLOSING: Final = 10.0
 _CLOSING_RETRY: Final = 0.25
 
-# An advisory lock: PostgreSQL's writers are serialized, so that ids are in the order of commits.
-_WRITING: Final = 0x7061746368617564
 
 _logger = logging.getLogger(__name__)
 
@@ -308,14 +306,12 @@ class AuditLog:
         """Write a batch in one transaction; return the error, if any."""
         try:
             rows = [{**_row_or_loss(each), "writer": self._writer, "number": number} for number, each in batch]
-            self._store.write_from_thread(lambda connection: self._write(connection, rows))
+            self._store.write_from_thread(lambda connection: self._write(connection, rows), exclusive=True)
         except Exception as error:  # noqa: BLE001  (retried and logged)
             return _without_statement(error)
         return None
 
     def _write(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
-        if self._store.is_postgres:
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITING})")
         connection.execute(self._insert, rows)
         if self._keep is None or time.monotonic() < self._delete_at:
             return

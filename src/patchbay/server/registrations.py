@@ -1,8 +1,8 @@
-"""Stores the registry's changes, so that what a caller was told is "stored" is there after a restart; and the lock on the store.
+"""Stores the registry's changes, so that a change reported as "stored" survives a restart; and the lock on the store.
 
 The lock is the kernel's or the database server's, and ends with the process. In PostgreSQL it ends with its session too (a
-restart, a failover, ``pg_terminate_backend``), so everything is written on the session that holds it: what was committed there
-was committed under the lock, and later writes fail.
+restart, a failover, ``pg_terminate_backend``), so everything is written on the session that holds it: every commit there was made
+under the lock, and later writes fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE: Final = 1.0
+ACQUIRE_TIMEOUT: Final = 1.0
 """Seconds until the lock of a process that was just killed is gone."""
 
 _BETWEEN: Final = 0.05
@@ -67,7 +66,7 @@ class StoreLock:
     async def acquire(self) -> None:
         """Acquire the lock. Raises StoreInUseError, and ConfigurationError where the store cannot be opened."""
         await self._store.read(lambda _connection: None)  # first: it says best why a database cannot be opened
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + ACQUIRE_TIMEOUT
         while not await self._store.run(self._try):
             if time.monotonic() > until:
                 await self.release()
@@ -88,14 +87,12 @@ class StoreLock:
         One call at a time.
         """
         if not self._store.is_postgres:
-            return await self._store.write(work)
+            return await self._store.write(work, exclusive=True)
         return await self._store.run(lambda: self._write(work))
 
     async def check(self) -> None:
         """Raise what ``write`` would."""
         if self._store.is_postgres:
-            import sqlalchemy as sa
-
             await self.write(lambda connection: connection.scalar(sa.select(1)))
 
     def abort(self) -> None:
@@ -140,8 +137,6 @@ class StoreLock:
         return True
 
     def _try_postgres(self) -> bool:
-        import sqlalchemy as sa
-
         if self._connection is None:
             self._connection = self._store.connect()
 
@@ -159,7 +154,7 @@ class StoreLock:
     def _write(self, work: Callable[[Connection], T]) -> T:
         if not self.is_held:
             raise StoreLockLostError(f"the lock on the store {self._store.shown} is lost")
-        return self._transaction(work)
+        return self._transaction(self._store.excluding(work))
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -180,23 +175,21 @@ class StoreLock:
         return connection
 
     def _disconnect(self) -> None:
-        import sqlalchemy as sa
-
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        # The server sees a closed connection a moment later; who comes next need not wait for that.
+        # The server notices a closed connection only a moment later.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin():
             connection.scalar(sa.select(sa.func.pg_advisory_unlock_all()))
         with contextlib.suppress(sa.exc.DBAPIError):
-            connection.invalidate()  # not back into the pool: there it would go on holding what could not be unlocked
+            connection.invalidate()  # not back into the pool, where it would keep what could not be unlocked
         connection.close()
 
 
-AGAIN: Final = 2.0
+RETRY_SECONDS: Final = 2.0
 """Seconds between retries, and between checks of the lock."""
 
-DEADLINE: Final = 5.0
+SAVE_TIMEOUT: Final = 5.0
 """Seconds for which a caller waits for the store."""
 
 _logger = logging.getLogger(__name__)
@@ -213,15 +206,12 @@ class RegistrationWriter:
         self._registry = registry
         self._store = store
         self._lock = StoreLock(store.database)
-        self._guard = threading.Lock()
-        self._changes: list[Change] = []
-        self._unsaved = False
         self._reported = ""
         self._waiting: list[asyncio.Future[str | None]] = []
-        self._news: asyncio.Event | None = None
+        self._wakeup: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._forget = registry.subscribe(self._note)
+        self._unsubscribe = registry.subscribe(self._note)
 
     async def open(self) -> None:
         """Restore what was stored, and start writing changes.
@@ -236,36 +226,36 @@ class RegistrationWriter:
             raise
         self.problem = None
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._task = self._loop.create_task(self._write())
 
     async def close(self) -> None:
-        """Write the last changes, and close the store. A store that does not respond is waited for twice DEADLINE."""
+        """Write the last changes, and close the store. A store that does not respond is waited for twice SAVE_TIMEOUT."""
         if self._task is not None and (problem := await self.saved()) is not None:
-            _logger.warning("The last changes of the tools could not be written down: %s", problem)
+            _logger.warning("The last changes of the tools could not be stored: %s", problem)
         self.problem = "the server is stopping"
-        self._forget()
+        self._unsubscribe()
         task, self._task, self._loop = self._task, None, None
         if task is not None:
             task.cancel()
-            if not (await asyncio.wait([task], timeout=DEADLINE))[0]:
+            if not (await asyncio.wait([task], timeout=SAVE_TIMEOUT))[0]:
                 self._lock.abort()
                 await asyncio.wait([task])
         await self._release()
 
     async def saved(self) -> str | None:
         """Wait until all changes so far are written; return None, or why they are not: they will be retried."""
-        if self._loop is None or self._news is None:
+        if self._loop is None or self._wakeup is None:
             return self.problem
         waiting: asyncio.Future[str | None] = self._loop.create_future()
         self._waiting.append(waiting)
-        self._news.set()
-        await asyncio.wait([waiting], timeout=DEADLINE)
+        self._wakeup.set()
+        await asyncio.wait([waiting], timeout=SAVE_TIMEOUT)
         if waiting.done():
             return waiting.result()
         with contextlib.suppress(ValueError):
             self._waiting.remove(waiting)
-        return self._failed("TimeoutError", f"the store has not answered within {DEADLINE:g} s")
+        return self._failed("TimeoutError", f"the store has not answered within {SAVE_TIMEOUT:g} s")
 
     async def _release(self) -> None:
         await self._lock.release()
@@ -274,18 +264,17 @@ class RegistrationWriter:
     def _note(self, change: Change) -> None:
         if not change.keys:
             return
-        with self._guard:
-            self._changes.append(change)
-        if self._loop is not None and self._news is not None:
-            self._loop.call_soon_threadsafe(self._news.set)
+        self._store.mark_unsaved(change.keys)
+        if self._loop is not None and self._wakeup is not None:
+            self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def _write(self) -> None:
         """Write changes as they come, and check the lock from time to time."""
-        assert self._news is not None
+        assert self._wakeup is not None
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), AGAIN)
-            self._news.clear()
+                await asyncio.wait_for(self._wakeup.wait(), RETRY_SECONDS)
+            self._wakeup.clear()
             waiting, self._waiting = self._waiting, []
             problem = await self._try()
             for each in waiting:
@@ -307,42 +296,35 @@ class RegistrationWriter:
         except (PatchbayError, OSError) as error:
             return self._failed(type(error).__name__, str(error))
         except sa.exc.DBAPIError as error:
-            said = " ".join(str(error.orig).split())[:300]
-            return self._failed(type(error).__name__, f"the store {self._store.database.shown} cannot be used: {said}")
+            reason = " ".join(str(error.orig).split())[:300]
+            return self._failed(type(error).__name__, f"the store {self._store.database.shown} cannot be used: {reason}")
         except Exception as error:
             if self.problem is None:
-                _logger.exception("Changes of the tools could not be written down")
-            return self._failed(type(error).__name__, f"they could not be written down: {type(error).__name__}")
+                _logger.exception("Changes of the tools could not be stored")
+            return self._failed(type(error).__name__, f"they could not be stored: {type(error).__name__}")
         if self.problem is not None:
             _logger.warning("The store can be used again: all changes are stored")
         self.problem, self._reported = None, ""
         return None
 
     async def _save(self) -> None:
-        with self._guard:
-            changes, self._changes = self._changes, []
-        if not changes and not self._unsaved:
+        if self._store.unsaved:
+            await self._store.save(self._registry, write=self._lock.write)
+        else:
             await self._lock.check()
-            return
-        self._unsaved = True
-        await self._store.save(self._registry, *changes, write=self._lock.write)  # also what an earlier one could not write
-        self._unsaved = False
 
     async def _reacquire(self) -> None:
         """Reacquire the lost lock. What another server has stored meanwhile wins over what is unsaved here."""
-        with self._guard:
-            self._store.owe(key for change in self._changes for key in change.keys)
-            self._changes, self._unsaved = [], True
         if await self._lock.reacquire():
             # The database may have lost what it had confirmed (a failover): all is written again.
-            self._store.owe(each.key for each in self._registry.registrations())
+            self._store.mark_unsaved(each.key for each in self._registry.registrations())
             return
         try:
             stored = await self._store.load()
         except BaseException:
             await self._lock.release()  # not without what is stored
             raise
-        unsaved = [each for key in self._store.owed() if (each := self._registry.get(key)) is not None and each.is_remote]
+        unsaved = [each for key in self._store.unsaved if (each := self._registry.get(key)) is not None and each.is_remote]
         for each in self._registry.registrations():
             if each.is_remote:
                 self._registry.unregister(each.name, each.role, inside=True)
