@@ -7,6 +7,7 @@ FILE.1, so both together never exceed the limit. Entries that are dropped becaus
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -15,7 +16,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,7 @@ _SK = re.compile(rb"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}")
 
 
 class Redactor:
-    """Replaces the given secrets, and whatever looks like a key (``Bearer …``, ``sk-…``), by ``[redacted]``.
+    """Replaces the given secrets, and everything that looks like a key (``Bearer …``, ``sk-…``), by ``[redacted]``.
 
     It works on bytes, so that a body without secrets stays as it is. Prose such as "token: 5000" is kept.
     """
@@ -104,11 +105,11 @@ class BodyCapture:
         self.truncated = False
 
     def add(self, piece: bytes) -> None:
-        """Append ``piece`` while there is room."""
-        room = CAPTURE_LIMIT - self.size
-        if len(piece) > room:
+        """Append ``piece`` up to the limit."""
+        free = CAPTURE_LIMIT - self.size
+        if len(piece) > free:
             self.truncated = True
-            piece = piece[:room]
+            piece = piece[:free]
         if piece:
             self._pieces.append(piece)
             self.size += len(piece)
@@ -134,11 +135,14 @@ class RequestLog:
         # Each counter has one writer and needs no lock: queued and dropped are the loop's, taken and reported the thread's.
         self._queued = self._taken = 0
         self._dropped = self._reported = 0
-        self._pid = os.getpid()
         if self._path.exists() and not self._path.is_file():
             raise ConfigurationError(f"the log file {str(self._path)!r} is not a regular file.")
         try:
-            self._fd = self._open()
+            for path in (self._path, self._old):
+                if path.exists():
+                    _limit(path, self._half)
+            with self._locked():
+                pass
         except OSError as error:
             raise ConfigurationError(f"the log file {str(self._path)!r} cannot be written: {error.strerror}.") from None
 
@@ -149,24 +153,17 @@ class RequestLog:
             self._dropped += 1
             return
         if self._thread is None:  # not earlier: a server may fork its workers after the log is created
-            if os.getpid() != self._pid:  # a lock excludes only those that opened the file themselves
-                self._fd, self._pid = self._open(), os.getpid()
             self._thread = threading.Thread(target=self._run, name="patchbay-request-log", daemon=True)
             self._thread.start()
         self._queued += size
         self._queue.put((time.time(), event, request, fields))
 
     def close(self, limit: float = 5.0) -> None:
-        """Write what is queued, for at most ``limit`` seconds, and close the file."""
+        """Write what is queued, for at most ``limit`` seconds, and end the thread."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
             thread.join(limit)
-            if thread.is_alive():
-                return  # the disk hangs: the descriptor stays the thread's
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
     # Run by the thread.
 
@@ -194,17 +191,17 @@ class RequestLog:
     def _line(self, entry: _Entry) -> bytes:
         moment, event, request, fields = entry
         self._taken += _OVERHEAD + sum(len(value) for value in fields.values() if isinstance(value, bytes | str))
-        shown: dict[str, Any] = {"time": datetime.fromtimestamp(moment, UTC).isoformat(), "event": event}
+        members: dict[str, Any] = {"time": datetime.fromtimestamp(moment, UTC).isoformat(), "event": event}
         if request:
-            shown["request"] = request
+            members["request"] = request
         for name, value in fields.items():
             if isinstance(value, bytes):
-                shown[name] = _embed(self._redact(value))
+                members[name] = _embed(self._redact(value))
             elif isinstance(value, str):
-                shown[name] = self._redact.text(value)
+                members[name] = self._redact.text(value)
             else:
-                shown[name] = value
-        line = msgspec.json.encode(shown) + b"\n"
+                members[name] = value
+        line = msgspec.json.encode(members) + b"\n"
         if len(line) > self._half:
             return self._line((moment, event, request, {"omitted": len(line)}))
         return line
@@ -212,47 +209,34 @@ class RequestLog:
     def _write(self, lines: list[bytes]) -> None:
         """Append the lines, rotating the file where it is full."""
         while lines:
-            self._lock()
-            try:
-                room = self._half - os.fstat(self._fd).st_size
+            with self._locked() as fd:
+                free = self._half - os.fstat(fd).st_size
                 fitting = 0
-                while fitting < len(lines) and len(lines[fitting]) <= room:
-                    room -= len(lines[fitting])
+                while fitting < len(lines) and len(lines[fitting]) <= free:
+                    free -= len(lines[fitting])
                     fitting += 1
                 if fitting:
-                    _write_all(self._fd, b"".join(lines[:fitting]))
+                    _write_all(fd, b"".join(lines[:fitting]))
                     lines = lines[fitting:]
                 else:
                     self._path.replace(self._old)
-            finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def _lock(self) -> None:
-        """Lock the current file: another process may have rotated it."""
-        while True:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Open or create the file with mode 0600, and lock it for the block."""
+        is_current = False
+        while not is_current:
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
             try:
-                there = self._path.stat()
-            except FileNotFoundError:
-                there = None
-            mine = os.fstat(self._fd)
-            if there is not None and (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev):
-                return
-            fresh = self._open()
-            os.close(self._fd)  # which also gives up its lock
-            self._fd = fresh
-
-    def _open(self) -> int:
-        """Open or create the file with mode 0600, and truncate both files to the limit."""
-        for path in (self._path, self._old):
-            if path.exists() and path.stat().st_size > self._half:
-                _keep_end(path, self._half)
-        if self._old.exists():
-            self._old.chmod(_MODE)
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
-        if os.fstat(fd).st_mode & 0o777 != _MODE:
-            os.fchmod(fd, _MODE)
-        return fd
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    is_current = os.path.samestat(os.fstat(fd), self._path.stat())  # else another process has rotated it
+                if is_current:
+                    if os.fstat(fd).st_mode & 0o777 != _MODE:
+                        os.fchmod(fd, _MODE)
+                    yield fd
+            finally:
+                os.close(fd)  # which also releases the lock
 
 
 def _embed(body: bytes) -> msgspec.Raw | str:
@@ -270,15 +254,17 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _keep_end(path: Path, size: int) -> None:
-    """Truncate a file to the whole lines of its last ``size`` bytes."""
+def _limit(path: Path, size: int) -> None:
+    """Set mode 0600, and cut a file to the whole lines of its last ``size`` bytes."""
+    path.chmod(_MODE)
     with path.open("r+b") as file:
-        file.seek(-size, os.SEEK_END)
-        file.readline()
-        end = file.read()
-        file.seek(0)
-        file.write(end)
-        file.truncate()
+        if os.fstat(file.fileno()).st_size > size:
+            file.seek(-size, os.SEEK_END)
+            file.readline()
+            end = file.read()
+            file.seek(0)
+            file.write(end)
+            file.truncate()
 
 
 _LONGEST: Final = 500
