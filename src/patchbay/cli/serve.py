@@ -15,10 +15,12 @@ from patchbay.cli.options import SERVING, Audit, AuditDays, Config, Quiet, Verbo
 from patchbay.cli.terminal import plural, styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
+from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
 from patchbay.server.settings import ProxySettings, ServeOptions, ToolsSettings, listed
 
 if TYPE_CHECKING:
-    from patchbay.realtime.config import RealtimeSettings
+    from patchbay.registrations import RegistrationStore
+    from patchbay.server.governance import Governance
 
 PORT = 48911
 """The default port of clients of N.E.K.O."""
@@ -30,12 +32,53 @@ _SESSIONS = "Live sessions"
 _logger = logging.getLogger(__name__)
 
 
-def _session_flag(name: str, help: str, **options: Any) -> Any:
-    variable = f"PATCHBAY_{name.removeprefix('--').replace('-', '_').upper()}"
-    return typer.Option(name, envvar=variable, rich_help_panel=_SESSIONS, help=help, **options)
+Port = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        envvar=["MAIN_SERVER_PORT", "PATCHBAY_SERVE_PORT"],
+        help="Port to listen on; 0 picks a free one.",
+    ),
+]
+Host = Annotated[str, typer.Option(metavar="HOST", envvar="PATCHBAY_SERVE_HOST", help="Address to listen on.")]
+Roles = Annotated[str, typer.Option(metavar="NAMES", envvar="PATCHBAY_ROLES", help="Comma-separated role names.")]
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="PATCHBAY_STORE",
+        help="Database of registrations: sqlite:///tools.db, a file, postgresql://user@host/name; memory: lost at exit.",
+    ),
+]
+UpstreamUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"],
+        rich_help_panel=_MODELS,
+        help="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Its models get the tools at "
+        "/v1/chat/completions.",
+    ),
+]
+MaxIterations = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="N", envvar="PATCHBAY_MAX_ITERATIONS", rich_help_panel=_MODELS, help="Maximum model requests per turn."
+    ),
+]
+Images = Annotated[
+    bool,
+    typer.Option(
+        "--images", envvar="PATCHBAY_IMAGES", rich_help_panel=_MODELS, help="Send images that tools return to the models."
+    ),
+]
 
 
 @with_flags(
+    (_SESSIONS, RealtimeSettings),
+    (_SESSIONS, RealtimeLimits),
     (SERVING, ServeOptions, "drain_timeout"),
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
     ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
@@ -43,80 +86,18 @@ def _session_flag(name: str, help: str, **options: Any) -> Any:
     ("Tools and text", TextOptions),
 )
 def serve(
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            envvar=["MAIN_SERVER_PORT", "PATCHBAY_SERVE_PORT"],
-            help="Port to listen on; 0 picks a free one.",
-        ),
-    ] = PORT,
-    host: Annotated[str, typer.Option(metavar="HOST", envvar="PATCHBAY_SERVE_HOST", help="Address to listen on.")] = "127.0.0.1",
-    roles: Annotated[str, typer.Option(metavar="NAMES", envvar="PATCHBAY_ROLES", help="Comma-separated role names.")] = "default",
-    store: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            envvar="PATCHBAY_STORE",
-            help="Database of registrations: sqlite:///tools.db, a file, postgresql://user@host/name; memory: lost at exit.",
-        ),
-    ] = "sqlite:///tools.db",
+    port: Port = PORT,
+    host: Host = "127.0.0.1",
+    roles: Roles = "default",
+    store: StoreUrl = "sqlite:///tools.db",
     verbose: Verbose = False,
     quiet: Quiet = False,
     config: Config = None,
     audit: Audit = None,
     audit_days: AuditDays = 90.0,
-    upstream: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"],
-            rich_help_panel=_MODELS,
-            help="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Its models get the tools at "
-            "/v1/chat/completions.",
-        ),
-    ] = None,
-    max_iterations: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", envvar="PATCHBAY_MAX_ITERATIONS", rich_help_panel=_MODELS, help="Maximum model requests per turn."
-        ),
-    ] = 10,
-    images: Annotated[
-        bool,
-        typer.Option(
-            "--images", envvar="PATCHBAY_IMAGES", rich_help_panel=_MODELS, help="Send images that tools return to the models."
-        ),
-    ] = False,
-    realtime: Annotated[
-        str | None,
-        _session_flag(
-            "--realtime",
-            "Realtime model of the sessions at /api/sessions/ROLE: openai/gpt-realtime, gemini/NAME, glm/NAME, qwen/NAME, "
-            "stepfun/NAME.",
-            metavar="MODEL",
-        ),
-    ] = None,
-    realtime_url: Annotated[
-        str | None,
-        _session_flag("--realtime-url", "Its server instead of the provider's: ws://127.0.0.1:9000/v1/realtime.", metavar="URL"),
-    ] = None,
-    realtime_key: Annotated[
-        str | None,
-        _session_flag(
-            "--realtime-key",
-            "Its API key. Default: the provider's own variable (OPENAI_API_KEY, ...), which is never sent to another "
-            "--realtime-url. Prefer the environment variable: flags are visible in the process list.",
-            metavar="KEY",
-        ),
-    ] = None,
-    realtime_voice: Annotated[str | None, _session_flag("--realtime-voice", "Its voice.", metavar="NAME")] = None,
-    realtime_calls: Annotated[
-        int | None,
-        _session_flag("--realtime-calls", "Maximum calls of a session in any 15 seconds.", metavar="N", min=1, show_default="4"),
-    ] = None,
+    upstream: UpstreamUrl = None,
+    max_iterations: MaxIterations = 10,
+    images: Images = False,
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -152,13 +133,12 @@ def serve(
     settings = build(ToolsSettings, values)
     # Read when websockets is first imported: the URL of a session contains its instructions.
     os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_MAX_URL))
-    reject_flags_as_keys(realtime_key=realtime_key)
-    sessions = _realtime_settings(realtime, realtime_url, realtime_key, realtime_voice, realtime_calls)
+    realtime = _realtime_settings(values)
     key_warning = ""
-    if sessions is not None:
-        from patchbay.server.live_sessions.app import at_start
+    if realtime is not None:
+        from patchbay.server.live_sessions.app import key_problem
 
-        key_warning = at_start(sessions)
+        key_warning = key_problem(realtime)
     proxied = chat = None
     if upstream:
         reject_flags_as_keys(upstream_key=values["upstream_key"])
@@ -168,25 +148,11 @@ def serve(
     registrations = None if store == MEMORY else RegistrationStore(store)
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
     app = create_tools_app(
-        role_names, store=registrations, settings=settings, upstream=proxied, chat=chat, realtime=sessions, governance=governance
+        role_names, store=registrations, settings=settings, upstream=proxied, chat=chat, realtime=realtime, governance=governance
     )
 
     def announce(url: str) -> None:
-        """Print the addresses."""
-        bold, dim, plain = styles(sys.stdout)
-        print(f"patchbay serve listening on {bold}{url}{plain}")
-        print(f"  {dim}tools{plain} {url}/api/tools")
-        print(f"  {dim}roles{plain} {', '.join(role_names)}")
-        print(f"  {dim}store{plain} {store if registrations is None else registrations.database.shown}")
-        if config is not None:
-            print(f"  {dim}hooks{plain} {governance.summary}")
-        models = f"the models of {proxied.upstream}" if proxied is not None else ""
-        if realtime or models:
-            path = f"/api/sessions/{quote(role_names[0])}"
-            print(
-                f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {' or '.join(filter(None, (realtime, models)))}"
-            )
-        print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream)'}", flush=True)
+        _announce(url, role_names, registrations, governance, realtime, proxied)
         if key_warning:
             _logger.warning("%s", key_warning)
 
@@ -197,16 +163,37 @@ def serve(
     sys.exit(run(lambda: app, options, ready=announce, stopping=draining))
 
 
-def _realtime_settings(
-    model: str | None, url: str | None, key: str | None, voice: str | None, calls: int | None
-) -> RealtimeSettings | None:
-    """Create the settings of realtime sessions, None without a model. Raises ConfigurationError."""
-    if not model:
-        for name, value in (("url", url), ("key", key), ("voice", voice), ("calls", calls)):
-            if value:
-                raise ConfigurationError(f"--realtime-{name} needs --realtime MODEL.")
-        return None
-    from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
+def _announce(
+    url: str,
+    roles: tuple[str, ...],
+    store: RegistrationStore | None,
+    governance: Governance,
+    realtime: RealtimeSettings | None,
+    upstream: ProxySettings | None,
+) -> None:
+    """Print the addresses."""
+    bold, dim, plain = styles(sys.stdout)
+    models = f"the models of {upstream.upstream}" if upstream is not None else ""
+    print(f"patchbay serve listening on {bold}{url}{plain}")
+    print(f"  {dim}tools{plain} {url}/api/tools")
+    print(f"  {dim}roles{plain} {', '.join(roles)}")
+    print(f"  {dim}store{plain} {'memory' if store is None else store.database.shown}")
+    if governance.settings.config is not None:
+        print(f"  {dim}hooks{plain} {governance.summary}")
+    if model := " or ".join(filter(None, (realtime.model if realtime is not None else "", models))):
+        path = f"/api/sessions/{quote(roles[0])}"
+        print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {model}")
+    print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream)'}", flush=True)
 
-    limits = RealtimeLimits() if calls is None else RealtimeLimits(flood_calls=calls)
-    return RealtimeSettings(model=model, url=url or None, api_key=key or None, voice=voice or None, limits=limits)
+
+def _realtime_settings(values: dict[str, Any]) -> RealtimeSettings | None:
+    """Create the settings of realtime sessions, None without a model. Raises ConfigurationError."""
+    flags = {"url": "url", "key": "api_key", "voice": "voice", "calls": "flood_calls"}
+    reject_flags_as_keys(realtime_key=values["api_key"])
+    if not values["model"]:
+        for flag, name in flags.items():
+            if values[name] and values[name] != RealtimeLimits.flood_calls:
+                raise ConfigurationError(f"--realtime-{flag} needs --realtime MODEL.")
+        return None
+    given = {name: values[name] or None for name in ("model", "url", "api_key", "voice")}
+    return build(RealtimeSettings, given, limits=build(RealtimeLimits, values))

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from patchbay._flags import flag
 from patchbay.errors import ConfigurationError
 
 RESULT_CHARS: Final = 2_000_000
@@ -47,7 +48,9 @@ class RealtimeLimits:
     done: float = 60.0
     cancel: float = 3.0
     grace: float = 0.5
-    flood_calls: int = 4
+    flood_calls: int = field(
+        default=4, metadata=flag("Maximum calls of a session in any 15 seconds.", name="realtime-calls", metavar="N", min=1)
+    )
     flood_seconds: float = 15.0
     max_rounds: int = 10
     max_calls: int = 32
@@ -88,12 +91,36 @@ class RealtimeSettings:
     Raises ConfigurationError that names the invalid setting.
     """
 
-    model: str
+    model: str = field(
+        metadata=flag(
+            "Realtime model of the sessions at /api/sessions/ROLE: openai/gpt-realtime, gemini/NAME, glm/NAME, qwen/NAME, "
+            "stepfun/NAME.",
+            name="realtime",
+            metavar="MODEL",
+            type=str,
+            default=None,
+        )
+    )
     provider: str = ""
-    url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
+    url: str | None = field(
+        default=None,
+        metadata=flag(
+            "Its server instead of the provider's: ws://127.0.0.1:9000/v1/realtime.", name="realtime-url", metavar="URL", type=str
+        ),
+    )
+    api_key: str | None = field(
+        default=None,
+        repr=False,
+        metadata=flag(
+            "Its API key. Default: the provider's own variable (OPENAI_API_KEY, ...), which is never sent to another "
+            "--realtime-url. Prefer the environment variable: flags are visible in the process list.",
+            name="realtime-key",
+            metavar="KEY",
+            type=str,
+        ),
+    )
     instructions: str = ""
-    voice: str | None = None
+    voice: str | None = field(default=None, metadata=flag("Its voice.", name="realtime-voice", metavar="NAME", type=str))
     output: Literal["audio", "text"] = "audio"
     transcribe: bool = True
     detect_turns: bool = True

@@ -82,7 +82,7 @@ def check_key(settings: RealtimeSettings, *, is_servers_own: bool) -> None:
         ) from None
 
 
-def at_start(settings: RealtimeSettings) -> str:
+def key_problem(settings: RealtimeSettings) -> str:
     """Return a warning about the key of the server's realtime model, "" if all is well."""
     try:
         check_key(settings, is_servers_own=True)
