@@ -33,8 +33,7 @@ from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
 from patchbay.proxy import create_app
 from patchbay.server.app import create_tools_app
-from patchbay.server.chat.turn import ChatSettings
-from patchbay.server.settings import ToolsSettings
+from patchbay.server.settings import ChatSettings, ToolsSettings
 from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools.registry import Registration
 

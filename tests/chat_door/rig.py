@@ -11,9 +11,8 @@ import openai
 
 from patchbay.models.options import TextOptions
 from patchbay.server.app import create_tools_app
-from patchbay.server.chat.turn import ChatSettings
 from patchbay.server.governance import Governance
-from patchbay.server.settings import ProxySettings, ToolsSettings
+from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.testing import Message, ScriptedUpstream
 from tools_server.rig import BOUND, Server, serving
 

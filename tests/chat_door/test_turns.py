@@ -12,7 +12,7 @@ import pytest
 from chat_door.rig import THEIRS, USER, call, calls, door, finish_of, report_of, text_of
 from patchbay.errors import ConfigurationError
 from patchbay.server.app import create_tools_app
-from patchbay.server.chat.turn import ChatSettings
+from patchbay.server.settings import ChatSettings
 from patchbay.testing import ContractModel, Message, Raw, Text, events
 from structured import RESPONSE_FORMAT, RESULT, WeatherModel
 from tools_server.rig import BOUND, calling_back, says

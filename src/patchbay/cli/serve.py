@@ -16,7 +16,7 @@ from patchbay.cli.terminal import plural, styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
-from patchbay.server.settings import ProxySettings, ServeOptions, ToolsSettings, listed
+from patchbay.server.settings import ChatSettings, ProxySettings, ServeOptions, ToolsSettings, listed
 
 if TYPE_CHECKING:
     from patchbay.registrations import RegistrationStore
@@ -62,21 +62,10 @@ UpstreamUrl = Annotated[
         "/v1/chat/completions.",
     ),
 ]
-MaxIterations = Annotated[
-    int,
-    typer.Option(
-        min=1, metavar="N", envvar="PATCHBAY_MAX_ITERATIONS", rich_help_panel=_MODELS, help="Maximum model requests per turn."
-    ),
-]
-Images = Annotated[
-    bool,
-    typer.Option(
-        "--images", envvar="PATCHBAY_IMAGES", rich_help_panel=_MODELS, help="Send images that tools return to the models."
-    ),
-]
 
 
 @with_flags(
+    (_MODELS, ChatSettings),
     (_SESSIONS, RealtimeSettings),
     (_SESSIONS, RealtimeLimits),
     (SERVING, ServeOptions, "drain_timeout"),
@@ -96,8 +85,6 @@ def serve(
     audit: Audit = None,
     audit_days: AuditDays = 90.0,
     upstream: UpstreamUrl = None,
-    max_iterations: MaxIterations = 10,
-    images: Images = False,
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -123,7 +110,6 @@ def serve(
     from patchbay.cli.serving import MEMORY, make_governance, reject_itself, text_options
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
-    from patchbay.server.chat.turn import ChatSettings
     from patchbay.server.runtime import serve as run
 
     options = build(ServeOptions, values, host=host, port=port, log=verbosity(verbose=verbose, quiet=quiet))
@@ -144,7 +130,7 @@ def serve(
         reject_flags_as_keys(upstream_key=values["upstream_key"])
         proxied = build(ProxySettings, {name: values[name] for name in ("upstream_key", "upstream_timeout")}, upstream=upstream)
         reject_itself(proxied.upstream, host, port)
-        chat = ChatSettings(text_options(values), max_iterations=max_iterations, attachments=("image",) if images else ())
+        chat = build(ChatSettings, values, options=text_options(values))
     registrations = None if store == MEMORY else RegistrationStore(store)
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
     app = create_tools_app(

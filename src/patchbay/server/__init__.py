@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from patchbay.server.admin_api import MediaApp, make_approvals_router, make_audit_router, make_events_router
     from patchbay.server.app import ToolsApp, create_tools_app
     from patchbay.server.callback_tool import CallbackError, CallbackTool
-    from patchbay.server.chat.turn import ChatSettings
     from patchbay.server.event_stream import EventStream
     from patchbay.server.governance import Governance, GovernanceSettings
-    from patchbay.server.settings import ProxySettings, ToolsSettings
+    from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 
 __all__ = [
     "CallbackError",
@@ -37,10 +36,9 @@ _HOMES = {
     "admin_api": ("MediaApp", "make_approvals_router", "make_audit_router", "make_events_router"),
     "app": ("ToolsApp", "create_tools_app"),
     "callback_tool": ("CallbackError", "CallbackTool"),
-    "chat.turn": ("ChatSettings",),
     "event_stream": ("EventStream",),
     "governance": ("Governance", "GovernanceSettings"),
-    "settings": ("ProxySettings", "ToolsSettings"),
+    "settings": ("ChatSettings", "ProxySettings", "ToolsSettings"),
 }
 
 __getattr__ = lazy_exports(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})

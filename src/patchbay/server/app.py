@@ -20,7 +20,6 @@ from patchbay.server.auth import OPENAI_BASE, AccessMiddleware, AsgiApp
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.chat.handler import ToolChat, no_upstream
-from patchbay.server.chat.turn import ChatSettings
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, Send, find_tail, own_path
 from patchbay.server.proxy import ProxyApp
@@ -29,7 +28,7 @@ from patchbay.server.registry_api import describe_token, make_router
 from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
 from patchbay.server.routing import handle_errors
-from patchbay.server.settings import ProxySettings, ToolsSettings
+from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
 

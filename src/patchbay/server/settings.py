@@ -8,11 +8,15 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from patchbay._flags import flag
 from patchbay.errors import ConfigurationError
+from patchbay.models.options import TextOptions
+
+if TYPE_CHECKING:  # a plain proxy does not load the executor
+    from patchbay.executor import Budget
 
 MIB = 1024 * 1024
 _UNITS = {
@@ -36,6 +40,13 @@ def parse_size(text: str) -> int:
     if size < 1:
         raise ConfigurationError(f"{text!r}: the size must be at least one byte.")
     return size
+
+
+def require_positive(settings: object, *names: str) -> None:
+    """Raise ConfigurationError for a field that is not more than 0."""
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ConfigurationError(f"{name} must be more than 0.")
 
 
 Verbosity = Literal["quiet", "normal", "verbose"]
@@ -125,21 +136,19 @@ class ProxySettings:
     heartbeat: float = 15.0
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__  # the dataclass is frozen for everyone else
-        settle(self, "upstream", check_upstream(self.upstream))
-        settle(self, "base_path", normalise_base_path(self.base_path))
+        set_field = object.__setattr__  # the dataclass is frozen for others
+        set_field(self, "upstream", check_upstream(self.upstream))
+        set_field(self, "base_path", normalise_base_path(self.base_path))
         for name in ("upstream_key", "api_key"):
             key = getattr(self, name)
             if key is not None:
-                settle(self, name, _check_key(key, name))
+                set_field(self, name, _check_key(key, name))
         for name, value in self.upstream_headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _printable(value):
                 raise ConfigurationError(f"upstream header {name!r} is not a valid HTTP header.")
             if name.lower() in _FRAMING:
                 raise ConfigurationError(f"upstream header {name!r} belongs to each request and cannot be given.")
-        for name in ("max_body_size", "connect_timeout", "heartbeat"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} must be more than 0.")
+        require_positive(self, "max_body_size", "connect_timeout", "heartbeat")
         if not self.upstream_timeout >= 0:
             raise ConfigurationError("upstream_timeout must be 0 (no limit) or more seconds.")
         if self.log_file is not None and not Path(self.log_file).name:
@@ -199,6 +208,16 @@ _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([^\s/?#@:,*\[\]]+|\[[0-9a-f:.]+
 _SHORTEST_TOKEN = 16
 
 
+def listed(text: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the entries of a comma-separated list, without blanks and empty ones."""
+    texts = [text] if isinstance(text, str) else text
+    return tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
+
+
+_LIST: Final[dict[str, Any]] = {"type": list[str], "default": None, "parse": listed}
+"""A flag that may be repeated, or hold a comma-separated list."""
+
+
 def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token in a file that only its owner can read (mode 0600 or less).
 
@@ -216,12 +235,6 @@ def read_token(path: str | os.PathLike[str]) -> str:
     if not token:
         raise ConfigurationError(f"the token file {path} is empty.")
     return token
-
-
-def listed(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the entries of a comma-separated list, without blanks and empty ones."""
-    texts = [text] if isinstance(text, str) else text
-    return tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
 
 
 def parse_ports(text: str) -> frozenset[int]:
@@ -268,9 +281,7 @@ class ToolsSettings:
             name="allow-host",
             env=("PATCHBAY_ALLOWED_HOSTS", "NEKO_TRUSTED_HOSTS"),
             metavar="NAME",
-            type=list[str],
-            default=None,
-            parse=listed,
+            **_LIST,
         ),
     )
     allowed_origins: tuple[str, ...] = field(
@@ -280,9 +291,7 @@ class ToolsSettings:
             name="allow-origin",
             env=("PATCHBAY_ALLOWED_ORIGINS", "NEKO_TRUSTED_ORIGINS"),
             metavar="ORIGIN",
-            type=list[str],
-            default=None,
-            parse=listed,
+            **_LIST,
         ),
     )
     proxies: tuple[str, ...] = field(
@@ -292,9 +301,7 @@ class ToolsSettings:
             name="proxy",
             env=("PATCHBAY_PROXIES",),
             metavar="ADDRESS",
-            type=list[str],
-            default=None,
-            parse=listed,
+            **_LIST,
         ),
     )
     callback_ports: frozenset[int] | None = field(
@@ -324,16 +331,16 @@ class ToolsSettings:
     max_failures: int = 3
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__  # the dataclass is frozen for everyone else
-        settle(self, "allowed_hosts", tuple(_checked_host(host) for host in self.allowed_hosts if host != "*"))
-        settle(self, "allowed_origins", tuple(_checked_origin(origin) for origin in self.allowed_origins))
+        set_field = object.__setattr__  # the dataclass is frozen for others
+        set_field(self, "allowed_hosts", tuple(_checked_host(host) for host in self.allowed_hosts if host != "*"))
+        set_field(self, "allowed_origins", tuple(_checked_origin(origin) for origin in self.allowed_origins))
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
             raise ConfigurationError(f"the token must be at least {_SHORTEST_TOKEN} ASCII characters without blanks.")
         if self.proxies and self.token is None:
             raise ConfigurationError("a proxy needs a token too: what comes through it could come from anywhere.")
-        for name in ("max_body_size", "max_result_size", "body_timeout", "connect_timeout", "sync_timeout", "max_failures"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} must be more than 0.")
+        require_positive(
+            self, "max_body_size", "max_result_size", "body_timeout", "connect_timeout", "sync_timeout", "max_failures"
+        )
         if not self.lease >= 0:
             raise ConfigurationError("lease must be 0 (never) or more seconds.")
 
@@ -352,3 +359,53 @@ def _checked_host(host: str) -> str:
     if not _HOST.fullmatch(host):
         raise ConfigurationError(f"Invalid host name {host!r}: use tools.example.com, or *.example.com for all below it.")
     return host
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How a chat with tools runs its turns. Raises ConfigurationError for impossible settings.
+
+    ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
+    the registry's tools or ``max_seconds`` (None: no limit). The first two apply to chat sessions as well.
+
+    ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models accept of what tools return.
+
+    Between two requests of a conversation the server stores what its client does not see: at most ``max_kept`` turns,
+    ``max_kept_size`` bytes, each for ``kept_for`` seconds after its last use.
+    """
+
+    options: TextOptions = field(default_factory=TextOptions)
+    max_iterations: int = field(default=10, metadata=flag("Maximum model requests per turn.", metavar="N", min=1))
+    max_calls: int | None = None
+    max_seconds: float | None = None
+    attachments: tuple[str, ...] = field(
+        default=(),
+        metadata=flag(
+            "Send images that tools return to the models.",
+            name="images",
+            type=bool,
+            default=False,
+            parse=lambda images: ("image",) if images else (),
+        ),
+    )
+    max_kept: int = 1000
+    max_kept_size: int = 64 * MIB
+    kept_for: float = 3600.0
+
+    def __post_init__(self) -> None:
+        from patchbay.executor.limits import checked_count
+        from patchbay.tools.output import checked_kinds
+
+        if checked_count(self.max_iterations, "max_iterations") is None:
+            raise ConfigurationError("max_iterations must be a number: an unattended turn needs an end.")
+        self.budget()
+        checked_kinds(self.attachments)
+        for name in ("max_kept", "max_kept_size", "kept_for"):
+            if not getattr(self, name) >= 0:
+                raise ConfigurationError(f"{name} must be 0 (keep nothing) or more.")
+
+    def budget(self) -> Budget:
+        """Return the budget of one turn."""
+        from patchbay.executor import Budget
+
+        return Budget(max_calls=self.max_calls, max_seconds=self.max_seconds)

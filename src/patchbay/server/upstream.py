@@ -46,14 +46,6 @@ class Upstream:
         """The headers that replace the client's of the same names."""
         self._client = HttpClient(Origin(settings.upstream, host=host), connect_timeout=settings.connect_timeout)
         self._path = quote(urlsplit(settings.upstream).path, safe=_AS_WRITTEN).encode()
-        self._chat = self._path + b"/chat/completions"
-
-    async def post_chat(self, body: bytes, headers: Headers, query: bytes = b"") -> Response:
-        """Request a chat completion; return the response once its head has come. Raises UpstreamError."""
-        try:
-            return await self._client.request(b"POST", self._chat + (b"?" + query if query else b""), headers, body)
-        except ClientError as error:
-            raise self.failure(error) from error
 
     async def open(
         self,

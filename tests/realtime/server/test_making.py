@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from patchbay.server.chat.turn import ChatSettings
 from patchbay.server.live_sessions.app import limits_of
+from patchbay.server.settings import ChatSettings
 from patchbay.testing import Message, ScriptedUpstream
 from tools_server.rig import calling_back, says
 

@@ -12,7 +12,7 @@ from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models.exchange import Rejection
 from patchbay.models.exchange_driver import Steppable, drive_async
 from patchbay.server.errors import JSON_TYPE, excerpt
-from patchbay.server.http import EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
+from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
 from patchbay.server.origin import ClientError
 from patchbay.server.upstream import is_event_stream, read_bounded, read_error_body, relay, upstream_status_error
 
@@ -72,7 +72,9 @@ class ChatUpstream:
         if request.journal is not None:
             request.journal.record("upstream_request", request.id, stream=self._streaming, body=body)
         request.watch.wait()
-        self.answer = answer = await request.upstream.post_chat(body, self._headers, request.scope.get("query_string", b""))
+        self.answer = answer = await request.upstream.open(
+            "POST", CHAT, request.scope.get("query_string", b""), self._headers, body
+        )
         return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
 
     async def send(self, body: bytes) -> Rejection | bytes | None:

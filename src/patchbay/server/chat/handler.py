@@ -19,10 +19,11 @@ from patchbay.models.request import RequestFields, has_other_tool_types
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.server.chat.model import ModelBackend
-from patchbay.server.chat.turn import ChatSettings, ChatTurnRequest, RoleTools, ToolChatTurn
+from patchbay.server.chat.turn import ChatTurnRequest, RoleTools, ToolChatTurn
 from patchbay.server.errors import NotFoundError, error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, ResponseWriter, Send
+from patchbay.server.settings import ChatSettings
 from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.registry.registration import Snapshot
 from patchbay.tools.tool import Tool

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.executor import Budget, Executor, ToolExecution
-from patchbay.executor.limits import checked_count
+from patchbay.errors import PatchbayError
+from patchbay.executor import Executor, ToolExecution
 from patchbay.hooks import HookScope
 from patchbay.loop import (
     FinalEvent,
@@ -26,7 +25,6 @@ from patchbay.loop import (
     turn,
 )
 from patchbay.models.encoder import AnswerHead, ChatEncoder
-from patchbay.models.options import TextOptions
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import encode
 from patchbay.server.auth import signed_path
@@ -34,50 +32,13 @@ from patchbay.server.chat.hidden_turns import HiddenTurnStore, RestoredHistory, 
 from patchbay.server.chat.model import ModelBackend, UpstreamModel
 from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import EVENT_STREAM
-from patchbay.server.settings import MIB
-from patchbay.tools.output import checked_kinds
+from patchbay.server.settings import ChatSettings
 from patchbay.tools.registry.registration import Snapshot
 from patchbay.tools.results import excerpt
 from patchbay.types import ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from patchbay.server.upstream import ProxyRequest
-
-
-@dataclass(frozen=True)
-class ChatSettings:
-    """How turns are run. Raises ConfigurationError for impossible settings.
-
-    ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
-    the registry's tools or ``max_seconds`` (None: no limit). The first two apply to chat sessions as well.
-
-    ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models accept of what tools return.
-
-    Between two requests of a conversation the server keeps what its client does not see: at most ``max_kept`` turns,
-    ``max_kept_size`` bytes, each for ``kept_for`` seconds after its last use.
-    """
-
-    options: TextOptions = field(default_factory=TextOptions)
-    max_iterations: int = 10
-    max_calls: int | None = None
-    max_seconds: float | None = None
-    attachments: tuple[str, ...] = ()
-    max_kept: int = 1000
-    max_kept_size: int = 64 * MIB
-    kept_for: float = 3600.0
-
-    def __post_init__(self) -> None:
-        if checked_count(self.max_iterations, "max_iterations") is None:
-            raise ConfigurationError("max_iterations must be a number: a turn that nobody watches needs an end.")
-        self.budget()
-        checked_kinds(self.attachments)
-        for name in ("max_kept", "max_kept_size", "kept_for"):
-            if not getattr(self, name) >= 0:
-                raise ConfigurationError(f"{name} must be 0 (keep nothing) or more.")
-
-    def budget(self) -> Budget:
-        """Return the budget of one turn."""
-        return Budget(max_calls=self.max_calls, max_seconds=self.max_seconds)
 
 
 SHOWN: Final = frozenset({"role", "content", "tool_calls", "reasoning_content"})

@@ -32,7 +32,6 @@ from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.providers.registry import NoKeyError, dialect_for, key_for, key_in_environment
 from patchbay.server.auth import Rejected, reject_websocket
-from patchbay.server.chat.turn import ChatSettings
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, own_path
 from patchbay.server.live_sessions.bridge import (
@@ -61,6 +60,7 @@ from patchbay.server.live_sessions.protocol import (
     realtime_settings,
     role_in,
 )
+from patchbay.server.settings import ChatSettings
 from patchbay.tools.manager import LiveSession, LLMSessionManager
 from patchbay.tools.registry import Change
 

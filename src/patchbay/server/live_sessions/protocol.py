@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
+from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import (
@@ -32,8 +32,7 @@ from patchbay.realtime.providers.registry import dialect_for
 from patchbay.realtime.session import validated_audio
 from patchbay.server.auth import signed_path
 from patchbay.server.chat.handler import SESSION_HEADER, checked_session, session_of
-from patchbay.server.chat.turn import ChatSettings
-from patchbay.server.settings import ProxySettings
+from patchbay.server.settings import ChatSettings, ProxySettings, require_positive
 from patchbay.tools import well_formed
 from patchbay.types import ToolCall
 
@@ -56,12 +55,8 @@ class LiveSessionsSettings:
 
     def __post_init__(self) -> None:
         if self.realtime is not None:
-            from patchbay.realtime.providers.registry import dialect_for
-
             dialect_for(self.realtime)  # says what is wrong with the name
-        for name in ("swap_wait", "free_wait", "send_timeout"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} must be more than 0.")
+        require_positive(self, "swap_wait", "free_wait", "send_timeout")
 
 
 PATH: Final = "/api/sessions/"
