@@ -22,12 +22,12 @@ from patchbay.server.origin import ClientError, Origin
 from patchbay.tools.registry import Change, ToolRegistry
 
 _USUAL_PORTS = {"http": 80, "https": 443}
-_KEPT = "%/:?#[]@!$&'()*+,;=-._~"
+_UNESCAPED = "%/:?#[]@!$&'()*+,;=-._~"
 """Characters of a request target that are not percent-encoded."""
 
 
 class CallbackUrlError(ValueError):
-    """A URL that is not allowed as a callback; the message is for whoever registers the tool."""
+    """A URL that is not allowed as a callback; the message is for the caller that registers the tool."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def read_callback_url(url: str) -> CallbackUrl:
     if host != LOCALHOST and not is_loopback_address(host):
         raise CallbackUrlError(f"callback_url must lead to this machine (127.0.0.0/8, ::1 or localhost), not to {host!r}")
     if "@" in parts.netloc:
-        raise CallbackUrlError("callback_url must not hold a user or a password")
+        raise CallbackUrlError("callback_url must not contain a user or a password")
     if port == 0:
         raise CallbackUrlError("callback_url has a port that cannot be connected to: 0")
     port = port if port is not None else _USUAL_PORTS[parts.scheme]
-    shown = f"[{host}]" if ":" in host else host
-    target = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
+    netloc = f"[{host}]" if ":" in host else host
+    target = quote(parts.path or "/", safe=_UNESCAPED) + (f"?{quote(parts.query, safe=_UNESCAPED)}" if parts.query else "")
     addresses = ADDRESSES_OF_LOCALHOST if host == LOCALHOST else (host,)
-    return CallbackUrl(f"{parts.scheme}://{shown}:{port}", port, addresses, target.encode())
+    return CallbackUrl(f"{parts.scheme}://{netloc}:{port}", port, addresses, target.encode())
 
 
 def check_port(callback: CallbackUrl, *, own: Collection[int], allowed: Collection[int] | None) -> None:
@@ -75,7 +75,7 @@ def check_port(callback: CallbackUrl, *, own: Collection[int], allowed: Collecti
 def _split(url: str) -> tuple[SplitResult, int | None]:
     # urlsplit takes line breaks and tabs out of a URL, and browsers read a backslash as a slash: others would see another URL.
     if "\\" in url or url != url.strip() or any(ord(char) < 32 or ord(char) == 127 for char in url):
-        raise CallbackUrlError("callback_url holds a control character, a backslash, or blanks around it")
+        raise CallbackUrlError("callback_url contains a control character, a backslash, or blanks around it")
     try:
         parts = urlsplit(url)
         _ = parts.hostname
@@ -187,8 +187,8 @@ class CallbackHealth:
 
     async def check(self) -> Collection[str]:
         """Try to connect to every origin that is due; return all origins."""
-        places = self.endpoints()
-        urls = {endpoint.origin: url for endpoint, url in places.items()}
+        endpoints = self.endpoints()
+        urls = {endpoint.origin: url for endpoint, url in endpoints.items()}
         self._checks += 1
         now = self._due(urls)
         slots = asyncio.Semaphore(AT_ONCE)
@@ -204,10 +204,10 @@ class CallbackHealth:
                 dead = self._dead.setdefault(origin, _DeadOrigin())
                 dead.failures += 1
                 dead.next_check = self._checks + min(2 ** max(dead.failures - self._max_failures, 0), REST)
-        for endpoint in places:
+        for endpoint in endpoints:
             if endpoint in still and endpoint.origin in found:  # it may have been removed meanwhile
                 (self.succeeded if found[endpoint.origin] else self.failed)(endpoint)
-                await asyncio.sleep(0)  # where thousands die together, others have their turn meanwhile
+                await asyncio.sleep(0)  # thousands may die together: other tasks run meanwhile
         for endpoint in [each for each in self._failures if each not in still]:
             del self._failures[endpoint]
         origins = {endpoint.origin for endpoint in still}
@@ -235,11 +235,10 @@ async def is_reachable(url: str, limit: float) -> bool:
         callback = read_callback_url(url)
     except CallbackUrlError:
         return False
-    # Only as far as TCP goes: a handshake of TLS for each look would cost its server much more.
+    # Only TCP: a TLS handshake for each check would cost its server much more.
     origin = Origin(f"http://{callback.origin.partition('://')[2]}", addresses=callback.addresses)
     with contextlib.suppress(ClientError):
-        protocol = await origin.connect(_Closing, limit)
-        protocol.close()
+        (await origin.connect(_Closing, limit)).transport.close()
         return True
     return False
 
@@ -247,11 +246,7 @@ async def is_reachable(url: str, limit: float) -> bool:
 class _Closing(asyncio.Protocol):
     """A connection made only for a check."""
 
-    _transport: asyncio.BaseTransport | None = None
+    transport: asyncio.BaseTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        self.transport = transport

@@ -1,6 +1,6 @@
 """The event stream of a server: the runtime events of its turns, for a bounded number of readers, without slowing a turn.
 
-A hook observes turns while somebody reads, and shortly after, so that a server without readers pays nothing. A reader gets the
+A hook observes turns while there are readers, and shortly after, so that a server without readers pays nothing. A reader gets the
 turns that begin after it subscribed, and those in progress only if others read too.
 """
 
@@ -65,7 +65,7 @@ class EventReader:
         self._session = session
         self._waiting: list[StreamedEvent | int] = []
         self._size = 0
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._is_over = False
 
     async def read(self, ping: float) -> list[StreamedEvent | int] | None:
@@ -75,13 +75,13 @@ class EventReader:
         """
         try:
             async with asyncio.timeout(ping):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             return []
         if self._is_over and not self._waiting:
             return None
         if not self._is_over:
-            self._news.clear()
+            self._wakeup.clear()
         taken, self._waiting, self._size = self._waiting, [], 0
         return taken
 
@@ -103,7 +103,7 @@ class EventReader:
             return
         self._waiting.append(event)
         self._size += len(event.data)
-        self._news.set()
+        self._wakeup.set()
 
     def miss(self, count: int) -> None:
         """Queue a note that ``count`` events were dropped."""
@@ -112,12 +112,12 @@ class EventReader:
             self._waiting[-1] = last + count
         else:
             self._waiting.append(count)
-        self._news.set()
+        self._wakeup.set()
 
     def end(self) -> None:
         """End the stream."""
         self._is_over = True
-        self._news.set()
+        self._wakeup.set()
 
 
 class _Observer:
@@ -167,7 +167,7 @@ class EventStream:
         if self._is_stopped:
             raise TooManyReadersError("The server is about to stop.")
         if len(self._readers) >= self._most:
-            raise TooManyReadersError(f"{self._most} read the events already, and more may not.")
+            raise TooManyReadersError(f"There are {self._most} readers of the events already, and no more are allowed.")
         reader = EventReader(self, kinds, session)
         if last_id:
             self._catch_up(reader, last_id)
@@ -202,7 +202,7 @@ class EventStream:
                 reader.take(event_out)
 
     def unobserved(self, observer: _Observer) -> None:
-        """The hook was unmounted by other code: end all streams."""
+        """End all streams: other code has unmounted the hook."""
         if observer is self._observer:
             self._observer = None
             self._end_all()

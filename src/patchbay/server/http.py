@@ -226,7 +226,7 @@ async def _stream_rest(
             try:
                 message = await _next_message(receive)
             except ClientDisconnect:
-                watch.left()  # this runs in the upload's task: the work may be waiting elsewhere
+                watch.disconnect()  # this runs in the upload's task: the work may be waiting elsewhere
                 raise
             more = message.get("more_body", False)
             piece = message.get("body", b"")

@@ -115,7 +115,7 @@ class Response:
             try:
                 if sink(chunk):
                     return True
-            except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
+            except Exception as error:  # noqa: BLE001  (raised by ``read``)
                 self._error = error
             self._sink = None
             if self._error is not None:
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         self._upload: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
-        # What servers written by hand do wrong, and what cannot be misread where nobody else reads this connection.
+        # Common mistakes of simple servers, which cannot be misread where no intermediary reads this connection.
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
 
     @property
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         """Whether no data waits to be read, an end of the connection included. Costs a system call."""
         connection = None if self._transport is None else self._transport.get_extra_info("socket")
         if connection is None or not hasattr(select, "poll"):
-            return True  # it cannot be known
+            return True  # unknown
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         return not poll.poll(0)
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
         if status >= 400 and self._upload is not None:
             self._upload.cancel()  # refused: the rest is not wanted. It stays set: this connection is not used again
         if self._bodiless:
-            # The parser cannot be told, and would wait for a body. So this connection is not used again either.
+            # The parser would wait for a body, so this connection is not used again either.
             self._complete, self._keep = True, False
             raise _StopParsingError
 
@@ -389,7 +389,7 @@ class Connection(asyncio.Protocol):
             self._upload = None
             if length is not None and sent != length:
                 self._end(LocalProtocolError(f"the request's body was declared to have {length} bytes"))
-        except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
+        except Exception as error:  # noqa: BLE001  (raised by ``read``)
             self._upload = None
             self._end(error)
         finally:

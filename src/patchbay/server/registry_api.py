@@ -44,14 +44,14 @@ REFUSALS: Final[Responses] = {
     403: {"model": Refused, "description": "The caller is not on this machine, or is a web page of another site."},
     404: {"model": NoSuchRole, "description": "There is no such role. Nothing was changed."},
 }
-"""What any request may be answered with in the place of what it asked for."""
+"""Error responses of every route."""
 
 BODY_REFUSALS: Final[Responses] = {
     408: {"model": Refused, "description": "The body did not come in time."},
     413: {"model": Refused, "description": "The body is too large."},
     422: {"model": Unfit, "description": "The body is not JSON, or does not fit. Nothing was changed."},
 }
-"""What a request with a body may be answered with besides."""
+"""Further error responses of routes with a body."""
 
 _LIST_HEADERS: Final = {
     "ETag": {"description": "What this list is known by; another one after each change and each start of the server.", **_TEXT},
@@ -96,7 +96,7 @@ _TOKEN: Final = {
 
 
 def describe_token(api: FastAPI) -> None:
-    """Have the description say that a token may be shown, and need not be."""
+    """Describe the token in the OpenAPI document, as optional."""
     described = api.openapi
 
     def openapi() -> dict[str, Any]:
@@ -105,11 +105,11 @@ def describe_token(api: FastAPI) -> None:
         description["security"] = [{}, {"token": []}]
         return description
 
-    api.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to extend it
+    api.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
 
-def make_router(desk: RegistryService, *, callback_ports: frozenset[int] | None) -> APIRouter:
-    """Return the routes over ``desk``. ``callback_ports``: all that callbacks may have, None for any but the server's own."""
+def make_router(service: RegistryService, *, callback_ports: frozenset[int] | None) -> APIRouter:
+    """Return the routes over ``service``. ``callback_ports``: those allowed, None for any but the server's own."""
     router = APIRouter(prefix="/api/tools", tags=["tools"], route_class=StrictJsonRoute)
     posted: dict[str, Any] = {"responses": {**REFUSALS, **BODY_REFUSALS}}
     listed: dict[str, Any] = {"responses": {**REFUSALS, **LIST_RESPONSES}, "openapi_extra": {"parameters": [ROLE, IF_NONE_MATCH]}}
@@ -123,17 +123,17 @@ def make_router(desk: RegistryService, *, callback_ports: frozenset[int] | None)
             check_port(read_callback_url(body.callback_url), own=() if own is None else (own,), allowed=callback_ports)
         except CallbackUrlError as error:
             raise _invalid("callback_url", body.callback_url, str(error)) from None
-        return json_response(await desk.register(body, trusted=_is_trusted(request)))
+        return json_response(await service.register(body, trusted=_is_trusted(request)))
 
     @router.post("/unregister", response_model=Unregistered, operation_id="unregister_tool", summary="Take a tool away", **posted)
     async def unregister(body: UnregisterBody, request: Request) -> Response:
-        return json_response(await desk.unregister(body, trusted=_is_trusted(request)))
+        return json_response(await service.unregister(body, trusted=_is_trusted(request)))
 
     @router.post(
         "/clear", response_model=Cleared, operation_id="clear_tools", summary="Take all tools of a source away", **posted
     )
     async def clear(body: ClearBody, request: Request) -> Response:
-        return json_response(await desk.clear(body, trusted=_is_trusted(request)))
+        return json_response(await service.clear(body, trusted=_is_trusted(request)))
 
     @router.post(
         "/call",
@@ -147,18 +147,18 @@ def make_router(desk: RegistryService, *, callback_ports: frozenset[int] | None)
         session = _session(request)
         try:
             with RequestWatchdog(request.receive, silence=0, interval=0):
-                return json_response(await desk.call(body, session=session))
-        except ClientDisconnect as error:  # the tool was stopped, and what waited for approval withdrawn
+                return json_response(await service.call(body, session=session))
+        except ClientDisconnect as error:  # the tool was stopped, and pending approvals were withdrawn
             return Response(status_code=error.status)
 
     @router.get("", response_model=Listing, operation_id="list_tools", summary="List the tools", **listed)
     async def list_tools(request: Request) -> Response:
         role = request.query_params.get("role") or None
-        etag = f'"{desk.etag(role)}"'
+        etag = f'"{service.etag(role)}"'
         headers = {"etag": etag, "cache-control": "no-cache"}
         if _is_among(etag, request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers=headers)
-        return Response(desk.listing(role), media_type="application/json", headers=headers)
+        return Response(service.listing(role), media_type="application/json", headers=headers)
 
     return router
 

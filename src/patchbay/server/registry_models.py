@@ -21,7 +21,7 @@ from patchbay.types import EMPTY_PARAMETERS
 
 
 def _whole(text: str) -> str:
-    """Refuse half a character, as pydantic does where a text has a limit: no list that it stands in could be written."""
+    """Reject lone surrogates, as pydantic does where a text has a limit: no list with it could be encoded."""
     if well_formed(text) != text:
         raise PydanticKnownError("string_unicode")
     return text
@@ -36,7 +36,7 @@ Secret = Annotated[str | None, Field(max_length=256, description="What only the 
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
 _CALLBACK_URL = rf"^https?://(localhost|127(\.{_OCTET}){{3}}|\[::1\])(:{_PORT})?([/?#][^\x00-\x20\x7f\\]*)?$"
-"""The URLs that are taken, for whoever reads the description; ``callback_url`` has the rule, which knows more spellings."""
+"""The allowed URLs, for the OpenAPI document; ``read_callback_url`` has the rule, which accepts more spellings."""
 
 
 class RegisterBody(BaseModel):
@@ -76,7 +76,7 @@ class RegisterBody(BaseModel):
     @field_validator("parameters")
     @classmethod
     def _plain_json(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what could never be written again: every list that it stands in would be lost with it."""
+        """Reject what cannot be encoded: it would break every list."""
         if deeper_than(parameters, MAX_DEPTH):
             raise ValueError(f"parameters must not be nested more than {MAX_DEPTH} levels deep")
         try:
@@ -87,7 +87,7 @@ class RegisterBody(BaseModel):
 
     @field_validator("annotations", mode="before")
     @classmethod
-    def _said_of_itself(cls, annotations: Any) -> dict[str, bool]:
+    def _check_annotations(cls, annotations: Any) -> dict[str, bool]:
         try:
             return checked_annotations(annotations)
         except ConfigurationError as error:

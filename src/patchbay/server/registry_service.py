@@ -104,8 +104,7 @@ class RegistryService:
         change = self.registry.unregister(
             body.name, body.role, expected_source=body.expected_source, trusted=trusted, secret=body.secret
         )
-        removed = change.removed > 0
-        return {**await self._removal(change), "removed": removed, "name": body.name}
+        return {**await self._removal(change), "removed": change.removed > 0, "name": body.name}
 
     async def clear(self, body: ClearBody, *, trusted: bool) -> Body:
         """Remove all tools of a source. Raises UnknownRoleError."""
@@ -145,19 +144,13 @@ class RegistryService:
         except UnknownToolError as unknown:
             error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
             message, code = error_for_model(body.name, error)
-            return self._called(role, call, content=message, error=str(error), code=code, ran="no")
+            return self._called(role, call, message, error=str(error), code=code, ran="no")
         execution = await self._run(role, tool, call, body, session)
-        if execution.error is not None:
-            return self._called(
-                role,
-                call,
-                content=execution.content,
-                error=_reason(execution),
-                code=execution.result.code,
-                ran=execution.ran,
-                seconds=execution.seconds,
-            )
-        return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
+        content, seconds = execution.content, execution.seconds
+        if execution.error is None:
+            return self._called(role, call, content, output=execution.value, seconds=seconds)
+        failure = {"error": _reason(execution.error), "code": execution.result.code, "ran": execution.ran}
+        return self._called(role, call, content, seconds=seconds, **failure)
 
     async def _run(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
         """Run a call with all hooks, as a turn of its own."""
@@ -190,33 +183,31 @@ class RegistryService:
         failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
             return [], failed, self._stored(self.store_problem)
-        problem, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
+        problem, errors = await asyncio.gather(self._save(), self._sync(change.affected_roles))
         failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
         return list(change.affected_roles), failed, self._stored(problem)
 
     def _failed(self, failure: Failure, name: str) -> Body:
         """Describe a role for which the tool ``name`` could not be registered."""
-        said = {"role": failure.role, "error": failure.error, "code": failure.code}
+        body = {"role": failure.role, "error": failure.error, "code": failure.code}
         if failure.code != "source_conflict":
-            return said
-        owner: Registration | None = None
-        if failure.role in self.registry.roles:
-            owner = self.registry.snapshot(failure.role).registrations.get(name)
-        owner = owner or self.registry.get(Key(None, name)) or self.registry.get(Key(failure.role, name))
-        return {**said, "owned_by": owner.source if owner is not None else None}
+            return body
+        registry, role = self.registry, failure.role
+        owner = registry.snapshot(role).registrations.get(name) if role in registry.roles else None
+        owner = owner or registry.get(Key(None, name)) or registry.get(Key(role, name))
+        return {**body, "owned_by": owner.source if owner is not None else None}
 
     @property
     def store_problem(self) -> str | None:
         """Why nothing can be stored at the moment; None where it can, and without a store."""
         return self._writer.problem if self._writer is not None else None
 
-    async def _store(self) -> str | None:
+    async def _save(self) -> str | None:
         return await self._writer.saved() if self._writer is not None else None
 
     def _stored(self, problem: str | None) -> Body:
         """Return the fields about the store."""
-        stored = self._writer is not None and problem is None
-        return {"stored": stored} if problem is None else {"stored": stored, "not_stored": problem}
+        return {"stored": self._writer is not None} if problem is None else {"stored": False, "not_stored": problem}
 
     async def _sync(self, roles: Iterable[str]) -> dict[str, str]:
         """Sync the sessions of these roles concurrently; return the errors by role."""
@@ -227,7 +218,7 @@ class RegistryService:
                     await manager.sync()
             except TimeoutError:
                 return f"RuntimeError: tool sync failed: not done within {self._sync_timeout:g} s"
-            except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
+            except Exception as error:  # noqa: BLE001  (a session may raise anything; it is reported to the caller)
                 return f"RuntimeError: {error}"
             return None
 
@@ -250,21 +241,12 @@ class RegistryService:
         return {"ok": ok, **rest, "instance_id": self.instance_id, "revision": self.registry.revision}
 
     def _called(
-        self,
-        role: str,
-        call: ToolCall,
-        *,
-        content: str,
-        output: Any = None,
-        error: str | None = None,
-        code: str | None = None,
-        ran: str | None = None,
-        seconds: float = 0.0,
+        self, role: str, call: ToolCall, content: str, *, output: Any = None, seconds: float = 0.0, **failure: str | None
     ) -> Body:
-        failed = error is not None
-        answer = self._answer(ok=not failed, name=call.name, role=role, call_id=call.id, is_error=failed)
+        """Return the response to a call; ``failure`` are its error, code, and whether it ran."""
+        answer = self._answer(ok=not failure, name=call.name, role=role, call_id=call.id, is_error=bool(failure))
         answer |= {"output": _json_output(output, content), "content": content, "seconds": round(seconds, 6)}
-        return {**answer, "error": error, "code": code, "ran": ran} if failed else answer
+        return {**answer, **failure}
 
 
 def _digest(*texts: str) -> str:
@@ -291,11 +273,11 @@ def _json_output(output: Any, content: str) -> Any:
         return content
 
 
-def _reason(execution: ToolExecution) -> str:
+def _reason(error: BaseException) -> str:
     try:
-        return str(execution.error) or type(execution.error).__name__
-    except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)
-        return type(execution.error).__name__
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  (a tool's exception may fail to describe itself)
+        return type(error).__name__
 
 
 def _plain(value: Any) -> Any:

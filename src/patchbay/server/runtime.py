@@ -58,7 +58,7 @@ class HeadTimeoutProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Start a deadline with the first bytes of another head."""
         super().data_received(data)
-        # What has become a WebSocket is no connection of this kind any more.
+        # A connection that has become a WebSocket is not ours any more.
         if self._deadline is None and self.cycle is not None and self.cycle.response_complete and self in self.connections:
             self._deadline = self.loop.call_later(self.head_seconds, self.transport.close)
 
@@ -246,7 +246,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._stopping = stopping
-        self._tell_app: Callable[[], object] | None = getattr(app, "stopping", None)
+        self._notify_app: Callable[[], object] | None = getattr(app, "stopping", None)
         self._reload_app: Callable[[], Coroutine[Any, Any, str]] | None = getattr(app, "reload", None)
         self._reloading: asyncio.Task[None] | None = None
         self._ready = ready
@@ -275,8 +275,8 @@ class _Server(uvicorn.Server):
             _server_logger.warning("The configuration was reloaded: %s", summary)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._tell_app is not None:
-            self._tell_app()
+        if self._notify_app is not None:
+            self._notify_app()
         if self._stopping is not None and self.server_state.tasks and not self.force_exit:
             self._stopping(len(self.server_state.tasks))
         await super().shutdown(sockets=sockets)
@@ -367,7 +367,7 @@ class _RateLimitedHandler(logging.StreamHandler[Any]):
                 self._limit.log(line)
             else:
                 self._write(line)
-        except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)
+        except Exception:  # noqa: BLE001  (logging must not fail)
             self.handleError(record)
 
     def _write(self, line: str) -> None:
@@ -434,10 +434,8 @@ def serve(
     starting.
     """
     log_to_stderr(LEVELS[options.log])
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # Python's handlers end before the process: a late signal would become its exit status
+    # Python's handlers end before the process: a late signal would become its exit status.
+    for number in (signal.SIGTERM, signal.SIGINT):
         atexit.register(signal.signal, number, signal.SIG_IGN)
     listener = listen_on(options.host, options.port)
     if options.workers == 1:

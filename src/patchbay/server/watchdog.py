@@ -76,7 +76,7 @@ class RequestWatchdog:
         self._heartbeat = heartbeat
         self._idle_since = self._loop.time()
 
-    def left(self) -> None:
+    def disconnect(self) -> None:
         """End the work: the client has disconnected."""
         self._end(ClientDisconnect("The client left."))
 
@@ -110,30 +110,30 @@ class RequestWatchdog:
         if not self.listening:
             next_check = min(next_check, 2 * LISTEN_AFTER)
         if self._silence and self.waiting_since > 0:
-            left = self.waiting_since + self._silence - now
-            if left <= 0:
+            remaining = self.waiting_since + self._silence - now
+            if remaining <= 0:
                 self._end(UpstreamTimeoutError(f"The upstream sent nothing for {self._silence:g} s (upstream timeout)."))
                 return
-            next_check = min(next_check, left)
+            next_check = min(next_check, remaining)
         if self._heartbeat is not None and self.waiting_since and self._beating is None:
-            left = self._idle_since + self._interval - now
-            if left <= 0:
+            remaining = self._idle_since + self._interval - now
+            if remaining <= 0:
                 self._idle_since = now
                 self._beating = self._loop.create_task(self._beat(self._heartbeat))
             else:
-                next_check = min(next_check, left)
+                next_check = min(next_check, remaining)
         self._timer = self._loop.call_later(next_check + _SLACK, self._check)
 
     async def _listen(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.left()
+        self.disconnect()
 
     async def _beat(self, heartbeat: Callable[[], Awaitable[None]]) -> None:
         try:
             await heartbeat()
-        except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)
-            self.left()
+        except Exception:  # noqa: BLE001  (any failure to write means that the client is gone)
+            self.disconnect()
         finally:
             self._beating = None
 

@@ -150,7 +150,7 @@ class SessionFactory:
     async def open(self, session: Session, request: SessionRequest) -> str:
         """Open a session; return its model's name. Raises PatchbayError."""
         if not isinstance(session, RealtimeSession):
-            # The first time that takes a second or more: the others are served meanwhile, and it counts against no deadline.
+            # The first import takes a second or more: others are served meanwhile, and it counts against no deadline.
             await asyncio.to_thread(importlib.import_module, "openai")
             await session.connect()
             return request.model or await self._only_model()
@@ -178,7 +178,7 @@ class SessionFactory:
         except PatchbayError:  # some are TimeoutErrors of their own
             raise
         except TimeoutError:
-            raise UpstreamTimeoutError(f"The upstream did not name its models within {_NAMES:g} s.") from None
+            raise UpstreamTimeoutError(f"The upstream did not list its models within {_NAMES:g} s.") from None
 
     def _model(self) -> HostedModel:
         """Return the upstream as a model, shared by all chats: each names the model it means."""
@@ -194,7 +194,7 @@ class SessionFactory:
                 tool_mode=options.tools,
                 **{**given, "unknown_tools": "keep"},
             )
-            assert isinstance(model, HostedModel)  # as one is that is named by its URL
+            assert isinstance(model, HostedModel)  # as for every URL
             self._chat_model = model
         return self._chat_model
 
@@ -242,7 +242,7 @@ class LiveSessionsApp:
         self._factory = SessionFactory(governance, settings)
         self._bridges: dict[LiveSession, SessionBridge] = {}
         self._serving: set[asyncio.Task[Any]] = set()
-        self._waiting: dict[asyncio.Future[None], None] = {}  # those who wait for a role to be free, in the order they came
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in order of arrival
         self._is_stopping = False
 
     async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -264,16 +264,16 @@ class LiveSessionsApp:
         try:
             ending = await serving
         except PatchbayError as error:
-            ending = await _refuse(socket, error)
+            ending = await _send_error(socket, error)
         except asyncio.CancelledError:
-            if not watcher.has_left or task.cancelling():  # it had its time
-                await socket.end(_STOPPING)
+            if not watcher.has_left or task.cancelling():  # the drain timeout is over
+                await socket.close(_STOPPING)
                 raise
             ending = GONE
         finally:
             self._serving.discard(task)
             await watcher.close()
-        await socket.end(ending)
+        await socket.close(ending)
 
     def warn_of_unsupported_hooks(self) -> None:
         """Log hooks with parts that realtime models do not support: ``before_llm``, and tools of their own."""
@@ -309,10 +309,10 @@ class LiveSessionsApp:
         request = parse_session_request(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
         socket.binary = request.binary
         await self._free(manager, request)
-        self._manager(role)  # which may be no more by now
+        self._manager(role)  # it may have been removed
         if self._is_stopping:
             return _STOPPING
-        # Nothing is waited for from here until the session is the role's pending one: whoever else was told of it looks again.
+        # No await from here until the session is the role's pending one: other waiting clients check again.
         key = request.session or f"session-{secrets.token_hex(8)}"
         log = SessionLog(request.role, key)
         try:
@@ -341,24 +341,22 @@ class LiveSessionsApp:
     ) -> CloseInfo:
         """Open the session ``key``, and serve it until its end. Raises PatchbayError where it cannot be opened."""
         session = self._factory.make(request, key)
-        bridge = self._bridges[session] = SessionBridge(
-            session, socket, log
-        )  # which ends at once if the server is told to stop meanwhile
+        bridge = self._bridges[session] = SessionBridge(session, socket, log)  # ends at once if the server stops meanwhile
         unwatch = _watch_role(manager, bridge)
         try:
             await manager.prepare(session)
             model = await self._factory.open(session, request)
             if await self._take_over(manager, session):
                 about = {"role": request.role, "kind": request.kind, "model": model, "session": key}
-                await socket.tell({"type": "ready", **about, "input_rate": session.input_rate})
+                await socket.send({"type": "ready", **about, "input_rate": session.input_rate})
             return await bridge.run(receive)
-        except OSError as error:  # the client has gone, or takes nothing
+        except OSError as error:  # the client has disconnected, or does not read
             if isinstance(error, PatchbayError):
                 raise
             return GONE
         finally:
             unwatch()
-            self._left(manager, session)
+            self._remove(manager, session)
             await session.close()
 
     async def _free(self, manager: LLMSessionManager, request: SessionRequest) -> None:
@@ -383,7 +381,7 @@ class LiveSessionsApp:
                 raise RoleBusyError(f"Another client is taking over the role {manager.role!r}.") from None
             raise RoleBusyError(f"The role {manager.role!r} has a session already; ?takeover=1 takes over from it.") from None
 
-    def _left(self, manager: LLMSessionManager, session: Session) -> None:
+    def _remove(self, manager: LLMSessionManager, session: Session) -> None:
         """Remove a session from its role."""
         self._bridges.pop(session, None)
         manager.leave(session)
@@ -415,7 +413,7 @@ class LiveSessionsApp:
 
 def _is_for_requests(mounted: RegisteredHook) -> bool:
     hook = mounted.hook
-    if isinstance(hook, ProcessHook):  # which is mounted for requests for the sake of tools that it may offer, too
+    if isinstance(hook, ProcessHook):  # mounted for requests too, since it may offer tools
         return "llm" in hook.spec.modes or bool(hook.tools)
     return "before_llm" in mounted.methods
 
@@ -429,17 +427,17 @@ def _watch_role(manager: LLMSessionManager, bridge: SessionBridge) -> Callable[[
     """End a session with its role; call the result to unsubscribe."""
     loop = asyncio.get_running_loop()
 
-    def look(change: Change) -> None:  # in some thread
+    def on_change(change: Change) -> None:  # in any thread
         if change.action == "remove_role" and manager.role in change.affected_roles:
-            loop.call_soon_threadsafe(bridge.end, UNKNOWN_ROLE, "the role is no more")
+            loop.call_soon_threadsafe(bridge.end, UNKNOWN_ROLE, "the role was removed")
 
-    return manager.registry.subscribe(look)
+    return manager.registry.subscribe(on_change)
 
 
-async def _refuse(socket: Socket, error: PatchbayError) -> CloseInfo:
+async def _send_error(socket: Socket, error: PatchbayError) -> CloseInfo:
     """Send an error as a frame: browsers show nothing of a failed handshake."""
     try:
-        await socket.tell(error_frame(error))
+        await socket.send(error_frame(error))
     except OSError:
         return GONE
     return CloseInfo(_code_of(error), str(error))

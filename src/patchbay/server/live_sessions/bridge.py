@@ -43,35 +43,35 @@ class SessionLog:
     """The log of the session ``key`` of ``role``."""
 
     def __init__(self, role: str, key: str) -> None:
-        self._whose = f"{_shown(key, _LONGEST_KEY)!r} of the role {_shown(role, _LONGEST_KEY)!r}"
+        self._whose = f"{_printable(key, _LONGEST_KEY)!r} of the role {_printable(role, _LONGEST_KEY)!r}"
         self._last = ""
 
     def failed(self, error: Exception) -> None:
         """Log that the session could not be opened."""
-        self._say("The session %s could not be opened: %s", str(error))
+        self._warn("The session %s could not be opened: %s", str(error))
 
     def event(self, event: RealtimeEvent) -> None:
         """Log an error, a lost connection, or a planned reconnect."""
         if isinstance(event, ErrorEvent):
-            self._say("In the session %s: %s", str(event.error))
+            self._warn("In the session %s: %s", str(event.error))
         elif isinstance(event, ConnectionEvent) and event.planned:
             _logger.info(
-                "The connection of the session %s to its model is renewed: %s", self._whose, _shown(event.reason, _LONGEST)
+                "The connection of the session %s to its model is renewed: %s", self._whose, _printable(event.reason, _LONGEST)
             )
         elif isinstance(event, ConnectionEvent) and event.state == "lost":
-            self._say("The connection of the session %s to its model is lost: %s", event.reason or "no reason was given")
+            self._warn("The connection of the session %s to its model is lost: %s", event.reason or "no reason was given")
 
     def ended(self, why: str) -> None:
         """Log that the model has ended the session, unless the reason was logged already."""
-        if _shown(why, _LONGEST) != self._last:
-            self._say("The session %s has ended: %s", why)
+        if _printable(why, _LONGEST) != self._last:
+            self._warn("The session %s has ended: %s", why)
 
-    def _say(self, words: str, why: str) -> None:
-        self._last = _shown(why, _LONGEST)
+    def _warn(self, words: str, why: str) -> None:
+        self._last = _printable(why, _LONGEST)
         _logger.warning(words, self._whose, self._last)
 
 
-def _shown(text: str, most: int) -> str:
+def _printable(text: str, most: int) -> str:
     return printable(one_line(text, most))
 
 
@@ -160,33 +160,33 @@ class Socket:
         self._seconds = seconds
         self._rate = 0
 
-    async def tell(self, frame: Frame) -> None:
+    async def send(self, frame: Frame) -> None:
         """Send a frame. Raises TimeoutError, and OSError where the client has disconnected."""
-        await self._out({"type": "websocket.send", "text": encode_frame(frame)})
+        await self._send_message({"type": "websocket.send", "text": encode_frame(frame)})
 
-    async def tell_event(self, event: RealtimeEvent) -> None:
-        """Send an event, as a binary frame if it is audio and the client requested it. Raises as ``tell``."""
+    async def send_event(self, event: RealtimeEvent) -> None:
+        """Send an event, as a binary frame if it is audio and the client requested it. Raises as ``send``."""
         if not self.binary or not isinstance(event, AudioEvent):
-            await self.tell(event_frame(event))
+            await self.send(event_frame(event))
             return
         if event.rate != self._rate:
             self._rate = event.rate
-            await self.tell({"type": "audio_format", "rate": event.rate})
-        await self._out({"type": "websocket.send", "bytes": event.audio})
+            await self.send({"type": "audio_format", "rate": event.rate})
+        await self._send_message({"type": "websocket.send", "bytes": event.audio})
 
-    async def end(self, ending: CloseInfo) -> None:
+    async def close(self, ending: CloseInfo) -> None:
         """Close the socket with its reason."""
         if ending.code:
             reason = ending.reason.encode()[:_LONGEST_REASON].decode(errors="ignore")
-            with contextlib.suppress(OSError):  # (TimeoutError is one) it may be closed on the other side by now
+            with contextlib.suppress(OSError):  # (TimeoutError is one) the client may have closed it by now
                 closing = {"type": "websocket.close", "code": ending.code, "reason": reason}
-                await self._out(closing, seconds=min(self._seconds, _CLOSING))
+                await self._send_message(closing, seconds=min(self._seconds, _CLOSING))
 
-    async def _out(self, message: Any, *, seconds: float | None = None) -> None:
+    async def _send_message(self, message: Any, *, seconds: float | None = None) -> None:
         try:
             async with asyncio.timeout(seconds or self._seconds):
                 await self._send(message)
-        except RuntimeError:  # how servers say that they have closed it already: a frame was too long, or no ping was answered
+        except RuntimeError:  # uvicorn has closed it already: a frame was too long, or no ping was answered
             raise ConnectionResetError from None
 
 
@@ -200,11 +200,9 @@ class SessionBridge:
         self._events = session.events()
         self._ending: CloseInfo | None = None
         self._is_hurried = False
-        self._expired: asyncio.Future[CloseInfo] = (
-            asyncio.get_running_loop().create_future()
-        )  # then it ends, whatever is under way
-        self._requests_seen = 0  # how often it has asked for something
-        self._owes_idle = False  # it has asked, or something has come to its end, since it was told that nothing is under way
+        self._expired: asyncio.Future[CloseInfo] = asyncio.get_running_loop().create_future()
+        self._requests_seen = 0
+        self._owes_idle = False  # a request came, or work ended, since the last ``idle`` frame
         self._invalid_frames = 0
 
     def end(self, code: int, reason: str, *, when_idle: bool = False) -> None:
@@ -218,7 +216,7 @@ class SessionBridge:
     async def run(self, receive: Callable[[], Awaitable[Any]]) -> CloseInfo:
         """Pass frames and events until the end; return the reason. The caller closes the session."""
         loop = asyncio.get_running_loop()
-        work = [loop.create_task(self._listen(receive)), loop.create_task(self._tell())]
+        work = [loop.create_task(self._listen(receive)), loop.create_task(self._send_events())]
         try:
             await asyncio.wait([*work, self._expired], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -240,15 +238,15 @@ class SessionBridge:
                 self._invalid_frames += 1
                 if self._invalid_frames > _MAX_INVALID:
                     return CloseInfo(BAD_REQUEST, "too many invalid frames")
-                await self._socket.tell(error_frame(error))
+                await self._socket.send(error_frame(error))
                 if error.param == "text":
-                    self._request_idle()  # and this was it
+                    self._request_idle()  # it was a request
                 continue
             self._invalid_frames = 0
             try:
                 await self._do(frame)
             except PatchbayError as error:
-                await self._socket.tell(error_frame(error))
+                await self._socket.send(error_frame(error))
             if not (isinstance(frame, AudioInput) or frame == _PING):
                 self._request_idle()
 
@@ -258,7 +256,7 @@ class SessionBridge:
             if not is_ending:
                 await session.send_audio(frame.audio)
         elif frame == _PING:
-            await self._socket.tell({"type": "pong"})
+            await self._socket.send({"type": "pong"})
         elif frame == _INTERRUPT:
             await session.interrupt()
         elif is_ending:
@@ -271,39 +269,39 @@ class SessionBridge:
         self._owes_idle = True
         self._events.wake()
 
-    async def _tell(self) -> CloseInfo:
+    async def _send_events(self) -> CloseInfo:
         """Send events to the client, and ``idle`` once all have been sent."""
         while True:
             event = self._events.now()
-            if event is None and self._is_settled():
+            if event is None and self._has_frame_due():
                 await asyncio.sleep(0)  # a session may be idle a turn of the loop before its IdleEvent is there
                 event = self._events.now()
             if event is not None:
-                self._owes_idle = self._owes_idle or _is_of_an_end(event)
+                self._owes_idle = self._owes_idle or _ends_work(event)
                 self._log.event(event)
-                if not isinstance(event, IdleEvent):  # it is told below, with a number
-                    await self._socket.tell_event(event)
+                if not isinstance(event, IdleEvent):  # it is sent below, with a number
+                    await self._socket.send_event(event)
                 if isinstance(event, ConnectionEvent) and event.state == "closed":
                     return CloseInfo(MODEL_FAILED, event.reason)
-            elif not self._is_settled():
+            elif not self._has_frame_due():
                 if not await self._events.wait():
                     return CloseInfo(MODEL_FAILED, "the session has ended")
             else:
                 if self._owes_idle and self.session.idle:
                     self._owes_idle = False
-                    # The number tells it from one that was on its way when the client asked for more.
-                    await self._socket.tell({"type": "idle", "heard": self._requests_seen})
+                    # The number distinguishes it from one that was already sent when the client asked for more.
+                    await self._socket.send({"type": "idle", "heard": self._requests_seen})
                 if self._ending is not None:
                     return self._ending
 
-    def _is_settled(self) -> bool:
+    def _has_frame_due(self) -> bool:
         """Return whether an end or ``idle`` is due. A session that is not idle will have another event."""
         if self.session.idle:
             return self._owes_idle or self._ending is not None
         return self._is_hurried
 
 
-def _is_of_an_end(event: RealtimeEvent) -> bool:
+def _ends_work(event: RealtimeEvent) -> bool:
     """Return whether something in progress has ended, perhaps among dropped events."""
     return isinstance(event, IdleEvent) or (isinstance(event, DroppedEvent) and event.what == "events")
 

@@ -55,7 +55,7 @@ class LiveSessionsSettings:
 
     def __post_init__(self) -> None:
         if self.realtime is not None:
-            dialect_for(self.realtime)  # says what is wrong with the name
+            dialect_for(self.realtime)  # raises for an unknown name
         require_positive(self, "swap_wait", "free_wait", "send_timeout")
 
 
@@ -112,7 +112,7 @@ def parse_session_request(
         raise InvalidRequestError("The query of the URL cannot be read.") from None
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise InvalidRequestError("The query says something twice.")
+        raise InvalidRequestError("The query has a parameter twice.")
     for name, value in given.items():
         if name not in _KNOWN:
             raise InvalidRequestError(f"Unknown parameter {name!r:.50}. Known are {', '.join(sorted(_KNOWN))}.")
@@ -139,7 +139,7 @@ def parse_session_request(
         detect_turns=given.get("detect_turns") != "0",
     )
     if request.model and kind == "realtime":
-        realtime_settings(request, settings)  # says what is wrong with the name
+        realtime_settings(request, settings)  # raises for an unknown name
     return request
 
 
