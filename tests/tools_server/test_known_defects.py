@@ -4,7 +4,7 @@ Folders are those of ``tests/``; what is tested nowhere else is tested here, und
 
 W1   the error of a tool never reached the model: ``tools_server/test_dispatch`` (the error of an answer),
      ``registry/test_running`` (what a handler says of its failure)
-W2   a restart lost every registration: ``tools_server/test_keeping``, ``registry/test_store`` (killed at any moment),
+W2   a restart lost every registration: ``tools_server/test_stored_registrations``, ``registry/test_store`` (killed at any moment),
      ``plugins/test_host_reconciler`` (back after the server was restarted), ``tools_server/test_tables`` (another start is
      another instance), ``examples``
 W3   one attempt to register, and the plugin never told: ``plugins/test_host_reconciler`` (a server that comes later; refusals;
@@ -12,11 +12,11 @@ W3   one attempt to register, and the plugin never told: ``plugins/test_host_rec
      reach the plugin)
 W4   a new or rebuilt role had no tools, and "" was a role: ``registry/test_registry`` (inherits, exclusions, empty role),
      ``registry/test_manager`` (rebuilt), ``plugins/test_host_reconciler`` (a role that was made anew)
-W5   any local process could do anything: ``tools_server/test_guard`` (token), ``tools_server/test_tables`` (secrets, reserved
+W5   any local process could do anything: ``tools_server/test_access`` (token), ``tools_server/test_tables`` (secrets, reserved
      sources), ``registry/test_sources``
 W6   sources were taken on trust, builtins could be replaced: ``tools_server/test_tables`` (a builtin),
      ``registry/test_sources``
-W7   web pages and proxies came in, bodies were read before that: ``tools_server/test_guard``; the real process: here
+W7   web pages and proxies came in, bodies were read before that: ``tools_server/test_access``; the real process: here
 W8   callbacks reached any local service, unsigned: ``tools_server/test_callback_url``, ``tools_server/test_dispatch`` (as the
      seeds show it: the signature), ``plugins/test_host_callback`` (not signed)
 W9   no total deadline, no size limit, redirects and pages were results: ``tools_server/test_dispatch``
@@ -41,7 +41,7 @@ W18  sync handlers failed, classes were lost, timers raced: ``plugins/test_runni
 W19  one slow plugin held up all, messages were lost unnoticed: ``plugins/test_host_plugins`` (64 calls, hangs),
      ``plugins/test_frames`` (missing, twice), ``plugins/test_connection`` (delivered); roles together: here
 W20  crashed plugins stayed down and stayed listed: ``plugins/test_host_plugins`` (killed; given up; tools away first),
-     ``tools_server/test_lease``
+     ``tools_server/test_callback_health``
 W21  the list hid what was registered: ``tools_server/test_tables`` (defaults, 304), ``plugins/test_host_reconciler`` (shows
      otherwise)
 W22  two envelopes, untyped errors: here (one answer, three ways), ``tools_server/test_tables`` and

@@ -59,46 +59,42 @@ _LOGGED_TYPES = (b"application/json", b"text/")
 
 async def run_passthrough(request: ProxyRequest, tail: str) -> None:
     """Send the request to ``tail`` below the upstream's base, and forward the response. Raises PatchbayError."""
-    scope, watch, reply, journal = request.scope, request.watch, request.reply, request.journal
+    scope, watch, reply, request_log = request.scope, request.watch, request.reply, request.request_log
     method: str = scope["method"]
-    incoming = _read_headers(scope["headers"])
+    incoming = dict(scope["headers"])
     headers = request.upward()
-    sent = BodyCapture() if journal is not None and _is_text(incoming.get(b"content-type")) else None
+    sent = BodyCapture() if request_log is not None and _is_text(incoming.get(b"content-type")) else None
     body, length = None, None
     if b"content-length" in incoming or b"transfer-encoding" in incoming:
         body = await stream_body(request.receive, watch, note=sent.add if sent is not None else None)
         length = declared_length(incoming.get(b"content-length"))
-    if journal is not None:
-        journal.record("upstream_request", request.id, method=method, path=tail)
+    if request_log is not None:
+        request_log.record("upstream_request", request.id, method=method, path=tail)
     watch.wait()
     answer = await request.upstream.open(method, tail, scope.get("query_string", b""), headers, body, length=length)
     try:
-        if journal is not None and sent is not None:
-            journal.record("upstream_request_body", request.id, **sent.fields())
+        if request_log is not None and sent is not None:
+            request_log.record("upstream_request_body", request.id, **sent.fields())
         if answer.status >= 400 and method != "HEAD":
-            told = await read_error_body(answer, watch, request.upstream)
-            if journal is not None:
-                journal.record("upstream_error", request.id, status=answer.status, body=told)
+            rejection = await read_error_body(answer, watch, request.upstream)
+            if request_log is not None:
+                request_log.record("upstream_error", request.id, status=answer.status, body=rejection)
             if answer.status == 404 and (protocol := _UNSERVED.get(tail.split("/")[1] if tail else "")):
                 base = request.settings.base_path
                 raise NotFoundError(
                     f"{protocol} is not served here: the upstream answered HTTP 404 to {method} {base}{tail}. "
                     f"Tools work at POST {base}{CHAT}; any other path below {base} is passed on to the upstream."
                 )
-            raise upstream_status_error(answer, told, chat=False, own_key=request.own_key, redact=request.redact)
-        shown = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
-        capture = request.capture() if shown else None
+            raise upstream_status_error(answer, rejection, chat=False, own_key=request.own_key, redact=request.redact)
+        is_text = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
+        capture = request.capture() if is_text else None
         bodiless = method == "HEAD" or answer.status in (204, 304)
         await relay(answer, reply, watch, request.upstream, capture=capture, bodiless=bodiless)
-        if journal is not None:
+        if request_log is not None:
             fields: dict[str, Any] = capture.fields() if capture is not None else {}
-            journal.record("response", request.id, status=answer.status, path=tail, **fields)
+            request_log.record("response", request.id, status=answer.status, path=tail, **fields)
     finally:
         answer.close()
-
-
-def _read_headers(headers: Headers) -> dict[bytes, bytes]:
-    return dict(headers)
 
 
 def _is_text(content_type: bytes | None) -> bool:
@@ -128,9 +124,9 @@ class ProxyApp:
         self._upstream = Upstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
-        self._journal: RequestLog | None = None
+        self._request_log: RequestLog | None = None
         if settings.log_file is not None:
-            self._journal = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
+            self._request_log = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
         self._key_digest = None if settings.api_key is None else _digest(settings.api_key.encode())
         self._common: Headers = _CORS if settings.cors else []
         self._prefix = os.urandom(4).hex()
@@ -153,8 +149,8 @@ class ProxyApp:
     async def aclose(self) -> None:
         """Close the connections to the upstream, and flush the request log."""
         await self._upstream.close()
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.close)
+        if self._request_log is not None:
+            await asyncio.to_thread(self._request_log.close)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -189,7 +185,7 @@ class ProxyApp:
             silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
             with RequestWatchdog(receive, silence=silence, interval=interval) as watch:
                 request = ProxyRequest(
-                    request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._journal
+                    request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._request_log
                 )
                 if turn is not None:
                     await turn.run(request)
@@ -283,14 +279,14 @@ class ProxyApp:
             raise TruncatedResponseError(str(error)) from error
 
     def _log_request(self, request_id: str, scope: Any, **seen: Any) -> None:
-        if self._journal is not None:
-            self._journal.record("client_request", request_id, method=scope["method"], path=own_path(scope), **seen)
+        if self._request_log is not None:
+            self._request_log.record("client_request", request_id, method=scope["method"], path=own_path(scope), **seen)
 
     def _log_failure(self, request_id: str, error: PatchbayError) -> None:
-        if self._journal is None or isinstance(error, UpstreamStatusError):  # logged with its body already
+        if self._request_log is None or isinstance(error, UpstreamStatusError):  # logged with its body already
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"
-        self._journal.record(event, request_id, status=error.status, code=error.code, message=str(error))
+        self._request_log.record(event, request_id, status=error.status, code=error.code, message=str(error))
 
 
 def _digest(key: bytes) -> bytes:

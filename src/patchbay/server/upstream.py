@@ -103,7 +103,7 @@ class ProxyRequest:
     upstream: Upstream
     settings: ProxySettings
     redact: Redactor
-    journal: RequestLog | None
+    request_log: RequestLog | None
 
     @property
     def own_key(self) -> bool:
@@ -120,7 +120,7 @@ class ProxyRequest:
 
     def capture(self) -> BodyCapture | None:
         """Return a collector of the response for the request log, None without a log."""
-        return BodyCapture() if self.journal is not None else None
+        return BodyCapture() if self.request_log is not None else None
 
 
 class TruncatedResponseError(UpstreamError):

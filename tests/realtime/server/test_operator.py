@@ -24,8 +24,8 @@ from support.cli import run_cli
 from tools_server.rig import calling_back, says
 
 from .rig import ROLES, Client, Serving, serving
-from .test_door import Client as DoorClient
-from .test_door import Doorway, run
+from .test_bridge import Client as DoorClient
+from .test_bridge import Doorway, run
 
 KEY = "a-secret-key-that-nobody-may-read"
 

@@ -69,8 +69,8 @@ class ChatUpstream:
     async def open(self, body: bytes) -> Rejection | None:
         """Send a request; return a rejection for an error status, else None before the body is read."""
         request = self._request
-        if request.journal is not None:
-            request.journal.record("upstream_request", request.id, stream=self._streaming, body=body)
+        if request.request_log is not None:
+            request.request_log.record("upstream_request", request.id, stream=self._streaming, body=body)
         request.watch.wait()
         self.answer = answer = await request.upstream.open(
             "POST", CHAT, request.scope.get("query_string", b""), self._headers, body
@@ -119,15 +119,15 @@ class ChatUpstream:
                 f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
             )
         body = await read_error_body(answer, request.watch, request.upstream)
-        if request.journal is not None:
-            request.journal.record("upstream_error", request.id, status=answer.status, body=body)
+        if request.request_log is not None:
+            request.request_log.record("upstream_error", request.id, status=answer.status, body=body)
         error = upstream_status_error(answer, body, chat=True, own_key=request.own_key, redact=request.redact)
         return Rejection(answer.status, body.decode("utf-8", "replace"), error)
 
 
 async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
-    reply, watch, journal = request.reply, request.watch, request.journal
+    reply, watch, request_log = request.reply, request.watch, request.request_log
     streaming = exchange.streaming
     upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), streaming=streaming)
     if streaming:
@@ -144,8 +144,8 @@ async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
                     upstream.sink = reply.direct(exchange, watch, None if capture is None else capture.add)
         finally:
             await pieces.aclose()
-    if journal is not None and capture is not None:
-        journal.record("response", request.id, status=reply.status, stream=streaming, **capture.fields())
+    if request_log is not None and capture is not None:
+        request_log.record("response", request.id, status=reply.status, stream=streaming, **capture.fields())
 
 
 async def _pass_through(

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from chat_door.rig import THEIRS, USER, call, calls, calls_of, door, finish_of, report_of, text_of
+from chat_server.rig import THEIRS, USER, call, calls, calls_of, finish_of, report_of, serve_chat, text_of
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, Modify, Respond
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools.output import ToolOutput
@@ -65,7 +65,7 @@ def governed(*hooks: object, **settings: Any) -> Governance:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is_registered(stream) -> None:
     hook = Offers()
-    with door([calls(call("weather")), "It is 21 degrees."], governance=governed(hook)) as chat:
+    with serve_chat([calls(call("weather")), "It is 21 degrees."], governance=governed(hook)) as chat:
         if stream:
             chunks = chat.stream(user="ann", extra_headers={"X-Patchbay-Session": "s1"})
             text, report = text_of(chunks), report_of(chunks)
@@ -83,28 +83,30 @@ def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is
 
 def test_what_a_hook_makes_of_a_request_and_of_an_answer_is_what_is_sent() -> None:
     warmer = At("before_llm", Modify({"options": {"temperature": 0.9}}))
-    with door(["It is raining."], governance=governed(warmer, At("after_llm", Modify({"content": "It is not said."})))) as chat:
+    with serve_chat(
+        ["It is raining."], governance=governed(warmer, At("after_llm", Modify({"content": "It is not said."})))
+    ) as chat:
         assert "It is not said." == chat.ask().choices[0].message.content
         assert 0.9 == chat.asked[0]["temperature"]
 
 
 def test_a_hook_that_only_looks_on_changes_nothing_of_a_request() -> None:
     seen = threading.Event()
-    with door(["a"], governance=governed(At("on_runtime_event", seen.set()))) as chat:
+    with serve_chat(["a"], governance=governed(At("on_runtime_event", seen.set()))) as chat:
         chat.ask(n=2)  # which a turn could not give: it went straight through
         assert 2 == chat.asked[0]["n"]
 
 
 def test_hooks_that_are_asked_about_requests_leave_one_answer_of_each() -> None:
     with (
-        door(["a"], governance=governed(At("before_llm", None))) as chat,
+        serve_chat(["a"], governance=governed(At("before_llm", None))) as chat,
         pytest.raises(openai.BadRequestError, match="has hooks"),
     ):
         chat.ask(n=2)
 
 
 def test_a_hook_ends_a_turn_and_its_client_is_told_why() -> None:
-    with door(["a"], governance=governed(At("before_llm", AbortTurn("not today")))) as chat:
+    with serve_chat(["a"], governance=governed(At("before_llm", AbortTurn("not today")))) as chat:
         with pytest.raises(openai.PermissionDeniedError, match="hook requested turn abort: not today"):
             chat.ask()
         with pytest.raises(openai.PermissionDeniedError, match="not today"):
@@ -114,7 +116,7 @@ def test_a_hook_ends_a_turn_and_its_client_is_told_why() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_turn_that_is_taken_back_ends_without_a_word_of_it(stream) -> None:
-    with door([calls(call("weather"), content="Let me see.")], governance=governed(Offers(), At("after_tool", None), At("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
+    with serve_chat([calls(call("weather"), content="Let me see.")], governance=governed(Offers(), At("after_tool", None), At("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
         if stream:
             chunks = chat.stream()
             reason, report = finish_of(chunks), report_of(chunks)
@@ -127,14 +129,16 @@ def test_a_turn_that_is_taken_back_ends_without_a_word_of_it(stream) -> None:
 
 
 def test_a_turn_ended_at_a_call_leaves_none_for_the_client() -> None:
-    with door([calls(call("weather"), call("open_door", id="call_2"))], governance=governed(Offers(), At("before_tool", AbortTurn("no")))) as chat:  # fmt: skip
+    with serve_chat([calls(call("weather"), call("open_door", id="call_2"))], governance=governed(Offers(), At("before_tool", AbortTurn("no")))) as chat:  # fmt: skip
         with pytest.raises(openai.PermissionDeniedError):
             chat.ask(tools=[THEIRS])
         assert 1 == len(chat.asked)
 
 
 def test_a_call_of_the_clients_own_tool_is_left_to_it_beside_one_of_a_hook() -> None:
-    with door([calls(call("weather"), call("open_door", id="call_2")), "It is open."], governance=governed(Offers())) as chat:
+    with serve_chat(
+        [calls(call("weather"), call("open_door", id="call_2")), "It is open."], governance=governed(Offers())
+    ) as chat:
         [(call_id, name, _)] = calls_of(chat.stream(tools=[THEIRS]))
         assert "open_door" == name
         written = {"role": "assistant", "content": None, "tool_calls": [call("open_door", id=call_id)]}
@@ -145,7 +149,7 @@ def test_a_call_of_the_clients_own_tool_is_left_to_it_beside_one_of_a_hook() -> 
 
 def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
     with calling_back(says("done")) as callback:
-        with door(
+        with serve_chat(
             [calls(call("erase")), "Then not."], governance=governed(At("before_tool", DenyTool("nothing is erased")))
         ) as chat:
             chat.server.register("erase", callback.url)
@@ -157,7 +161,7 @@ def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_tool_has_for_the_user_is_part_of_the_answer(stream) -> None:
     shown = ToolOutput("it was drawn", for_user="Here is your picture.", response_handled=True, media=["data:image/png;base64," + base64.b64encode(PIXEL).decode()])  # fmt: skip
-    with door([calls(call("weather"), content="I draw.")], governance=governed(Offers(shown))) as chat:
+    with serve_chat([calls(call("weather"), content="I draw.")], governance=governed(Offers(shown))) as chat:
         if stream:
             chunks = chat.stream()
             text, report = text_of(chunks), report_of(chunks)
@@ -176,14 +180,20 @@ def test_what_a_tool_has_for_the_user_is_part_of_the_answer(stream) -> None:
 @pytest.mark.parametrize(("images", "shown"), [((), False), (("image",), True)])
 def test_the_models_are_shown_images_where_they_take_them(images, shown) -> None:
     envelope = {"output": "a picture", "images": ["data:image/png;base64," + base64.b64encode(PIXEL).decode()]}
-    with calling_back(says(envelope)) as callback, door([calls(call("draw")), "Nice."], chat={"attachments": images}) as chat:
+    with (
+        calling_back(says(envelope)) as callback,
+        serve_chat([calls(call("draw")), "Nice."], chat={"attachments": images}) as chat,
+    ):
         chat.server.register("draw", callback.url)
         assert "Nice." == chat.ask().choices[0].message.content
         assert shown == any("image_url" in str(message) for message in chat.asked[1]["messages"])
 
 
 def test_a_session_that_is_no_text_is_refused() -> None:
-    with door(["a"], governance=governed(Offers())) as chat, pytest.raises(openai.BadRequestError, match="X-Patchbay-Session"):
+    with (
+        serve_chat(["a"], governance=governed(Offers())) as chat,
+        pytest.raises(openai.BadRequestError, match="X-Patchbay-Session"),
+    ):
         chat.ask(extra_headers={"X-Patchbay-Session": "a%0Ab"})
 
 
@@ -205,7 +215,7 @@ def policy(tmp_path: Path, text: str = 'tools = ["erase"]\noutcome = "ask"') -> 
 def test_a_call_waits_for_a_person_over_http(decision, result, tmp_path) -> None:
     with (
         calling_back(says("done")) as callback,
-        door([calls(call("erase", '{"path": "/a"}')), "So be it."], governance=governed(config=policy(tmp_path))) as chat,
+        serve_chat([calls(call("erase", '{"path": "/a"}')), "So be it."], governance=governed(config=policy(tmp_path))) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
         chat.server.register("erase", callback.url, role="ann")
@@ -226,7 +236,7 @@ def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:
     session = {"X-Patchbay-Session": "s1"}
     with (
         calling_back(says("done")) as callback,
-        door(script, governance=governed(config=policy(tmp_path))) as chat,
+        serve_chat(script, governance=governed(config=policy(tmp_path))) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
         chat.server.register("erase", callback.url)
@@ -243,7 +253,7 @@ def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:
 def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
     with (
         calling_back(says("done")) as callback,
-        door([], governance=governed(config=policy(tmp_path))) as chat,
+        serve_chat([], governance=governed(config=policy(tmp_path))) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
         chat.server.register("erase", callback.url)
@@ -259,7 +269,7 @@ def test_a_call_of_the_api_is_of_the_session_that_its_header_says(header) -> Non
     seen: list[Any] = []
     with (
         calling_back(says("done")) as callback,
-        door([], governance=governed(Sees(seen))) as chat,
+        serve_chat([], governance=governed(Sees(seen))) as chat,
     ):
         chat.server.register("erase", callback.url)
         assert chat.server.ask("POST", "/api/tools/call", {"name": "erase"}, X_Patchbay_Session=header).json["ok"]
@@ -270,7 +280,7 @@ def test_a_call_of_the_api_is_of_the_session_that_its_header_says(header) -> Non
 
 @pytest.mark.parametrize("header", ["a%0Ab", "x" * 201])
 def test_a_session_that_cannot_be_one_is_refused_and_nothing_runs(header) -> None:
-    with calling_back(says("done")) as callback, door([], governance=governed()) as chat:
+    with calling_back(says("done")) as callback, serve_chat([], governance=governed()) as chat:
         chat.server.register("erase", callback.url)
         answer = chat.server.ask("POST", "/api/tools/call", {"name": "erase"}, X_Patchbay_Session=header)
         assert (422, ["header", "X-Patchbay-Session"]) == (answer.status, answer.json["detail"][0]["loc"])
@@ -278,7 +288,7 @@ def test_a_session_that_cannot_be_one_is_refused_and_nothing_runs(header) -> Non
 
 
 def test_a_question_is_withdrawn_where_nobody_waits_for_the_call_any_more(tmp_path) -> None:
-    with calling_back(says("done")) as callback, door([], governance=governed(config=policy(tmp_path))) as chat:
+    with calling_back(says("done")) as callback, serve_chat([], governance=governed(config=policy(tmp_path))) as chat:
         chat.server.register("erase", callback.url)
         body = json.dumps({"name": "erase"}).encode()
         with socket.create_connection(("127.0.0.1", chat.server.port), timeout=BOUND) as client:
@@ -294,7 +304,7 @@ def test_each_call_is_written_down_with_who_asked_and_who_decided(tmp_path) -> N
     oversight = governed(Offers(), config=policy(tmp_path), audit=f"sqlite:///{tmp_path / 'audit.db'}")
     with (
         calling_back(says("done")) as callback,
-        door([calls(call("weather"), call("erase", id="call_2")), "So."], governance=oversight) as chat,
+        serve_chat([calls(call("weather"), call("erase", id="call_2")), "So."], governance=oversight) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
         chat.server.register("erase", callback.url)

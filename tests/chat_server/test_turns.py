@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from chat_door.rig import THEIRS, USER, call, calls, door, finish_of, report_of, text_of
+from chat_server.rig import THEIRS, USER, call, calls, finish_of, report_of, serve_chat, text_of
 from patchbay.errors import ConfigurationError
 from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ChatSettings
@@ -25,7 +25,7 @@ def rome(name: str = "weather") -> Message:
 
 
 def test_a_whole_answer_has_used_the_tool() -> None:
-    with calling_back(SUNNY) as callback, door([rome(), "It is clear."]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([rome(), "It is clear."]) as at:
         at.server.register("weather", callback.url, description="The sky.")
         answer = at.ask(temperature=0.5, seed=7)
         assert ("It is clear.", "stop") == (answer.choices[0].message.content, answer.choices[0].finish_reason)
@@ -47,7 +47,7 @@ def test_a_whole_answer_has_used_the_tool() -> None:
 
 
 def test_a_streamed_answer_has_used_the_tool() -> None:
-    with calling_back(SUNNY) as callback, door([rome(), Text("It is clear.", piece=3)]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([rome(), Text("It is clear.", piece=3)]) as at:
         at.server.register("weather", callback.url)
         chunks = at.stream()
         assert ("It is clear.", "stop") == (text_of(chunks), finish_of(chunks))
@@ -73,7 +73,7 @@ def test_the_usage_of_all_rounds_is_summed_also_its_details() -> None:
         answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": cost}
         return Raw([json.dumps(answer).encode()], content_type="application/json")
 
-    with calling_back(SUNNY) as callback, door(usage) as at:
+    with calling_back(SUNNY) as callback, serve_chat(usage) as at:
         at.server.register("weather", callback.url)
         total = at.ask().usage
         assert (30, 2, 32, 4) == (
@@ -86,7 +86,7 @@ def test_the_usage_of_all_rounds_is_summed_also_its_details() -> None:
 
 
 def test_usage_is_told_in_a_stream_only_where_it_was_asked_for() -> None:
-    with calling_back(SUNNY) as callback, door([rome(), "x"] * 2) as at:
+    with calling_back(SUNNY) as callback, serve_chat([rome(), "x"] * 2) as at:
         at.server.register("weather", callback.url)
         assert not any(chunk.usage for chunk in at.stream())
         chunks = at.stream(stream_options={"include_usage": True})
@@ -97,7 +97,7 @@ def test_usage_is_told_in_a_stream_only_where_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_model_that_only_writes_text_uses_tools_too(streamed: bool) -> None:
-    with calling_back(says({"output": "42 degrees"})) as callback, door(ContractModel(), refuses=True, tools="auto") as at:
+    with calling_back(says({"output": "42 degrees"})) as callback, serve_chat(ContractModel(), refuses=True, tools="auto") as at:
         at.server.register("get_weather", callback.url, parameters={"type": "object", "properties": {"city": {"type": "string"}}})
         ask = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}]}
         if streamed:
@@ -123,7 +123,7 @@ def test_a_tool_may_have_any_name(name: str, streamed: bool) -> None:
     def wire_name(body: dict[str, Any]) -> str:
         return str(body["tools"][0]["function"]["name"])
 
-    with calling_back(SUNNY) as callback, door(script) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register(name, callback.url)
         choice = {"type": "function", "function": {"name": name}}
         text = text_of(at.stream(tool_choice=choice)) if streamed else at.ask(tool_choice=choice).choices[0].message.content
@@ -134,14 +134,14 @@ def test_a_tool_may_have_any_name(name: str, streamed: bool) -> None:
 
 
 def test_required_is_for_the_first_round() -> None:
-    with calling_back(SUNNY) as callback, door([rome(), "done"]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([rome(), "done"]) as at:
         at.server.register("weather", callback.url)
         assert "done" == at.ask(tool_choice="required").choices[0].message.content
         assert ["required", "auto"] == [body["tool_choice"] for body in at.asked]
 
 
 def test_a_choice_of_no_tool_is_400() -> None:
-    with door([]) as at:
+    with serve_chat([]) as at:
         at.server.register("weather")
         with pytest.raises(openai.BadRequestError, match="sky") as caught:
             at.ask(tool_choice={"type": "function", "function": {"name": "sky"}})
@@ -149,7 +149,7 @@ def test_a_choice_of_no_tool_is_400() -> None:
 
 
 def test_several_answers_cannot_be_gone_on_with() -> None:
-    with door(["a"]) as at:
+    with serve_chat(["a"]) as at:
         at.server.register("weather")
         with pytest.raises(openai.BadRequestError, match="'n' must be 1") as caught:
             at.ask(n=2)
@@ -160,7 +160,7 @@ def test_several_answers_cannot_be_gone_on_with() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_what_a_callback_says_went_wrong_reaches_the_model(streamed: bool) -> None:
     script = says({"output": None, "is_error": True, "error": "city not found"})
-    with calling_back(script) as callback, door([rome(), "I do not know."]) as at:
+    with calling_back(script) as callback, serve_chat([rome(), "I do not know."]) as at:
         at.server.register("weather", callback.url)
         answer = at.stream() if streamed else at.ask()
         assert "city not found" in at.asked[1]["messages"][-1]["content"]
@@ -170,7 +170,7 @@ def test_what_a_callback_says_went_wrong_reaches_the_model(streamed: bool) -> No
 
 def test_an_unknown_tool_and_arguments_that_are_none_are_answered_too() -> None:
     made = calls(call("wether", "{}", "a"), call("weather", '{"city": ', "b"))
-    with calling_back(SUNNY) as callback, door([made, "sorry"]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([made, "sorry"]) as at:
         at.server.register("weather", callback.url)
         assert "sorry" == at.ask().choices[0].message.content
         results = at.asked[1]["messages"][2:]
@@ -181,7 +181,7 @@ def test_an_unknown_tool_and_arguments_that_are_none_are_answered_too() -> None:
 
 def test_the_text_of_all_rounds_is_told_whole_and_streamed_alike() -> None:
     script = [calls(call("weather"), content="Let me see."), "It is clear."]
-    with calling_back(SUNNY) as callback, door(script * 2) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
         at.server.register("weather", callback.url)
         assert "Let me see.\n\nIt is clear." == at.ask().choices[0].message.content
         assert "Let me see.\n\nIt is clear." == text_of(at.stream())
@@ -189,7 +189,7 @@ def test_the_text_of_all_rounds_is_told_whole_and_streamed_alike() -> None:
 
 def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
     script = [calls(call("weather"), content="Let me see."), '{"sky": "clear"}']
-    with calling_back(SUNNY) as callback, door(script * 2) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
         at.server.register("weather", callback.url)
         wanted = {"response_format": {"type": "json_object"}}
         assert '{"sky": "clear"}' == at.ask(**wanted).choices[0].message.content
@@ -200,7 +200,7 @@ def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
 def test_a_text_only_model_uses_the_tool_and_gives_the_json_that_was_asked_for(kind: Any, streamed: bool) -> None:
-    with calling_back(says({"output": RESULT})) as callback, door(WeatherModel(kind), tools="auto") as at:
+    with calling_back(says({"output": RESULT})) as callback, serve_chat(WeatherModel(kind), tools="auto") as at:
         at.server.register("get_degrees", callback.url)
         wanted = {"response_format": RESPONSE_FORMAT}
         content = text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content
@@ -209,7 +209,7 @@ def test_a_text_only_model_uses_the_tool_and_gives_the_json_that_was_asked_for(k
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_beside_calls_for_the_client_no_content_stands_where_json_was_asked_for(streamed: bool) -> None:
-    with door([calls(call("open_door"), content='{"sky":')]) as at:
+    with serve_chat([calls(call("open_door"), content='{"sky":')]) as at:
         at.server.register("weather", "http://127.0.0.1:9/x")
         wanted = {"response_format": {"type": "json_object"}, "tools": [THEIRS]}
         assert not (text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content)
@@ -217,7 +217,7 @@ def test_beside_calls_for_the_client_no_content_stands_where_json_was_asked_for(
 
 def test_reasoning_is_told_as_reasoning_content() -> None:
     script = [calls(call("weather"), reasoning_content="Hm."), Message({"content": "<think>So.</think>Clear."})]
-    with calling_back(SUNNY) as callback, door(script * 2) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
         at.server.register("weather", callback.url)
         message = at.ask().choices[0].message
         assert ("Clear.", "Hm.\n\nSo.") == (message.content, message.reasoning_content)
@@ -229,7 +229,7 @@ def test_reasoning_is_told_as_reasoning_content() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_limit_ends_the_answer_as_a_length_does(streamed: bool) -> None:
     script = [calls(call("weather", id=f"c{n}"), content=f"{n}") for n in range(2)]
-    with calling_back(SUNNY) as callback, door(script, chat={"max_iterations": 2}) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script, chat={"max_iterations": 2}) as at:
         at.server.register("weather", callback.url)
         if streamed:
             chunks = at.stream()
@@ -254,7 +254,7 @@ def test_a_long_result_can_be_read_on() -> None:
         return "found" if "needle" in results[1] else "lost"
 
     hay = "hay " * 20_000
-    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, door(script) as at:
+    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         assert "found" == at.ask().choices[0].message.content
         assert ["weather", "read_result"] == [tool["function"]["name"] for tool in at.asked[1]["tools"]]
@@ -263,7 +263,7 @@ def test_a_long_result_can_be_read_on() -> None:
 def test_what_the_report_quotes_is_bounded() -> None:
     with (
         calling_back(says({"output": "x" * 9000})) as callback,
-        door([calls(call("weather", json.dumps({"a": "y" * 9000}))), "ok"]) as at,
+        serve_chat([calls(call("weather", json.dumps({"a": "y" * 9000}))), "ok"]) as at,
     ):
         at.server.register("weather", callback.url)
         (done,) = at.ask().model_extra["patchbay"]["calls"]
@@ -280,7 +280,7 @@ def test_logprobs_reach_who_asked_for_them() -> None:
         return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
     answer = Raw([events(chunk({"content": "Clear."}, logprobs=logprobs), chunk({}, "stop"))])
-    with calling_back(SUNNY) as callback, door([rome(), answer]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([rome(), answer]) as at:
         at.server.register("weather", callback.url)
         (told,) = [each.choices[0].logprobs for each in at.stream(logprobs=True) if each.choices and each.choices[0].logprobs]
         assert "Cl" == told.content[0].token
@@ -292,7 +292,7 @@ def test_tools_of_this_process_are_carried_out_too() -> None:
     async def handler(arguments: dict[str, Any]) -> Any:
         return {"seen": arguments}
 
-    with door([rome(), "done"]) as at:
+    with serve_chat([rome(), "done"]) as at:
         at.server.app.managers["ann"].register_tool(ToolDefinition("weather", "The sky.", handler=handler))
         assert "done" == at.ask().choices[0].message.content
         assert '{"seen": {"city": "Rome"}}' == at.asked[1]["messages"][-1]["content"]
@@ -310,7 +310,7 @@ def test_a_schema_that_nobody_takes_does_not_harm_the_other_tools(parameters: An
             return "done"
         return rome() if tools == "native" else '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```'
 
-    with calling_back(says({"output": "sky"})) as callback, door(script, tools=tools) as at:
+    with calling_back(says({"output": "sky"})) as callback, serve_chat(script, tools=tools) as at:
         at.server.register("odd", parameters=parameters)
         at.server.register("weather", callback.url)
         assert "done" == at.ask().choices[0].message.content
@@ -321,7 +321,7 @@ def test_a_schema_that_nobody_takes_does_not_harm_the_other_tools(parameters: An
 def test_where_no_tool_can_be_told_of_the_model_answers_without(streamed: bool, as_json: bool) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    with door([Raw([json.dumps(answer).encode()], content_type="application/json") if as_json else "Hello."]) as at:
+    with serve_chat([Raw([json.dumps(answer).encode()], content_type="application/json") if as_json else "Hello."]) as at:
         at.server.register("odd", parameters={"type": "array"})
         text = text_of(at.stream()) if streamed else at.ask().choices[0].message.content
         assert ("Hello.", False) == (text, "tools" in at.asked[0])
@@ -330,7 +330,7 @@ def test_where_no_tool_can_be_told_of_the_model_answers_without(streamed: bool, 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_when_the_time_is_up_the_answer_is_what_was_said(streamed: bool) -> None:
     script = [calls(call("weather"), content="Let me see."), Raw([b": wait\n\n"], end="hang")]
-    with calling_back(SUNNY) as callback, door(script, chat={"max_seconds": 1.0}) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script, chat={"max_seconds": 1.0}) as at:
         at.server.register("weather", callback.url)
         if streamed:
             chunks = at.stream()
@@ -365,7 +365,7 @@ def test_calls_run_side_by_side() -> None:
         SUNNY(connection, end)
 
     script = [calls(call("weather", "{}", "a"), call("weather", "{}", "b")), "done"]
-    with calling_back(waits) as callback, door(script) as at:
+    with calling_back(waits) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         assert "done" == at.ask().choices[0].message.content
 
@@ -378,7 +378,7 @@ def test_a_turn_sees_one_list_of_tools_from_its_beginning_to_its_end() -> None:
             at.server.register("other", callback.url)
         return calls(call("weather", id=f"c{results}")) if results < 2 else "done"
 
-    with calling_back(SUNNY) as callback, door(script) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         revision = at.server.app.registry.snapshot("ann").revision
         answer = at.ask()

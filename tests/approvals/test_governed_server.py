@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chat_door.rig import Door, call, calls, door, text_of
+from chat_server.rig import ChatServer, call, calls, serve_chat, text_of
 from patchbay.server import admin_api
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools import ToolDefinition
@@ -40,11 +40,11 @@ def deleted() -> list[str]:
 
 
 @pytest.fixture
-def guarded(tmp_path, deleted) -> Iterator[Door]:
+def guarded(tmp_path, deleted) -> Iterator[ChatServer]:
     """A server that asks about each call of its tool ``delete``."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": {"rules": [{"name": "deleting", "tools": ["delete"], "outcome": "ask"}]}}))
-    with door(SCRIPT * 2, governance=Governance(GovernanceSettings(config=file))) as running:
+    with serve_chat(SCRIPT * 2, governance=Governance(GovernanceSettings(config=file))) as running:
 
         def delete(arguments: dict[str, Any]) -> str:
             deleted.append(arguments["path"])
@@ -95,7 +95,7 @@ def test_a_tool_of_another_process_is_shown_with_who_it_is_from_and_where_its_ca
     file.write_text(json.dumps({"approvals": {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}}))
     said = says({"output": "sent", "is_error": False})
     with (
-        door([], governance=Governance(GovernanceSettings(config=file))) as running,
+        serve_chat([], governance=Governance(GovernanceSettings(config=file))) as running,
         calling_back(said) as callback,
     ):
         server = running.server

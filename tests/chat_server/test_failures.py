@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from chat_door.rig import MODEL, THEIRS, USER, call, calls, door, report_of, text_of
+from chat_server.rig import MODEL, THEIRS, USER, call, calls, report_of, serve_chat, text_of
 from patchbay.testing import Raw, Text, events
 from tools_server.rig import BOUND, calling_back, hangs, says
 
@@ -28,7 +28,7 @@ def refusal(status: int, **headers: str) -> Raw:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("status", [401, 429, 500])
 def test_an_upstreams_refusal_keeps_its_status(status: int, streamed: bool) -> None:
-    with door([refusal(status, **{"retry-after": "7"})]) as at:
+    with serve_chat([refusal(status, **{"retry-after": "7"})]) as at:
         at.server.register("weather")
         with pytest.raises(openai.APIStatusError, match="no such luck") as caught:
             at.ask(stream=streamed)
@@ -39,7 +39,7 @@ def test_an_upstreams_refusal_keeps_its_status(status: int, streamed: bool) -> N
 
 def test_where_a_tool_has_run_nobody_is_to_ask_again_by_himself() -> None:
     for answer in (refusal(503, **{"x-should-retry": "true"}), Raw([b"<html>"], content_type="text/html")):
-        with calling_back(SUNNY) as callback, door([calls(call("weather")), answer]) as at:
+        with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), answer]) as at:
             at.server.register("weather", callback.url)
             with at.client(max_retries=2) as client, pytest.raises(openai.APIStatusError) as caught:
                 client.chat.completions.create(**BODY)
@@ -51,7 +51,7 @@ def test_where_a_tool_has_run_nobody_is_to_ask_again_by_himself() -> None:
 
 
 def test_a_failure_in_a_stream_that_has_begun_is_its_last_event() -> None:
-    with calling_back(SUNNY) as callback, door([calls(call("weather"), content="Let me see."), refusal(503)]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([calls(call("weather"), content="Let me see."), refusal(503)]) as at:
         at.server.register("weather", callback.url)
         answer = at.post({**BODY, "stream": True})
         assert 200 == answer.status
@@ -69,7 +69,7 @@ def test_an_answer_that_breaks_off_is_a_failure(end: Any) -> None:
         "model": "m",
         "choices": [{"index": 0, "delta": {"content": "It"}}],
     }
-    with door([Raw([events(chunk, done=False)], end=end)]) as at:
+    with serve_chat([Raw([events(chunk, done=False)], end=end)]) as at:
         at.server.register("weather")
         with pytest.raises(openai.APIError):
             at.stream()
@@ -82,7 +82,7 @@ def test_one_json_for_a_stream_is_told_as_a_stream() -> None:
         return Raw([json.dumps(answer).encode()], content_type="application/json")
 
     script = [whole({"content": None, "tool_calls": [call("weather")]}, "tool_calls"), whole({"content": "Clear."}, "stop")]
-    with calling_back(SUNNY) as callback, door(script) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         chunks = at.stream()
         assert ("Clear.", 1) == (text_of(chunks), len(report_of(chunks)["calls"]))
@@ -95,7 +95,7 @@ def test_what_the_upstream_refuses_by_name_is_left_out() -> None:
             return Raw([json.dumps(body).encode()], status=400, content_type="application/json")
         return "done" if body["messages"][-1]["role"] == "tool" else calls(call("weather"), reasoning_content="Hm.")
 
-    with calling_back(SUNNY) as callback, door(script) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         assert ["done", "done"] == [at.ask().choices[0].message.content for _ in range(2)]
         assert (3 + 2, 2) == (len(at.asked), len(callback.calls))
@@ -118,7 +118,7 @@ def test_a_client_that_leaves_stops_the_tool_at_once(streamed: bool) -> None:
         assert b"" == connection.recv(1)
         closed.set()
 
-    with calling_back(waits) as callback, door([calls(call("weather"))]) as at:
+    with calling_back(waits) as callback, serve_chat([calls(call("weather"))]) as at:
         at.server.register("weather", callback.url)
         connection = leaving(at, streamed=streamed)
         assert called.wait(BOUND)
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_stops_the_model_at_once() -> None:
         arrived.set()
         return Raw([b": wait\n\n"], end="hang")
 
-    with door(hangs) as at:
+    with serve_chat(hangs) as at:
         at.server.register("weather")
         connection = leaving(at, streamed=True)
         assert arrived.wait(BOUND)
@@ -150,7 +150,7 @@ def test_a_slow_tool_is_no_silent_upstream_and_keeps_the_stream_alive() -> None:
         SUNNY(connection, end)
 
     script = [calls(call("weather"), content="Let me see."), Text("Clear.", piece=9)]
-    with calling_back(waits) as callback, door(script, proxy={"upstream_timeout": 1.5, "heartbeat": 0.6}) as at:
+    with calling_back(waits) as callback, serve_chat(script, proxy={"upstream_timeout": 1.5, "heartbeat": 0.6}) as at:
         at.server.register("weather", callback.url)
         connection = leaving(at, streamed=True)
         answer = connection.getresponse()
@@ -165,13 +165,13 @@ def test_a_slow_tool_is_no_silent_upstream_and_keeps_the_stream_alive() -> None:
 
 
 def test_an_upstream_that_falls_silent_is_504() -> None:
-    with door([Raw([b": wait\n\n"], end="hang")], proxy={"upstream_timeout": 0.1}) as at:
+    with serve_chat([Raw([b": wait\n\n"], end="hang")], proxy={"upstream_timeout": 0.1}) as at:
         at.server.register("weather")
         assert (504, "upstream_timeout") == ((answer := at.post()).status, answer.json["error"]["code"])
 
 
 def test_a_request_that_is_none_is_400() -> None:
-    with door([]) as at:
+    with serve_chat([]) as at:
         at.server.register("weather")
         for body in (
             [],
@@ -201,7 +201,7 @@ FUNCTIONS = {"functions": [THEIRS["function"]]}
 def test_where_there_is_nothing_to_add_all_passes_as_in_the_proxy(registered: bool, fields: dict[str, Any]) -> None:
     body = json.dumps({**BODY, **fields}, indent=1).encode()
     said = b'{"id": "x", "object": "chat.completion",   "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}'
-    with door([Raw([said], content_type="application/json")]) as at:
+    with serve_chat([Raw([said], content_type="application/json")]) as at:
         if registered:
             at.server.register("weather")
         answer = at.server.ask("POST", "/v1/chat/completions", raw=body)
@@ -209,7 +209,7 @@ def test_where_there_is_nothing_to_add_all_passes_as_in_the_proxy(registered: bo
 
 
 def test_all_else_below_v1_passes_through() -> None:
-    with door([]) as at, at.client() as client:
+    with serve_chat([]) as at, at.client() as client:
         assert ["scripted-model"] == [model.id for model in client.models.list()]
         answer = at.server.ask("POST", "/v1/embeddings?a=b", {"input": "x"}, openai_project="p")
         assert (200, "/v1/embeddings", "a=b", "p") == (
@@ -220,7 +220,7 @@ def test_all_else_below_v1_passes_through() -> None:
 
 
 def test_headers_of_the_client_go_up_with_every_round_but_not_one_that_is_for_one_request() -> None:
-    with calling_back(SUNNY) as callback, door([calls(call("weather")), Text("ok")]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), Text("ok")]) as at:
         at.server.register("weather", callback.url)
         assert 200 == at.post(BODY, openai_project="p", idempotency_key="k").status
         assert [("p", None)] * 2 == [
@@ -230,7 +230,7 @@ def test_headers_of_the_client_go_up_with_every_round_but_not_one_that_is_for_on
 
 def test_the_log_tells_of_every_round(tmp_path: Any) -> None:
     log = tmp_path / "log"
-    with calling_back(SUNNY) as callback, door([calls(call("weather")), "ok"], proxy={"log_file": str(log)}) as at:
+    with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), "ok"], proxy={"log_file": str(log)}) as at:
         at.server.register("weather", callback.url)
         assert "ok" == at.ask().choices[0].message.content
     entries = [json.loads(line) for line in log.read_text().splitlines()]
@@ -241,7 +241,7 @@ def test_the_log_tells_of_every_round(tmp_path: Any) -> None:
 def test_a_turn_that_the_end_of_the_server_cuts_short_says_so_and_is_not_asked_for_again(streamed: bool) -> None:
     with contextlib.ExitStack() as stack:
         callback = stack.enter_context(calling_back(hangs))
-        with door([calls(call("weather"), content="Let me see." if streamed else None)]) as at:
+        with serve_chat([calls(call("weather"), content="Let me see." if streamed else None)]) as at:
             at.server.register("weather", callback.url)
             connection = stack.enter_context(
                 contextlib.closing(http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND))

@@ -26,8 +26,8 @@ THEIRS = {
 
 
 @dataclass
-class Door:
-    """A running door and what stands behind it."""
+class ChatServer:
+    """A running chat server and its scripted upstream."""
 
     server: Server
     upstream: ScriptedUpstream
@@ -61,7 +61,7 @@ class Door:
 
 
 @contextlib.contextmanager
-def door(
+def serve_chat(
     script: Any,
     *,
     roles: tuple[str, ...] = ("ann", "ben"),
@@ -71,7 +71,7 @@ def door(
     chat: dict[str, Any] | None = None,
     governance: Governance | None = None,
     **settings: Any,
-) -> Iterator[Door]:
+) -> Iterator[ChatServer]:
     """Run one. ``tools`` is how the model is told of tools, ``refuses``: its server takes none."""
     with ScriptedUpstream(script, tools="refuse" if refuses else "ignore") as upstream:
         app = create_tools_app(
@@ -82,7 +82,7 @@ def door(
             governance=governance,
         )
         with serving(app=app) as server:
-            yield Door(server, upstream)
+            yield ChatServer(server, upstream)
 
 
 def call(name: str, arguments: str = "{}", id: str = "call_1") -> dict[str, Any]:  # noqa: A002 - OpenAI's name

@@ -15,8 +15,8 @@ from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from support.cli import run_cli
 from tools_server.rig import BOUND, Server, calling_back, hangs, says, serving
-from tools_server.test_guard import LOCAL, admitted
-from tools_server.test_keeping import ENVIRONMENT
+from tools_server.test_access import LOCAL, admitted
+from tools_server.test_stored_registrations import ENVIRONMENT
 
 NO_OBJECT = {"type": "string"}
 NO_TYPE = {"type": "object", "properties": {"city": {"type": "strng"}}}

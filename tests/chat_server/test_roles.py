@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from chat_door.rig import MODEL, USER, door
+from chat_server.rig import MODEL, USER, serve_chat
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.server.chat.handler import role_of
 
@@ -28,7 +28,7 @@ def test_a_header_that_names_none_is_refused() -> None:
 
 
 def test_the_role_decides_which_tools_there_are() -> None:
-    with door(lambda _: "ok", roles=("ann", "小八")) as at:
+    with serve_chat(lambda _: "ok", roles=("ann", "小八")) as at:
         at.server.register("for_all")
         at.server.register("for_one", role="小八")
         for fields, role in (
@@ -44,7 +44,7 @@ def test_the_role_decides_which_tools_there_are() -> None:
 
 
 def test_a_role_that_does_not_exist_is_404_in_openais_words() -> None:
-    with door([]) as at:
+    with serve_chat([]) as at:
         with pytest.raises(openai.NotFoundError) as caught:
             at.ask(extra_headers={"X-Patchbay-Role": "eve"})
         assert ("unknown_role", "invalid_request_error") == (caught.value.code, caught.value.type)
@@ -55,7 +55,7 @@ def test_a_role_that_does_not_exist_is_404_in_openais_words() -> None:
 
 
 def test_a_tool_that_no_provider_takes_is_left_out_alone() -> None:
-    with door(["fine"]) as here:
+    with serve_chat(["fine"]) as here:
         for name, parameters in (
             ("no_object", {"type": "string"}),
             ("no_type", {"type": "object", "properties": {"city": {"type": "strng"}}}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chat_door.rig import THEIRS, USER, assert_answered_once, call, calls, calls_of, door, finish_of, report_of, text_of
+from chat_server.rig import THEIRS, USER, assert_answered_once, call, calls, calls_of, finish_of, report_of, serve_chat, text_of
 from patchbay.testing import Message
 from tools_server.rig import calling_back, says
 
@@ -33,7 +33,7 @@ def result(message: dict[str, Any], content: str = "open", at: int = 0) -> dict[
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_call_of_the_clients_alone_is_handed_out_as_it_is(streamed: bool) -> None:
-    with door([calls(call("open_door", '{"city":"Rome"}', "call_x"), content="I will."), "done"]) as at:
+    with serve_chat([calls(call("open_door", '{"city":"Rome"}', "call_x"), content="I will."), "done"]) as at:
         at.server.register("weather")
         message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
         assert ("tool_calls", "I will.", [call("open_door", '{"city":"Rome"}', "call_x")], []) == (
@@ -45,7 +45,7 @@ def test_a_call_of_the_clients_alone_is_handed_out_as_it_is(streamed: bool) -> N
 
 def test_the_clients_definitions_reach_the_model_as_they_were_written() -> None:
     odd = {"type": "function", "function": {"name": "开门", "parameters": {"type": "object", "properties": {}}}}
-    with door([calls(call("开门", "{}", "call_x"))]) as at:
+    with serve_chat([calls(call("开门", "{}", "call_x"))]) as at:
         at.server.register("weather")
         message, reason, _ = handed_out(at, streamed=True, tools=[THEIRS, odd])
         assert [THEIRS, odd] == at.asked[0]["tools"][:2]
@@ -54,7 +54,7 @@ def test_the_clients_definitions_reach_the_model_as_they_were_written() -> None:
 
 
 def test_a_clients_tool_wins_over_a_registered_one_of_its_name() -> None:
-    with calling_back(SUNNY) as callback, door([calls(call("open_door"))]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([calls(call("open_door"))]) as at:
         at.server.register("open_door", callback.url)
         _, reason, _ = handed_out(at, streamed=False, tools=[THEIRS])
         assert ("tool_calls", [THEIRS], []) == (reason, at.asked[0]["tools"], callback.calls)
@@ -72,7 +72,7 @@ def test_of_both_kinds_in_one_reply_each_is_carried_out_where_it_belongs(streame
     def script(body: dict[str, Any]) -> Any:
         return "done" if body["messages"][-1]["role"] == "tool" else both
 
-    with calling_back(SUNNY) as callback, door(script) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
         assert ("tool_calls", ["open_door"]) == (reason, [each["function"]["name"] for each in message["tool_calls"]])
@@ -99,7 +99,7 @@ def test_the_rounds_before_are_kept_too_also_over_several_requests(streamed: boo
             calls(call("open_door", "{}", "b"), call("weather", WEATHER, "c")),
         ][results] if results < 4 else "done"  # fmt: skip
 
-    with calling_back(SUNNY) as callback, door(script) as at:
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         history: list[Any] = [USER]
         for _ in range(2):
@@ -118,7 +118,7 @@ def test_the_rounds_before_are_kept_too_also_over_several_requests(streamed: boo
 
 def test_a_text_model_sees_it_all_too() -> None:
     both = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```\n```tool_call\n{"name": "open_door", "arguments": {}}\n```'
-    with calling_back(SUNNY) as callback, door([both, "done"], tools="text") as at:
+    with calling_back(SUNNY) as callback, serve_chat([both, "done"], tools="text") as at:
         at.server.register("weather", callback.url)
         message, _, _ = handed_out(at, streamed=True, tools=[THEIRS])
         assert "done" == at.ask(messages=[USER, message, result(message, "wide open")], tools=[THEIRS]).choices[0].message.content
@@ -129,7 +129,7 @@ def test_a_text_model_sees_it_all_too() -> None:
 
 def test_ids_are_made_anew_where_something_is_kept_and_cannot_be_guessed() -> None:
     both = calls(call("weather", WEATHER, "call_0"), call("open_door", "{}", "call_1"))
-    with calling_back(SUNNY) as callback, door([both, both]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([both, both]) as at:
         at.server.register("weather", callback.url)
         ids = {handed_out(at, streamed=False, tools=[THEIRS])[0]["tool_calls"][0]["id"] for _ in range(2)}
         assert 2 == len(ids)
@@ -138,7 +138,7 @@ def test_ids_are_made_anew_where_something_is_kept_and_cannot_be_guessed() -> No
 
 def test_kept_is_what_was_asked_even_if_it_is_gone_on_with_twice() -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with calling_back(SUNNY) as callback, door([both, "one", "two"]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([both, "one", "two"]) as at:
         at.server.register("weather", callback.url)
         message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
         for expected in ("one", "two"):
@@ -149,7 +149,7 @@ def test_kept_is_what_was_asked_even_if_it_is_gone_on_with_twice() -> None:
 @pytest.mark.parametrize("chat", [{"max_kept": 0}, {"max_kept_size": 10}, {"kept_for": 0.0}])
 def test_where_nothing_is_kept_any_more_the_clients_own_history_goes_on(chat: dict[str, Any]) -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with calling_back(SUNNY) as callback, door([both, "done"], chat=chat) as at:
+    with calling_back(SUNNY) as callback, serve_chat([both, "done"], chat=chat) as at:
         at.server.register("weather", callback.url)
         message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
         assert "done" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
@@ -161,7 +161,7 @@ def test_where_nothing_is_kept_any_more_the_clients_own_history_goes_on(chat: di
 @pytest.mark.parametrize("fields", [{"tools": [THEIRS], "tool_choice": "none"}, {}])
 def test_what_is_kept_counts_also_where_no_tool_may_be_called_any_more(fields: dict[str, Any]) -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with calling_back(SUNNY) as callback, door([both, "done"]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([both, "done"]) as at:
         at.server.register("weather", callback.url)
         message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
         at.server.post("unregister", name="weather")
@@ -173,7 +173,7 @@ def test_what_is_kept_counts_also_where_no_tool_may_be_called_any_more(fields: d
 
 def test_a_call_that_the_client_took_out_of_its_history_is_not_left_dangling() -> None:
     made = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"), call("open_door", "{}", "c"))
-    with calling_back(SUNNY) as callback, door([made, "done"]) as at:
+    with calling_back(SUNNY) as callback, serve_chat([made, "done"]) as at:
         at.server.register("weather", callback.url)
         message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
         second = {**message, "tool_calls": message["tool_calls"][1:]}
@@ -192,7 +192,7 @@ def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
         return "found" if "needle" in results[2] else "lost"
 
     hay = "hay " * 20_000
-    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, door(script) as at:
+    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
         assert "found" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
@@ -200,7 +200,7 @@ def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
 
 def test_a_call_bears_what_its_server_wants_to_see_again() -> None:
     signed = {**call("open_door", "{}", "call_x"), "extra_content": {"google": {"thought_signature": "abc"}}}
-    with door([Message({"tool_calls": [signed]}, finish_reason="tool_calls")] * 2) as at:
+    with serve_chat([Message({"tool_calls": [signed]}, finish_reason="tool_calls")] * 2) as at:
         at.server.register("weather")
         whole = at.ask(tools=[THEIRS]).choices[0].message.tool_calls[0]
         (piece,) = [

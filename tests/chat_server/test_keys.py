@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chat_door.rig import MODEL, USER, Door, door
+from chat_server.rig import MODEL, USER, ChatServer, serve_chat
 from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ProxySettings, ToolsSettings
 from patchbay.testing import ScriptedUpstream
@@ -18,7 +18,7 @@ BODY = {"model": MODEL, "messages": [USER]}
 KEYS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 
-def keys_seen(at: Door) -> dict[str, str]:
+def keys_seen(at: ChatServer) -> dict[str, str]:
     headers = at.upstream.requests[-1].headers
     assert not any(TOKEN in value for value in headers.values())
     return {name: headers[name] for name in KEYS if name in headers}
@@ -33,7 +33,7 @@ def keys_seen(at: Door) -> dict[str, str]:
      ({"authorization": f"Bearer {TOKEN}x"}, None)],
 )  # fmt: skip
 def test_the_token_stays_here_and_any_other_bearer_is_the_clients_key(given: dict[str, str], seen: Any, with_tools: bool) -> None:
-    with door(lambda _: "ok", token=TOKEN) as at:
+    with serve_chat(lambda _: "ok", token=TOKEN) as at:
         if with_tools:
             at.server.register("weather")
         assert 200 == at.post(BODY, **given).status
@@ -46,7 +46,7 @@ def test_the_token_stays_here_and_any_other_bearer_is_the_clients_key(given: dic
 
 @pytest.mark.parametrize("value", [TOKEN, f"Bearer {TOKEN}", f"Bearer\t{TOKEN}", f"a; t={TOKEN}", f'"{TOKEN}"'])
 def test_the_token_stays_here_in_whichever_header_it_comes(value: str) -> None:
-    with door(lambda _: "ok", token=TOKEN) as at:
+    with serve_chat(lambda _: "ok", token=TOKEN) as at:
         for name in ("authorization", "x_api_key", "x_auth_token", "openai_project"):
             for answer in (at.post(BODY, **{name: value}), at.server.ask("GET", "/v1/models", **{name: value})):
                 assert 200 == answer.status
@@ -55,21 +55,21 @@ def test_the_token_stays_here_in_whichever_header_it_comes(value: str) -> None:
 
 def test_the_servers_own_key_stands_in_the_place_of_the_clients() -> None:
     for given in ({}, {"authorization": "Bearer theirs", "x_api_key": "theirs"}, {"authorization": f"Bearer {TOKEN}"}):
-        with door(lambda _: "ok", token=TOKEN, proxy={"upstream_key": "operators"}) as at:
+        with serve_chat(lambda _: "ok", token=TOKEN, proxy={"upstream_key": "operators"}) as at:
             at.server.register("weather")
             assert 200 == at.post(BODY, **given).status
             assert {"authorization": "Bearer operators"} == keys_seen(at)
 
 
 def test_elsewhere_a_wrong_token_is_still_refused() -> None:
-    with door([], token=TOKEN) as at:
+    with serve_chat([], token=TOKEN) as at:
         for path in ("/api/tools", "/openapi.json", "/v2/models", "/v1x", "/%76%31/models", "/v1/../api/tools"):
             assert 401 == at.server.ask("GET", path, authorization="Bearer theirs").status, path
         assert [] == at.upstream.requests
 
 
 def test_without_a_token_of_the_servers_every_bearer_is_the_clients() -> None:
-    with door(lambda _: "ok") as at:
+    with serve_chat(lambda _: "ok") as at:
         assert 200 == at.post(BODY, authorization="Bearer theirs").status
         assert {"authorization": "Bearer theirs"} == keys_seen(at)
 
@@ -80,7 +80,7 @@ def test_without_a_token_of_the_servers_every_bearer_is_the_clients() -> None:
      ({"x_forwarded_for": "127.0.0.1"}, 403, "unexpected_proxy"), ({"content_type": "text/plain"}, 422, "not_json")],
 )  # fmt: skip
 def test_who_is_not_let_in_is_told_in_openais_words(headers: dict[str, str], status: int, code: str) -> None:
-    with door([]) as at:
+    with serve_chat([]) as at:
         answer = at.post(BODY, **headers)
         error = answer.json["error"]
         assert (status, code, {"message", "type", "code", "param"}) == (answer.status, error["code"], error.keys())
@@ -89,7 +89,7 @@ def test_who_is_not_let_in_is_told_in_openais_words(headers: dict[str, str], sta
 
 
 def test_a_body_that_is_too_large_is_413() -> None:
-    with door([], max_body_size=100) as at:
+    with serve_chat([], max_body_size=100) as at:
         answer = at.post({**BODY, "more": "x" * 200})
         assert (413, "request_too_large") == (answer.status, answer.json["error"]["code"])
 
