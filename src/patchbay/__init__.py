@@ -1,10 +1,9 @@
 """Patchbay: working tool calls for every OpenAI-compatible model, also for those that only write text.
 
-What lives here: the public surface, nothing else. Each name is imported from its room when it is first used,
-so ``import patchbay`` is quick and loads no third-party package. A test freezes the list of names.
+Each public name is imported when it is first used, so ``import patchbay`` is quick and loads no third-party package.
 
-    parse, StreamParser            read the calls out of a model's text
-    load_format                    a format of one's own, or a checkpoint's, from its file
+    parse, StreamParser            parse the calls in a model's text
+    load_format                    a custom format, or a checkpoint's, from its file
     wrap                           an OpenAI client whose ``tools=`` works
     ToolRunner, tool               the loop: model, calls, results, answer
     resolve_model                  a model by its name or URL

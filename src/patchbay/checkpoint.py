@@ -15,10 +15,10 @@ from patchbay.formats.checkpoint.user_format import user_format
 from patchbay.formats.spec import Format
 
 _FILES = ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json")
-"""What is looked for in a folder; of two files that say the same thing the earlier one counts."""
+"""The files looked for in a folder, in order of precedence."""
 
 _MAX_BYTES = 64 * 1024 * 1024
-"""No tokenizer's files are larger; weights are, and somebody will name them by mistake."""
+"""Maximum size of a tokenizer's file: larger ones are weights, named by mistake."""
 
 
 def load_format(path: str | os.PathLike[str]) -> Format:

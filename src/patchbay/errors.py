@@ -30,8 +30,8 @@
         ├── ToolRetry                  Exception      "tool_retry"           raised by tools: try again like this
         └── ToolFailed                 Exception      "tool_failed"          raised by tools: this can not work
 
-Clients repeat a request after a 5xx or a 409 by themselves. They are told not to (``x-should-retry: false``) unless the error is
-``retryable``: only a failure of the model's server may be gone the next time.
+Clients repeat a request after a 5xx or a 409 by themselves. ``x-should-retry: false`` prevents that unless the error is
+``retryable``: only a failure of the model's server may be transient.
 
 Two voices: ``str(error)`` is for the operator; ``error.for_model`` tells the model what to do next. ``code`` is stable:
 programs may compare it.
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 
 class PatchbayError(Exception):
-    """The root of the tree. ``status`` is the HTTP status a door answers with, ``kind`` the ``type`` in OpenAI's error body.
+    """The root of the tree. ``status`` is its HTTP status, ``kind`` the ``type`` in OpenAI's error body.
 
     ``retryable``: the same request may succeed when it is sent again.
     """
@@ -58,7 +58,7 @@ class PatchbayError(Exception):
 
 
 class InvalidRequestError(PatchbayError, ValueError):
-    """The client sent something that cannot be served. ``param`` names the offending field when one does."""
+    """An invalid request of a client. ``param`` is the offending field, if there is one."""
 
     code = "invalid_request"
     kind = "invalid_request_error"
@@ -70,20 +70,20 @@ class InvalidRequestError(PatchbayError, ValueError):
 
 
 class RequestTooLargeError(InvalidRequestError):
-    """The request's body is over the configured limit."""
+    """The request's body exceeds the limit."""
 
     code = "request_too_large"
     status = 413
 
 
 class ConfigurationError(PatchbayError, ValueError):
-    """An option that cannot work was refused when it was set."""
+    """An invalid option or setting."""
 
     code = "configuration"
 
 
 class UpstreamError(PatchbayError, RuntimeError):
-    """The model's server failed. ``upstream_status`` is its HTTP status (None: no answer), ``body`` what it said."""
+    """The model's server failed. ``upstream_status`` is its HTTP status (None: no response), ``body`` that of its response."""
 
     code = "upstream_error"
     kind = "upstream_error"
@@ -104,7 +104,7 @@ class UpstreamTimeoutError(UpstreamError, TimeoutError):
 
 
 class ToolChoiceError(PatchbayError, RuntimeError):
-    """The model did not obey ``tool_choice``, also after it was asked again."""
+    """The model did not obey ``tool_choice``, nor after retries."""
 
     code = "tool_choice_unmet"
     kind = "upstream_error"
@@ -112,7 +112,7 @@ class ToolChoiceError(PatchbayError, RuntimeError):
 
 
 class ResponseFormatError(PatchbayError, RuntimeError):
-    """The model's answer does not fit ``response_format``, also after it was asked again."""
+    """The model's answer does not match ``response_format``, nor after retries."""
 
     code = "response_format_unmet"
     kind = "upstream_error"
@@ -120,7 +120,7 @@ class ResponseFormatError(PatchbayError, RuntimeError):
 
 
 class MaxIterationsError(PatchbayError, RuntimeError):
-    """The loop reached its ceiling of rounds without an answer."""
+    """The loop reached its maximum of rounds without an answer."""
 
     code = "max_iterations"
 
@@ -130,7 +130,7 @@ class MaxIterationsError(PatchbayError, RuntimeError):
 
 
 class SessionNotFoundError(PatchbayError, LookupError):
-    """There is no session with this id, or there is none any more."""
+    """No session with this id exists (any more)."""
 
     code = "session_not_found"
     kind = "invalid_request_error"
@@ -142,7 +142,7 @@ class SessionNotFoundError(PatchbayError, LookupError):
 
 
 class SessionExistsError(PatchbayError, ValueError):
-    """A session was to be created under an id that one has already."""
+    """A session with this id exists already."""
 
     code = "session_exists"
     kind = "invalid_request_error"
@@ -166,13 +166,13 @@ class UnknownRoleError(PatchbayError, LookupError):
 
 
 class ToolSyncError(PatchbayError, RuntimeError):
-    """A session was not told of its new tools. They are registered all the same, and its next turn has them."""
+    """A live session did not get its new tools. They are registered nevertheless, and its next turn has them."""
 
     code = "tool_sync_failed"
 
 
 class HookAbortError(PatchbayError, RuntimeError):
-    """A hook ended the turn. ``hook`` is its name, ``point`` where it was asked; ``hard``: the history is to be as before."""
+    """A hook ended the turn. ``hook`` is its name, ``point`` where it was called; ``hard``: the history is rolled back."""
 
     code = "hook_abort"
     kind = "hook_error"
@@ -187,12 +187,12 @@ class HookAbortError(PatchbayError, RuntimeError):
 
     @property
     def for_model(self) -> str:
-        """What stands as the result of the call at hand, for the views of later turns."""
+        """The result of the current call in the history of later turns."""
         return f"Error: {self}."
 
 
 class ApprovalNotFoundError(PatchbayError, LookupError):
-    """No request for approval has this id, or none has any more."""
+    """No request for approval with this id exists (any more)."""
 
     code = "approval_not_found"
     kind = "invalid_request_error"
@@ -204,7 +204,7 @@ class ApprovalNotFoundError(PatchbayError, LookupError):
 
 
 class ApprovalConflictError(PatchbayError, ValueError):
-    """A request for approval cannot be decided like this: it has been by now, or its time was up."""
+    """A request for approval that is decided or expired cannot be decided."""
 
     code = "approval_conflict"
     kind = "invalid_request_error"
@@ -212,7 +212,7 @@ class ApprovalConflictError(PatchbayError, ValueError):
 
 
 class ApprovalForbiddenError(PatchbayError, PermissionError):
-    """A request for approval is for others to decide, as the policy says."""
+    """The policy lets others decide this request for approval."""
 
     code = "approval_forbidden"
     kind = "invalid_request_error"
@@ -271,7 +271,7 @@ class ToolArgumentsError(ToolError, ValueError):
 
 
 class IncompleteCallError(ToolError, ValueError):
-    """A call was cut off while the model wrote it. It is never run."""
+    """A call was cut off in the middle. It is never run."""
 
     code = "incomplete_call"
 
@@ -298,23 +298,23 @@ class ToolTimeoutError(ToolError, TimeoutError):
 
     @property
     def for_model(self) -> str:
-        """Say that it is over, and what may be tried."""
+        """Report the timeout, and what may be tried."""
         return f"Error: {self}. Try once more with a smaller task, try something else, or tell the user."
 
 
 class RunTimeoutError(ToolTimeoutError):
-    """The time of the whole run (``limit``, in seconds) was up before the call had finished."""
+    """The time limit of the whole run (``limit``, in seconds) ended before the call had finished."""
 
     code = "run_timeout"
 
     @property
     def for_model(self) -> str:
-        """Say that it is over, for the views of later turns."""
+        """Report the timeout, for the history of later turns."""
         return f"Error: {self}, which was the limit of the whole run."
 
 
 class RepeatedCallError(ToolError, RuntimeError):
-    """The same call had given the same result ``times`` times. It was not run again."""
+    """The same call has returned the same result ``times`` times. It was not run again."""
 
     code = "repeated_call"
 
@@ -324,7 +324,7 @@ class RepeatedCallError(ToolError, RuntimeError):
 
     @property
     def for_model(self) -> str:
-        """Say that nothing new is to be had this way."""
+        """Say that a repetition returns nothing new."""
         return (
             f"Error: {self}, so it was not run again. Use the result that you have, call the tool with other arguments, "
             "or do something else."
@@ -332,7 +332,7 @@ class RepeatedCallError(ToolError, RuntimeError):
 
 
 class CallBudgetError(ToolError, RuntimeError):
-    """The run had made as many calls as it may (``limit``). The tool did not run."""
+    """The run has made its maximum of calls (``limit``). The tool did not run."""
 
     code = "call_budget"
 
@@ -342,12 +342,12 @@ class CallBudgetError(ToolError, RuntimeError):
 
     @property
     def for_model(self) -> str:
-        """Say that there are no more calls to be had."""
+        """Say that no more calls are possible."""
         return f"Error: {self}: the tool {self.tool_name!r} did not run. Answer with what you have."
 
 
 class ToolDeniedError(ToolError, PermissionError):
-    """A hook, or an approver, refused a call; the tool did not run. ``by`` is who."""
+    """A hook or an approver (``by``) denied a call; the tool did not run."""
 
     code = "tool_denied"
 
@@ -358,35 +358,35 @@ class ToolDeniedError(ToolError, PermissionError):
 
     @property
     def for_model(self) -> str:
-        """The words of the contract."""
+        """The wording of the contract."""
         return str(self)
 
 
 class HookFailedError(ToolError, RuntimeError):
-    """The hook that owns a tool did not answer a call of it, or one that must see each result could not be asked about it."""
+    """The hook that owns a tool did not answer its call, or a hook that must see each result could not be called."""
 
     code = "hook_failed"
 
 
-class ToolRetry(ToolError):  # noqa: N818  (it is no error of the tool's, but what it says to the model)
-    """For tools to raise: the call can work with other arguments. The message tells the model which, in the tool's words."""
+class ToolRetry(ToolError):  # noqa: N818  (a message of the tool to the model)
+    """For tools to raise: the call can work with other arguments. The message tells the model which."""
 
     code = "tool_retry"
 
     @property
     def for_model(self) -> str:
-        """The tool's words, and that it may be called again."""
+        """The tool's message, and that it may be called again."""
         return f"Error: {_sentence(self)}Fix the arguments and call the tool again."
 
 
 class ToolFailed(ToolError):  # noqa: N818  (as above)
-    """For tools to raise: this can not work, whatever the arguments. The message tells the model why, in the tool's words."""
+    """For tools to raise: this cannot work with any arguments. The message tells the model why."""
 
     code = "tool_failed"
 
     @property
     def for_model(self) -> str:
-        """The tool's words, and that it should not be called again like this."""
+        """The tool's message, and that it should not be called again like this."""
         return f"Error: {_sentence(self)}Do not try the same again: do something else, or tell the user."
 
 

@@ -1,11 +1,9 @@
-"""The proxy as an ASGI application of one's own: ``create_app``. The command line's ``patchbay proxy`` serves the same.
+"""The proxy as an ASGI application: ``create_app``. ``patchbay proxy`` serves the same.
 
-    from patchbay.proxy import create_app
+from patchbay.proxy import create_app
 
-    app = create_app("http://127.0.0.1:11434/v1", api_key="…")       # uvicorn module:app
-    outer.mount("/models", create_app("http://127.0.0.1:11434/v1"))   # or under a path of another application
-
-What it does is in ``patchbay.server``; this is its public face.
+app = create_app("http://127.0.0.1:11434/v1", api_key="…")       # uvicorn module:app
+outer.mount("/models", create_app("http://127.0.0.1:11434/v1"))   # or under a path of another application
 """
 
 from __future__ import annotations
@@ -47,13 +45,13 @@ def create_app(
 ) -> ProxyApp:
     """Return the proxy before ``upstream`` (a base URL such as ``http://127.0.0.1:11434/v1``) as an ASGI application.
 
-    ``upstream_key`` is what the upstream is asked with; without it each client's own key goes there. ``api_key`` is what this
-    proxy asks of its clients. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is how many seconds the upstream
-    may send nothing (0: no limit), ``heartbeat`` after how many an idle stream gets a comment line. How tools and text are
-    treated is said by ``options``, or by its fields as keywords (``tools="text"``, ``repair_rounds=1``, …).
+    ``upstream_key`` is the key for the upstream; without it each client's own key is forwarded. Clients must send ``api_key``
+    if it is set. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is the maximum of seconds without data from the
+    upstream (0: no limit); after ``heartbeat`` seconds an idle stream gets a comment line. ``options``, or its fields as keywords
+    (``tools="text"``, ``repair_rounds=1``, …), say how tools and text are treated.
 
-    With ``governance`` (``patchbay.server.Governance``) chat completions are put to its hooks, and ``/api/approvals``,
-    ``/api/events``, ``/api/audit`` and ``/api/media`` are there for programs of this machine.
+    With ``governance`` (``patchbay.server.Governance``) its hooks see chat completions, and ``/api/approvals``, ``/api/events``,
+    ``/api/audit`` and ``/api/media`` are served to programs of this machine.
 
     Raises ConfigurationError. Where no lifespan reaches the application, close it with ``await app.aclose()``.
     """
@@ -71,7 +69,7 @@ def create_app(
         heartbeat=heartbeat,
     )
     if governance is not None or oversight is not None:
-        from patchbay.server.app import GovernedProxy, renamed_oversight  # and with them a web framework
+        from patchbay.server.app import GovernedProxy, renamed_oversight  # imports a web framework
 
         governance = renamed_oversight(governance, oversight)
         assert governance is not None
@@ -90,7 +88,7 @@ def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions
 
 
 def _exchanges(options: TextOptions) -> ExchangeFactory:
-    """Return what makes the Exchange of each request, all of them with the same capabilities."""
+    """Return a factory of each request's Exchange; all share the capabilities."""
     from patchbay.models.capabilities import Capabilities
     from patchbay.models.exchange import Exchange
 

@@ -31,7 +31,7 @@ _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What a model is told of a tool. ``parameters`` is a JSON Schema of type object."""
+    """The description of a tool for a model. ``parameters`` is a JSON Schema of type object."""
 
     name: str
     description: str = ""

@@ -22,8 +22,8 @@ from patchbay.server.progress_lines import (
     MOST_LINES,
     ProgressReader,
     TooMuchProgressError,
+    encode_line,
     is_accepted,
-    one_line,
     progress_line,
 )
 from patchbay.tools import Progress
@@ -211,7 +211,7 @@ said = st.tuples(st.none() | st.text(), st.none() | st.floats(0, 1), st.none() |
 @given(st.lists(said, max_size=5), st.data())
 def test_however_an_answer_is_cut_the_same_is_read_of_it(items: list[Any], data: st.DataObject) -> None:
     sent = [progress_line(message, fraction, None if about is None else json.dumps(about)) for message, fraction, about in items]
-    whole = b"".join(sent) + one_line(b'{"output":\n5}')
+    whole = b"".join(sent) + encode_line(b'{"output":\n5}')
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     lines = ProgressReader(1000)
     heard = [

@@ -64,17 +64,13 @@ def _names_it(accept: bytes) -> bool:
 
 def progress_line(message: str | None, fraction: float | None, data: str | None) -> bytes:
     """Encode a line of progress; ``data`` is JSON text, and sent as it is."""
-    said: dict[str, Any] = {}
-    if message is not None:
-        said["message"] = message
-    if fraction is not None:
-        said["fraction"] = fraction
-    if data is not None:
-        said["data"] = msgspec.Raw(data.encode())
-    return one_line(msgspec.json.encode({"progress": said}))
+    raw_data = msgspec.Raw(data.encode()) if data is not None else None
+    members = {"message": message, "fraction": fraction, "data": raw_data}
+    given = {name: value for name, value in members.items() if value is not None}
+    return encode_line(msgspec.json.encode({"progress": given}))
 
 
-def one_line(text: bytes) -> bytes:
+def encode_line(text: bytes) -> bytes:
     """Terminate a JSON text as a line; a line break within it can only be whitespace."""
     return text.replace(b"\n", b" ") + b"\n"
 
@@ -130,9 +126,9 @@ class ProgressReader:
 def _progress_in(line: bytes) -> Progress | None:
     """Parse a line of progress; None for anything else."""
     try:
-        said = _decoder.decode(line).progress
+        fields = _decoder.decode(line).progress
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    message = said.message if isinstance(said.message, str) else None
-    is_number = isinstance(said.fraction, int | float) and not isinstance(said.fraction, bool)
-    return Progress(message, min(1.0, max(0.0, said.fraction)) if is_number else None, said.data)
+    message = fields.message if isinstance(fields.message, str) else None
+    is_number = isinstance(fields.fraction, int | float) and not isinstance(fields.fraction, bool)
+    return Progress(message, min(1.0, max(0.0, fields.fraction)) if is_number else None, fields.data)

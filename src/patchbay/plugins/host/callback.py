@@ -29,7 +29,7 @@ from patchbay.server.auth import (
     peer_of,
 )
 from patchbay.server.http import Receive, ResponseWriter, Send, check_length, declared_length, read_body
-from patchbay.server.progress_lines import MOST_LINE_BYTES, MOST_LINES, NDJSON, is_accepted, one_line, progress_line
+from patchbay.server.progress_lines import MOST_LINE_BYTES, MOST_LINES, NDJSON, encode_line, is_accepted, progress_line
 from patchbay.server.watchdog import ClientDisconnect
 
 PREFIX: Final = "/api/llm-tools/callback/"
@@ -191,7 +191,7 @@ class ProgressStream:
         assert self._task is not None
         self._changed.set()
         await self._task
-        await self._reply.finish(one_line(body))
+        await self._reply.finish(encode_line(body))
 
     def close(self) -> None:
         """Write nothing more. May be called at any time, and again."""
