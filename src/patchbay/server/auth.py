@@ -23,7 +23,17 @@ import msgspec
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.loopback import is_local_peer, is_this_machine
 from patchbay.media import SCHEME
-from patchbay.server.http import Receive, ResponseWriter, Send, check_length, declared_length, find_tail, own_path, read_body
+from patchbay.server.http import (
+    Receive,
+    ResponseWriter,
+    Send,
+    TokenDigest,
+    check_length,
+    declared_length,
+    find_tail,
+    own_path,
+    read_body,
+)
 from patchbay.server.request_log import log_error_response, log_rejection
 from patchbay.server.settings import ToolsSettings
 from patchbay.server.watchdog import ClientDisconnect
@@ -36,13 +46,32 @@ _FORWARDING: Final = frozenset({b"forwarded", b"x-real-ip", b"x-client-ip", b"tr
 _JSON: Final = re.compile(rb"application/([a-z0-9.!#$&^_-]+\+)?json", re.IGNORECASE)
 
 
-class NotAdmittedError(Exception):
-    """A rejected request. ``str`` is the reason in half a sentence; ``code`` is for programs, ``status`` for HTTP."""
+_HINTS: Final = {
+    "untrusted_host": "patchbay serve --allow-host NAME takes requests to another name than this machine's",
+    "untrusted_origin": "patchbay serve --allow-origin ORIGIN lets the web pages of a site in",
+    "unexpected_proxy": "patchbay serve --proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
+}
+"""How an operator allows such requests."""
 
-    def __init__(self, status: int, code: str, why: str) -> None:
-        super().__init__(why)
+
+class Rejected(Exception):  # noqa: N818  (a response, not a fault)
+    """A rejected request: its HTTP status, a code for programs, and the reason in one sentence."""
+
+    def __init__(self, status: int, code: str, reason: str, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        super().__init__(reason)
         self.status = status
         self.code = code
+        self.headers = headers
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response's JSON object."""
+        hint = _HINTS.get(self.code)
+        if self.code == "untrusted_host":
+            return {"ok": False, "error_code": self.code, "error": str(self), "hint": hint}
+        if self.code == "not_json":  # as FastAPI would word it, which a cross-site form must not reach
+            return {"detail": [{"type": "model_attributes_type", "loc": ["body"], "msg": str(self), "input": None}]}
+        return {"detail": str(self), "error_code": self.code, **({} if hint is None else {"hint": hint})}
 
 
 def headers_of(scope: Any) -> HeaderLists:
@@ -59,37 +88,37 @@ def peer_of(scope: Any) -> str:
 
 
 def check_peer(peer: str, headers: HeaderLists) -> None:
-    """Raise NotAdmittedError for a request from another machine, or through a reverse proxy."""
+    """Raise Rejected for a request from another machine, or through a reverse proxy."""
     if not is_local_peer(peer):
-        raise NotAdmittedError(403, "not_local", "only programs on this machine are allowed")
+        raise Rejected(403, "not_local", "Forbidden: only programs on this machine are allowed.")
     for name in headers:
         if name in _FORWARDING or name.startswith(b"x-forwarded-"):
-            raise NotAdmittedError(403, "unexpected_proxy", "this came through a proxy, and no proxy is configured here")
+            raise Rejected(403, "unexpected_proxy", "Forbidden: this came through a proxy, and no proxy is configured here.")
 
 
 def check_host(headers: HeaderLists, allowed: Collection[str] = ()) -> None:
-    """Raise NotAdmittedError unless there is one Host, this machine or ``allowed`` (``*.example.com``: all below it)."""
+    """Raise Rejected unless there is one Host, this machine or ``allowed`` (``*.example.com``: all below it)."""
     values = headers.get(b"host", [])
     name, is_local = _read_host(values[0]) if len(values) == 1 else (None, False)
     if name is None or not (is_local or any(_fits(name, pattern) for pattern in allowed)):
-        raise NotAdmittedError(400, "untrusted_host", "Invalid Host header")
+        raise Rejected(400, "untrusted_host", "Invalid Host header")
 
 
 def check_origin(headers: HeaderLists, allowed: Collection[str] = ()) -> None:
-    """Raise NotAdmittedError for a web page of another site, unless its origin is ``allowed`` (in lower case)."""
+    """Raise Rejected for a web page of another site, unless its origin is ``allowed`` (in lower case)."""
     values = headers.get(b"origin")
     if values is None:
         return
     origin = values[0].decode("latin-1").lower()
     if len(values) > 1 or not (origin in allowed or _is_local_origin(origin)):
-        raise NotAdmittedError(403, "untrusted_origin", "web pages of other sites are not allowed")
+        raise Rejected(403, "untrusted_origin", "Forbidden: web pages of other sites are not allowed.")
 
 
 def check_json(headers: HeaderLists) -> None:
-    """Raise NotAdmittedError for a body that is not declared as JSON: cross-site forms can send all other types."""
+    """Raise Rejected for a body that is not declared as JSON: cross-site forms can send all other types."""
     kinds = headers.get(b"content-type", [])
     if len(kinds) != 1 or not _JSON.fullmatch(kinds[0].partition(b";")[0].strip()):
-        raise NotAdmittedError(422, "not_json", "The body must be JSON: send Content-Type: application/json")
+        raise Rejected(422, "not_json", "The body must be JSON: send Content-Type: application/json")
 
 
 @lru_cache(maxsize=64)  # a client sends the same one each time
@@ -151,35 +180,12 @@ TRUSTED = "patchbay.trusted"
 OPENAI_BASE = "/v1"
 """The base path of OpenAI's API."""
 
-_HINTS: Final = {
-    "untrusted_host": "patchbay serve --allow-host NAME takes requests to another name than this machine's",
-    "untrusted_origin": "patchbay serve --allow-origin ORIGIN lets the web pages of a site in",
-    "unexpected_proxy": "patchbay serve --proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
-}
-"""How an operator allows such requests."""
-
 BEARER: Final = "bearer."
 """Prefix of a token sent as a WebSocket subprotocol: a web page can set no other header."""
 
 _LONGEST_PATH: Final = 200
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Rejected(Exception):  # noqa: N818  (a response, not a fault)
-    """A request is rejected with ``status`` and ``body`` (JSON)."""
-
-    def __init__(self, status: int, body: dict[str, Any], *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        super().__init__(str(body))
-        self.status = status
-        self.body = body
-        self.headers = headers
-
-    @property
-    def reason(self) -> str:
-        """The reason in one sentence."""
-        reason = self.body.get("detail", self.body.get("error", ""))
-        return reason if isinstance(reason, str) else str(reason[0]["msg"])
 
 
 class AccessMiddleware:
@@ -196,7 +202,7 @@ class AccessMiddleware:
         self._sockets = sockets
         self._settings = settings
         self._openai_base = openai_base
-        self._digest = _digest(settings.token.encode()) if settings.token is not None else None
+        self._token = TokenDigest(settings.token) if settings.token is not None else None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -211,7 +217,7 @@ class AccessMiddleware:
             if scope["method"] == "POST":
                 receive = await self._read_body(receive)
         except Rejected as rejection:
-            log_error_response(scope, rejection.status, rejection.reason)
+            log_error_response(scope, rejection.status, str(rejection))
             body = msgspec.json.encode(_openai_error(rejection) if self._is_openais(scope) else rejection.body)
             await ResponseWriter(send, []).whole(
                 rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
@@ -226,15 +232,11 @@ class AccessMiddleware:
         if self._sockets is None:
             await send({"type": "websocket.close", "code": 1008})
             return
-        rejection: Rejected | None = None
         try:
             scope[TRUSTED] = self._admit(scope)
-        except Rejected as error:
-            rejection = error
-        else:
-            if self._digest is not None and not scope[TRUSTED]:
-                rejection = _unauthorized("a session must send the token")
-        if rejection is not None:
+            if self._token is not None and not scope[TRUSTED]:
+                raise _unauthorized("a session must send the token")
+        except Rejected as rejection:
             await reject_websocket(scope, send, rejection)
         else:
             await self._sockets(scope, receive, send)
@@ -244,17 +246,14 @@ class AccessMiddleware:
         headers = headers_of(scope)
         peer = peer_of(scope)
         through_proxy = peer in self._settings.proxies
-        try:
-            if not through_proxy:
-                check_peer(peer, headers)
-            check_host(headers, self._settings.allowed_hosts)
-            check_origin(headers, self._settings.allowed_origins)
-        except NotAdmittedError as error:
-            raise _rejected_by(error) from None
-        shown = headers.get(b"authorization", [])
-        if not shown and scope["type"] == "websocket":
-            shown = _by_subprotocol(scope)
-        trusted = self._is_trusted(shown, or_key=self._is_openais(scope))
+        if not through_proxy:
+            check_peer(peer, headers)
+        check_host(headers, self._settings.allowed_hosts)
+        check_origin(headers, self._settings.allowed_origins)
+        authorization = headers.get(b"authorization", [])
+        if not authorization and scope["type"] == "websocket":
+            authorization = _by_subprotocol(scope)
+        trusted = self._is_trusted(authorization, or_key=self._is_openais(scope))
         if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
             raise _unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
@@ -266,11 +265,10 @@ class AccessMiddleware:
 
     def _is_trusted(self, values: list[bytes], *, or_key: bool) -> bool:
         """Return whether the token was sent; with ``or_key`` another bearer is allowed."""
-        if self._digest is None or not values:
+        if self._token is None or not values:
             return False
         scheme, _, token = values[0].partition(b" ")
-        # Digests of equal length compare in constant time.
-        right = hmac.compare_digest(_digest(token.strip()), self._digest)
+        right = self._token.matches(token.strip())
         if or_key and len(values) == 1 and not right:
             return False
         if len(values) > 1 or scheme.lower() != b"bearer" or not right:
@@ -278,17 +276,12 @@ class AccessMiddleware:
         return True
 
     def _check_body(self, headers: HeaderLists) -> None:
-        try:
-            check_json(headers)
-        except NotAdmittedError as error:
-            # As FastAPI would word it, which a cross-site form must not reach.
-            detail = [{"type": "model_attributes_type", "loc": ["body"], "msg": str(error), "input": None}]
-            raise Rejected(error.status, {"detail": detail}) from None
+        check_json(headers)
         lengths = headers.get(b"content-length")
         try:
             check_length(declared_length(lengths[0] if lengths else None), self._settings.max_body_size)
         except InvalidRequestError as error:
-            raise Rejected(error.status, {"detail": str(error), "error_code": error.code}) from None
+            raise Rejected(error.status, error.code, str(error)) from None
 
     async def _read_body(self, receive: Receive) -> Receive:
         """Read the body, and return a ``receive`` that replays it."""
@@ -306,29 +299,21 @@ class AccessMiddleware:
             nonlocal message
             if message is None:
                 return await receive()
-            given, message = message, None
-            return given
+            body_message, message = message, None
+            return body_message
 
         return replay
 
 
-def _rejected_by(error: NotAdmittedError) -> Rejected:
-    hint = _HINTS.get(error.code)
-    if error.status == 400:
-        return Rejected(400, {"ok": False, "error_code": error.code, "error": str(error), "hint": hint})
-    more = {} if hint is None else {"hint": hint}
-    return Rejected(error.status, {"detail": f"Forbidden: {error}.", "error_code": error.code, **more})
-
-
 def _unread(status: int, code: str, why: str) -> Rejected:
     """Reject a body of which the rest is not read: the connection cannot be reused."""
-    return Rejected(status, {"detail": why, "error_code": code}, headers=((b"connection", b"close"),))
+    return Rejected(status, code, why, headers=((b"connection", b"close"),))
 
 
 async def reject_websocket(scope: Any, send: Send, rejection: Rejected) -> None:
     """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
     path = own_path(scope)[:_LONGEST_PATH]
-    log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection.reason}")
+    log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -345,14 +330,8 @@ def _by_subprotocol(scope: Any) -> list[bytes]:
 
 def _openai_error(rejection: Rejected) -> dict[str, Any]:
     kind = "authentication_error" if rejection.status == 401 else "invalid_request_error"
-    code = rejection.body.get("error_code", "not_json")
-    return {"error": {"message": rejection.reason, "type": kind, "code": code, "param": None}}
+    return {"error": {"message": str(rejection), "type": kind, "code": rejection.code, "param": None}}
 
 
 def _unauthorized(why: str) -> Rejected:
-    body = {"detail": f"Unauthorized: {why}.", "error_code": "wrong_token"}
-    return Rejected(401, body, headers=((b"www-authenticate", b"Bearer"),))
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
+    return Rejected(401, "wrong_token", f"Unauthorized: {why}.", headers=((b"www-authenticate", b"Bearer"),))

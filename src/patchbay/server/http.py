@@ -6,6 +6,8 @@ it (cookies, Origin, X-Forwarded-*); back comes nothing that speaks for the upst
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -106,6 +108,21 @@ def _forwarded(headers: Iterable[tuple[bytes, bytes]], names: _NameCache) -> Hea
             nominated.update(token.strip().lower() for token in value.split(b","))
     nominated -= {b"close", b"keep-alive"}
     return [pair for pair in forwarded if pair[0] not in nominated] if nominated else forwarded
+
+
+class TokenDigest:
+    """Compares tokens with a secret one in constant time."""
+
+    def __init__(self, token: str) -> None:
+        self._digest = _digest(token.encode())
+
+    def matches(self, token: bytes) -> bool:
+        """Return whether ``token`` is the secret one."""
+        return hmac.compare_digest(_digest(token), self._digest)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
 
 
 CHAT = "/chat/completions"

@@ -7,8 +7,6 @@ a byte of the body is read.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import itertools
 import logging
 import os
@@ -34,6 +32,7 @@ from patchbay.server.http import (
     Receive,
     ResponseWriter,
     Send,
+    TokenDigest,
     check_length,
     declared_length,
     find_tail,
@@ -127,7 +126,7 @@ class ProxyApp:
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:
             self._request_log = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
-        self._key_digest = None if settings.api_key is None else _digest(settings.api_key.encode())
+        self._key = TokenDigest(settings.api_key) if settings.api_key is not None else None
         self._common: Headers = _CORS if settings.cors else []
         self._prefix = os.urandom(4).hex()
         self._count = itertools.count(1)
@@ -239,8 +238,10 @@ class ProxyApp:
                 length = value
             elif name == b"authorization":
                 key = value
-        if self._key_digest is not None and not self._is_key(key):
-            raise AuthenticationError("Missing or invalid API key.")
+        if self._key is not None:
+            scheme, _, token = (key or b"").partition(b" ")
+            if not self._key.matches(token.strip()) or scheme.lower() != b"bearer":
+                raise AuthenticationError("Missing or invalid API key.")
         if chat:
             check_length(declared_length(length), self.settings.max_body_size)
         elif scope["method"] not in _PASSED_METHODS:
@@ -252,12 +253,6 @@ class ProxyApp:
         wanted = [value for name, value in headers if name == b"access-control-request-headers"]
         allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
-
-    def _is_key(self, authorization: bytes | None) -> bool:
-        """Compare the client's bearer with this proxy's key in constant time."""
-        scheme, _, token = (authorization or b"").partition(b" ")
-        right = hmac.compare_digest(_digest(token.strip()), self._key_digest or b"")
-        return right and scheme.lower() == b"bearer"
 
     async def _send_error(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
@@ -287,7 +282,3 @@ class ProxyApp:
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"
         self._request_log.record(event, request_id, status=error.status, code=error.code, message=str(error))
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

@@ -20,7 +20,7 @@ from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.protocol import MAX_FRAME_BYTES, Progress
 from patchbay.server.auth import (
     HeaderLists,
-    NotAdmittedError,
+    Rejected,
     check_host,
     check_json,
     check_origin,
@@ -65,13 +65,6 @@ class _Call(msgspec.Struct):
     call_id: Any = ""
 
 
-class _Rejected(Exception):  # noqa: N818  (an answer, not an error of ours)
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-
 _decoder = msgspec.json.Decoder(_Call)
 
 
@@ -97,11 +90,11 @@ class CallbackApp:
                 await progress.finish(body)
             else:
                 await reply.whole(200, [_JSON_TYPE], body)
-        except _Rejected as error:
+        except Rejected as error:
             headers = [_JSON_TYPE, (b"connection", b"close")]
             if error.status == 405:
                 headers.append((b"allow", b"POST"))
-            await reply.whole(error.status, headers, msgspec.json.encode({"detail": error.detail}))
+            await reply.whole(error.status, headers, msgspec.json.encode({"detail": str(error)}))
         except ClientDisconnect:
             pass
         finally:
@@ -112,30 +105,30 @@ class CallbackApp:
         path: str = scope["path"]
         plugin_id, slash, name = path.removeprefix(PREFIX).partition("/")
         if not path.startswith(PREFIX) or not (plugin_id and slash and name) or "/" in name:
-            raise _Rejected(404, "Not Found")
+            raise Rejected(404, "not_found", "Not Found")
         if scope["method"] != "POST":
-            raise _Rejected(405, "Method Not Allowed")
+            raise Rejected(405, "method_not_allowed", "Method Not Allowed")
         try:
             check_length(declared_length(_single(headers, b"content-length") or None), MAX_BODY_BYTES)
             body = await read_body(receive, MAX_BODY_BYTES)
         except RequestTooLargeError as error:
-            raise _Rejected(413, str(error)) from None
+            raise Rejected(413, error.code, str(error)) from None
         except InvalidRequestError as error:
-            raise _Rejected(400, str(error)) from None
+            raise Rejected(400, error.code, str(error)) from None
         target = await self._find(plugin_id, name)
         if target is None:
             return envelope.not_registered(plugin_id, name).encode()
         if target.secret is not None and not _is_signed(_single(headers, SIGNATURE), body, target.secret):
-            raise _Rejected(403, "Forbidden: the call is not signed by the server that has the tool.")
+            raise Rejected(403, "not_signed", "Forbidden: the call is not signed by the server that has the tool.")
         try:
             call = _decoder.decode(body)
         except (msgspec.DecodeError, RecursionError):
-            raise _Rejected(400, "Invalid body: it must be a JSON object with arguments.") from None
+            raise Rejected(400, "invalid_body", "Invalid body: it must be a JSON object with arguments.") from None
         arguments = bytes(call.arguments)
         keys = headers.get(IDEMPOTENCY, [])
         if len(keys) > 1 or any(len(key) > _MAX_KEY_CHARS for key in keys):
             # A key that was cut or chosen could be that of another call.
-            raise _Rejected(400, f"There can be one Idempotency-Key, of at most {_MAX_KEY_CHARS} characters.")
+            raise Rejected(400, "invalid_key", f"There can be one Idempotency-Key, of at most {_MAX_KEY_CHARS} characters.")
         return await _until_disconnect(
             target.calls.call(
                 name,
@@ -249,14 +242,11 @@ async def _disconnect(receive: Receive) -> None:
 def _admit(scope: Any) -> HeaderLists:
     """Return the headers of a request that is let in, before its body is read. The rules are the tool server's."""
     headers = headers_of(scope)
-    try:
-        check_peer(peer_of(scope), headers)
-        check_host(headers)
-        check_origin(headers)
-        if scope["method"] == "POST":
-            check_json(headers)
-    except NotAdmittedError as error:
-        raise _Rejected(error.status, f"Forbidden: {error}." if error.status == 403 else str(error)) from None
+    check_peer(peer_of(scope), headers)
+    check_host(headers)
+    check_origin(headers)
+    if scope["method"] == "POST":
+        check_json(headers)
     return headers
 
 

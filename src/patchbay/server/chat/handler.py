@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +20,7 @@ from patchbay.server.chat.model import ModelBackend
 from patchbay.server.chat.turn import ChatTurnRequest, RoleTools, ToolChatTurn
 from patchbay.server.errors import NotFoundError, error_body, error_headers
 from patchbay.server.governance import Governance
-from patchbay.server.http import Receive, ResponseWriter, Send
+from patchbay.server.http import Receive, ResponseWriter, Send, TokenDigest
 from patchbay.server.settings import ChatSettings
 from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.registry.registration import Snapshot
@@ -91,7 +89,7 @@ class ToolChat:
         self._registry = registry
         self._chat = chat
         self._governance = governance
-        self._token = None if token is None else _digest(token.encode())
+        self._token = TokenDigest(token) if token is not None else None
         self._token_length = len(token or "")
         self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
         self._role_tools: dict[str, RoleTools] = {}
@@ -111,7 +109,7 @@ class ToolChat:
         if self._token is None:
             return False
         words = (*value.split(), *_BETWEEN_WORDS.split(value))
-        return any(hmac.compare_digest(_digest(word), self._token) for word in words if len(word) == self._token_length)
+        return any(self._token.matches(word) for word in words if len(word) == self._token_length)
 
     def begin(self, scope: Any, body: bytes) -> ToolChatTurn | None:
         """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError."""
@@ -187,7 +185,3 @@ def _has_spec(tool: Tool) -> bool:
         _logger.exception("The tool %r is left out: it cannot be described", tool.name)
         return False
     return True
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()

@@ -420,7 +420,7 @@ def _is_for_requests(mounted: RegisteredHook) -> bool:
 
 def _no_such_socket(scope: Any) -> Rejected:
     path = own_path(scope)[:_PATH_SHOWN]
-    return Rejected(404, {"detail": f"There is nothing at {path!r}, but sessions at {PATH}ROLE.", "error_code": NO_SUCH_SOCKET})
+    return Rejected(404, NO_SUCH_SOCKET, f"There is nothing at {path!r}, but sessions at {PATH}ROLE.")
 
 
 def _watch_role(manager: LLMSessionManager, bridge: SessionBridge) -> Callable[[], None]:
