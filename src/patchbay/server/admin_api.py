@@ -504,7 +504,7 @@ async def _media_error(reply: ResponseWriter, error: PatchbayError) -> None:
     # What is wrong with a file names paths of this machine: that is for its operator.
     status = 404 if isinstance(error, MediaError) else error.status
     if isinstance(error, MediaError):
-        _logger.info("A file was asked for and is not there: %s", error)
+        _logger.info("A requested file does not exist: %s", error)
     headers: Headers = [(b"content-type", b"application/json")]
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", b"GET, HEAD"))

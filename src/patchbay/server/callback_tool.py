@@ -255,7 +255,7 @@ class CallbackTool(Tool):
                 self._endpoint,
                 headers,
                 body,
-                on_progress=lambda said: context.progress(said.message, fraction=said.fraction, data=said.data),
+                on_progress=lambda each: context.progress(each.message, fraction=each.fraction, data=each.data),
             )
         except ClientError as error:
             raise self._failure(error) from error

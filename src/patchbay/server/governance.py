@@ -104,7 +104,7 @@ class Governance:
 
     @property
     def summary(self) -> str:
-        """What is mounted, skipped and why, disabled, and asked about."""
+        """The mounted, skipped and disabled hooks, and the rules of approvals."""
         outcomes = self._configured.outcomes if self._configured is not None else ()
         words = [each.name if not each.problem else f"{each.name} is left out: {each.problem}" for each in outcomes]
         if (config := self._config) is not None and config.enabled:

@@ -84,12 +84,12 @@ class Origin:
         self._port = parts.port or usual
         self._tls = (tls or _default_tls()) if secure else None
         if ":" in name:
-            shown = f"[{self._host.partition('%')[0]}]"
+            name = f"[{self._host.partition('%')[0]}]"
         else:
-            shown = self._host = name if name.isascii() else name.encode("idna").decode()
+            name = self._host = name if name.isascii() else name.encode("idna").decode()
         self._is_address = _is_address(self._host)
         self._addresses = list(addresses)
-        self.host = (host or (shown if self._port == usual else f"{shown}:{self._port}")).encode()
+        self.host = (host or (name if self._port == usual else f"{name}:{self._port}")).encode()
 
     async def connect(self, make: Callable[[], _ProtocolT], limit: float) -> _ProtocolT:
         """Return a connected protocol created by ``make``. ``limit``: seconds for name resolution, TCP and TLS together.

@@ -529,7 +529,7 @@ class _Prefork:
                 app,
                 listener,
                 drain_timeout=self._options.drain_timeout,
-                ready=(lambda: self._ready(url)) if announce else _nothing,
+                ready=(lambda: self._ready(url)) if announce else lambda: None,  # the first worker announces
                 still_wanted=lambda: os.getppid() == parent,
                 signals=(signal.SIGTERM,),
             )
@@ -540,7 +540,3 @@ class _Prefork:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-
-
-def _nothing() -> None:
-    """Announce nothing: the first worker does."""

@@ -55,7 +55,7 @@ ExchangeFactory = Callable[[bytes], ChatExchange]
 
 
 class ChatUpstream:
-    """The upstream as asked on behalf of one client request. ``answer`` is the response being read."""
+    """The upstream of one client request. ``answer`` is the response being read."""
 
     def __init__(self, request: ProxyRequest, headers: Headers, *, streaming: bool) -> None:
         self._request = request
@@ -198,7 +198,7 @@ def is_json(answer: Response) -> bool:
 def check_is_plain(answer: Response) -> None:
     """Raise UpstreamError for a compressed response."""
     if (coding := answer.header(b"content-encoding").strip().lower()) not in ("", "identity"):
-        raise UpstreamError(f"The upstream compressed its answer ({coding}), although it was asked not to.")
+        raise UpstreamError(f"The upstream compressed its answer ({coding}), against the request.")
 
 
 def check_is_stream(answer: Response, piece: bytes) -> None:
@@ -210,10 +210,10 @@ def check_is_stream(answer: Response, piece: bytes) -> None:
 
 def _unreadable(answer: Response, body: bytes) -> UpstreamError:
     """Describe an unreadable response. ``body`` is redacted already: half a key would not be recognised in an excerpt."""
-    said = excerpt(body) or "an empty body"
+    text = excerpt(body) or "an empty body"
     return UpstreamError(
         f"The upstream answered HTTP {answer.status} with {answer.header(b'content-type') or 'no content type'}, "
-        f"which is not a chat completion: {said}",
+        f"which is not a chat completion: {text}",
         upstream_status=answer.status,
         body=body[:1000].decode("utf-8", "replace"),
     )

@@ -1,4 +1,4 @@
-"""Messages that clients do not see of their own conversations, kept between two requests.
+"""Messages of a conversation that its client does not see, stored between two requests.
 
 A client is handed the calls of its own tools only. The rounds before, and the registry's calls with their results, are stored
 under the random ids of the calls that were handed out. The next request quotes these ids; the message that holds them is replaced
@@ -98,9 +98,9 @@ class HiddenTurnStore:
             while index < len(messages) and messages[index].get("role") == "tool":
                 given.append(messages[index])
                 index += 1
-            asked = {call["id"] for call in message["tool_calls"]}
-            view += insert_results(_without(decode(hidden.body), hidden.handed_out - asked), given)
-            results = hidden.results.copy()  # what is kept stays as large as it was counted, and each branch has its own
+            quoted = {call["id"] for call in message["tool_calls"]}
+            view += insert_results(_without(decode(hidden.body), hidden.handed_out - quoted), given)
+            results = hidden.results.copy()  # the stored ones keep their counted size, and each branch has its own
         return RestoredHistory(
             view, results if results is not None else MemoryResultStore(max_chars=RESULT_CHARS), found=results is not None
         )
@@ -150,6 +150,6 @@ def _without(messages: list[Message], ids: frozenset[str]) -> list[Message]:
     ]
 
 
-def hides(messages: Sequence[Message], shown: frozenset[str]) -> bool:
-    """Return whether the end of a conversation has more than a client sees: several messages, or fields beside ``shown``."""
-    return len(messages) > 1 or any(not message.keys() <= shown for message in messages)
+def hides(messages: Sequence[Message], visible: frozenset[str]) -> bool:
+    """Return whether the end of a conversation has more than a client sees: several messages, or fields beside ``visible``."""
+    return len(messages) > 1 or any(not message.keys() <= visible for message in messages)

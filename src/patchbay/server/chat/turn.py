@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from patchbay.server.upstream import ProxyRequest
 
 
-SHOWN: Final = frozenset({"role", "content", "tool_calls", "reasoning_content"})
+VISIBLE_FIELDS: Final = frozenset({"role", "content", "tool_calls", "reasoning_content"})
 """The fields of a message that clients see, also in a stream."""
 
 EXCERPT: Final = 2000
@@ -74,9 +74,9 @@ class TurnText:
     def add_apart(self, text: str) -> str:
         """Append text that is not the model's as a paragraph of its own; return what may be sent of it now."""
         self.round_over()
-        shown = self.add(text) if text and not self._only_last else ""
+        visible = self.add(text) if text and not self._only_last else ""
         self.round_over()
-        return shown
+        return visible
 
     def round_over(self) -> None:
         """Start another round."""
@@ -84,7 +84,7 @@ class TurnText:
 
     @property
     def unshown(self) -> str:
-        """Text that ``add`` has held back."""
+        """Text that ``add`` has not returned."""
         return self.text if self._only_last else ""
 
     @property
@@ -106,10 +106,10 @@ def encode_completion(
     """Encode a completion: ``last``, the upstream's of the last round, with what the turn produced."""
     choices = last.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-    said = choice.get("message")
+    original = choice.get("message")
     message: dict[str, Any] = {
         key: value
-        for key, value in (said.items() if isinstance(said, Mapping) else ())
+        for key, value in (original.items() if isinstance(original, Mapping) else ())
         if key != "tool_calls" and key not in _REASONING
     }
     message |= {"role": "assistant", "content": content or (None if pending else "")}
@@ -171,12 +171,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _output(shown: UserOutputEvent) -> dict[str, Any]:
+def _output(event: UserOutputEvent) -> dict[str, Any]:
     return {
-        "call_id": shown.tool_call.id,
-        "text": excerpt(shown.text, EXCERPT),
-        "media": [{"ref": ref, "path": signed_path(ref)} for ref in shown.media],
-        "handled": shown.handled,
+        "call_id": event.tool_call.id,
+        "text": excerpt(event.text, EXCERPT),
+        "media": [{"ref": ref, "path": signed_path(ref)} for ref in event.media],
+        "handled": event.handled,
     }
 
 
@@ -319,7 +319,7 @@ class ToolChatTurn:
         snapshot = self._tools.snapshot
         report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
         reason = wire_finish_reason(end)
-        if end.aborted is not None:  # a hard one: it is as if nothing had been said
+        if end.aborted is not None:  # a hard one drops all text
             self._content, self._reasoning = TurnText(), TurnText()
         reply, capture = request.reply, request.capture()
         if self.streaming:
@@ -361,7 +361,7 @@ class ToolChatTurn:
         """Return the calls for the client; what it does not see of the turn is stored under their ids."""
         history = self._chat.history
         unseen = end.messages[len(history.messages) :]
-        return self._hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, SHOWN) else end.pending
+        return self._hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, VISIBLE_FIELDS) else end.pending
 
     def _head(self, model: UpstreamModel) -> AnswerHead:
         return model.head or AnswerHead(model=self._chat.parameters.get("model"))

@@ -242,7 +242,7 @@ class LiveSessionsApp:
         self._factory = SessionFactory(governance, settings)
         self._bridges: dict[LiveSession, SessionBridge] = {}
         self._serving: set[asyncio.Task[Any]] = set()
-        self._waiting: dict[asyncio.Future[None], None] = {}  # in order of arrival
+        self._changed = asyncio.Event()  # set, and replaced, whenever a role may have become free
         self._is_stopping = False
 
     async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -370,12 +370,7 @@ class LiveSessionsApp:
                 while not self._is_stopping and (
                     (manager.active is not None and not request.takeover) or manager.pending is not None
                 ):
-                    changed = asyncio.get_running_loop().create_future()
-                    self._waiting[changed] = None
-                    try:
-                        await changed
-                    finally:
-                        del self._waiting[changed]
+                    await self._changed.wait()
         except TimeoutError:
             if request.takeover:
                 raise RoleBusyError(f"Another client is taking over the role {manager.role!r}.") from None
@@ -389,9 +384,8 @@ class LiveSessionsApp:
 
     def _wake_waiting(self) -> None:
         """Wake the clients that wait for a role."""
-        for each in self._waiting:
-            if not each.done():
-                each.set_result(None)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _take_over(self, manager: LLMSessionManager, session: Session) -> bool:
         """Make the pending session the role's active one; return whether it still is open."""
