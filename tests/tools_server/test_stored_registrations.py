@@ -93,10 +93,10 @@ def test_what_could_not_be_written_is_written_later_and_the_answer_says_so(
     broken.set()
     write = Store.write
 
-    async def writing(self: Any, work: Any) -> Any:
+    async def writing(self: Any, work: Any, **options: Any) -> Any:
         if broken.is_set():
             raise OSError("disk full")
-        return await write(self, work)
+        return await write(self, work, **options)
 
     monkeypatch.setattr(Store, "write", writing)
     store = f"{tmp_path}/tools.db"

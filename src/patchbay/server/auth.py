@@ -191,17 +191,14 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 class AccessMiddleware:
     """Passes on to ``app`` what may come in. ``scope[TRUSTED]`` says whether the caller has sent the token.
 
-    Below ``openai_base`` a bearer other than the token is the client's key for the upstream, and rejections have OpenAI's error
+    Below OPENAI_BASE a bearer other than the token is the client's key for the upstream, and rejections have OpenAI's error
     body. ``sockets`` serves WebSockets; without it all are rejected.
     """
 
-    def __init__(
-        self, app: AsgiApp, settings: ToolsSettings, *, openai_base: str = OPENAI_BASE, sockets: AsgiApp | None = None
-    ) -> None:
+    def __init__(self, app: AsgiApp, settings: ToolsSettings, *, sockets: AsgiApp | None = None) -> None:
         self._app = app
         self._sockets = sockets
         self._settings = settings
-        self._openai_base = openai_base
         self._token = TokenDigest(settings.token) if settings.token is not None else None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -218,7 +215,7 @@ class AccessMiddleware:
                 receive = await self._read_body(receive)
         except Rejected as rejection:
             log_error_response(scope, rejection.status, str(rejection))
-            body = msgspec.json.encode(_openai_error(rejection) if self._is_openais(scope) else rejection.body)
+            body = msgspec.json.encode(_openai_error(rejection) if _is_openai(scope) else rejection.body)
             await ResponseWriter(send, []).whole(
                 rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
             )
@@ -253,15 +250,12 @@ class AccessMiddleware:
         authorization = headers.get(b"authorization", [])
         if not authorization and scope["type"] == "websocket":
             authorization = _by_subprotocol(scope)
-        trusted = self._is_trusted(authorization, or_key=self._is_openais(scope))
+        trusted = self._is_trusted(authorization, or_key=_is_openai(scope))
         if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
             raise _unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
             self._check_body(headers)
         return trusted
-
-    def _is_openais(self, scope: Any) -> bool:
-        return find_tail(own_path(scope), self._openai_base) is not None
 
     def _is_trusted(self, values: list[bytes], *, or_key: bool) -> bool:
         """Return whether the token was sent; with ``or_key`` another bearer is allowed."""
@@ -303,6 +297,10 @@ class AccessMiddleware:
             return body_message
 
         return replay
+
+
+def _is_openai(scope: Any) -> bool:
+    return find_tail(own_path(scope), OPENAI_BASE) is not None
 
 
 def _unread(status: int, code: str, why: str) -> Rejected:
