@@ -327,8 +327,8 @@ def test_a_commit_whose_answer_was_lost_is_not_kept_twice(url, monkeypatch):
     real = audit_log.Store.write_from_thread
     broken = []
 
-    def loses_the_answer(self, work):
-        done = real(self, work)
+    def loses_the_answer(self, work, **options):
+        done = real(self, work, **options)
         if not broken:
             broken.append(True)
             raise OSError("the connection is gone")
