@@ -35,115 +35,107 @@ class KnownModel:
     base: bool = False
 
 
-def _rows() -> Iterator[KnownModel]:
-    yield KnownModel(("hermes 2 pro", "hermes 3"), "hermes")
-    yield KnownModel(("hermes 4.x",), "hermes", "asked")
-    yield KnownModel(("qwen 2.5",), "hermes", base=True)
-    yield KnownModel(("qwen 3", "qwen 3 vl", "qwen 3 next"), "hermes", "yes", base=True)
-    yield KnownModel(("qwen 3 ... instruct", "qwen 3 next ... instruct", "qwen 3 vl ... instruct"), "hermes", base=True)
-    yield KnownModel(
-        ("qwen 3 ... thinking", "qwen 3 next ... thinking", "qwen 3 vl ... thinking"), "hermes", "prefilled", base=True
-    )
-    yield KnownModel(("qwq",), "hermes", "prefilled", base=True)
-    yield KnownModel(
-        ("qwen 3 coder", "qwen 3 coder next", "qwen 3 coder ... instruct", "qwen 3 next coder"), "qwen3_coder", base=True
-    )
-    yield KnownModel(("qwen 3.5", "qwen 3.6", "qwen 3.8"), "qwen3_coder", "prefilled", base=True)
-    yield KnownModel(("granite 3.x",), "granite3", base=True)
-    yield KnownModel(("granite 3.2", "granite 3.3"), "granite3", "asked", base=True)
-    yield KnownModel(("granite 4", "granite 4.0", "granite 4.1"), "hermes", base=True)
-    yield KnownModel(("granite 4.2",), "qwen3_coder", "asked", base=True)
-    yield KnownModel(("granite 20 b functioncalling", "granite 20 b function calling"), "granite_20b_fc")
-    yield KnownModel(("mimo vl", "exaone 4.x", "smollm 3"), "hermes", "asked")
-    yield KnownModel(("mimo v 2.x",), "mimo", "asked")
-    yield KnownModel(("reka edge",), "hermes", "prefilled")
-    yield KnownModel(("bielik",), "hermes", "asked")
-    yield KnownModel(("arch function", "arch agent", "llama 3 groq ... tool use"), "hermes")
-    yield KnownModel(("ling 2", "ling 2.0"), "hermes")
-    yield KnownModel(("ring 2", "ring 2.0"), "hermes", "asked")
-    yield KnownModel(("ling 2.6",), "glm45")
-    yield KnownModel(("ring 2.6",), "glm45", "asked")
-    yield KnownModel(("ling 3.x", "ring 3.x"), "ling3", "prefilled")
-    yield KnownModel(("trinity mini", "trinity nano", "trinity large"), "hermes", "yes")
-    yield KnownModel(("nemotron 3 nano", "nemotron 3 super", "nemotron 3 ultra"), "qwen3_coder", "prefilled")
-    yield KnownModel(("nemotron nano ... v 2",), "nemotron_v2", "prefilled")
-    yield KnownModel(("llama 3.1 nemotron nano", "llama 3.1 nemotron ultra", "llama 3.3 nemotron super"), "nemotron_v2", "asked")
-    yield KnownModel(("step 3.5", "step 3.7", "step 5"), "qwen3_coder", "prefilled")
-    yield KnownModel(("step 3",), "step3", "asked")
-    yield KnownModel(("minicpm v", "nanbeige 4.x"), "qwen3_coder", "asked")
-    yield KnownModel(("kat coder",), "qwen3_coder")
-    yield KnownModel(("minicpm 5.x",), "minicpm5", "asked")
-    yield KnownModel(("seed oss",), "seed_oss", "yes")
-    yield KnownModel(("minimax m 1",), "minimax_m1", "yes")
-    yield KnownModel(("minimax m 2.x",), "minimax_m2", "prefilled")
-    yield KnownModel(("minimax m 3.x",), "minimax_m3", "asked")
-    yield KnownModel(("deepseek v 3", "deepseek chat v 3"), "deepseek_v3_json")
-    yield KnownModel(("deepseek r 1", "deepseek r 1 distill"), "deepseek_v3_json", "prefilled")
-    yield KnownModel(("deepseek v 3.1", "deepseek chat v 3.1"), "deepseek_v31", "asked")
-    yield KnownModel(("deepseek v 3.2",), "deepseek_v32", "asked")
-    yield KnownModel(("deepseek v 4",), "deepseek_v4", "asked")
-    yield KnownModel(("deepseek v 4.1",), "deepseek_v41", "asked")
-    yield KnownModel(("cogito 2.x", "cogito v 2.x"), "deepseek_v3_json", "asked")
-    yield KnownModel(("gigachat 3", "gigachat 3.1"), "gigachat3")
-    yield KnownModel(("gigachat 3.5",), "gigachat35")
-    yield KnownModel(("muse spark", "muse glimmer"), "muse", "yes")
-    yield KnownModel(("kimi k 2.x",), "kimi_k2", "asked")
-    yield KnownModel(("kimi k 2 instruct", "kimi linear"), "kimi_k2")
-    yield KnownModel(("kimi k 2 thinking",), "kimi_k2", "yes")
-    yield KnownModel(("kimi k 3.x",), "kimi_k3", "prefilled")
-    yield KnownModel(("glm 4.5", "glm 4.6"), "glm45", "yes")
-    yield KnownModel(("glm 4.7", "glm 5.x"), "glm47", "prefilled")
-    yield KnownModel(("spark 2.5",), "spark25", "prefilled")
-    yield KnownModel(("iquest q 1",), "iquest_q1")
-    yield KnownModel(("laguna",), "poolside_v1", "asked")
-    yield KnownModel(("hunyuan a 13 b",), "hunyuan_a13b", "asked")
-    yield KnownModel(("hy 3", "hunyuan 3", "hy 4", "hunyuan 4"), "hunyuan_v3", "asked")
-    yield KnownModel(("k 2 horizon",), "k2_horizon", "asked")
-    yield KnownModel(("plamo 3.x",), "plamo3")
-    yield KnownModel(("gemma 2", "gemma 3", "gemma 3 n"), "tool_code", base=True)
-    yield KnownModel(("gemma 4.x",), "gemma4", "asked", base=True)
-    yield KnownModel(("functiongemma",), "functiongemma")
-    yield KnownModel(("toolace", "watt tool"), "pythonic")
-    yield KnownModel(("llama 4", "llama 4.x"), "llama4_pythonic", base=True)
-    yield KnownModel(("lfm 2.x",), "lfm2")
-    yield KnownModel(("lfm 2.x ... thinking",), "lfm2", "yes")
-    yield KnownModel(("olmo 3.x",), "olmo3")
-    yield KnownModel(("olmo 3.x ... think",), "olmo3", "prefilled")
-    yield KnownModel(
-        ("llama 3.1", "llama v 3.1", "llama 3.2", "llama v 3.2", "llama 3.3", "llama v 3.3"), "llama3_json", base=True
-    )
-    yield KnownModel(("mistral 7 b instruct v 0.3", "mistral 7 b v 0.3", "mixtral", "mistral nemo"), "mistral_json", base=True)
-    yield KnownModel(("ministral 8 b",), "mistral_json", base=True)
-    yield KnownModel(("mistral small 3.1", "mistral small 3.2", "mistral large 3"), "mistral_args", base=True)
-    yield KnownModel(("ministral 3",), "mistral_args", base=True)
-    yield KnownModel(("ministral 3 ... reasoning",), "mistral_args", "yes", base=True)
-    yield KnownModel(("devstral",), "mistral_args")
-    yield KnownModel(("magistral",), "mistral_args", "yes")
-    yield KnownModel(("functionary ... v 3.1",), "functionary_v31")
-    yield KnownModel(("functionary ... v 3.2",), "functionary_v32")
-    yield KnownModel(("gpt oss",), "harmony", "yes")
-    yield KnownModel(("jamba ... 1.5", "jamba ... 1.6"), "jamba")
-    yield KnownModel(("apriel ... 1.5", "apriel ... 1.6"), "apriel", "asked")
-    yield KnownModel(("longcat",), "longcat", "asked")
-    yield KnownModel(("ernie 4.5 ... thinking",), "ernie45", "prefilled")
-    yield KnownModel(("internlm 2", "internlm 2.5"), "internlm2")
-    yield KnownModel(("intern s 1",), "internlm2", "asked")
-    yield KnownModel(("phi 4 mini",), "phi4_mini", base=True)
-    yield KnownModel(("xlam", "hammer 2.x"), "xlam")
-    yield KnownModel(("command r", "command r plus"), "command_r_plus")
-    yield KnownModel(("command r 7 b", "command a"), "cohere_command")
-    yield KnownModel(("command a reasoning",), "cohere_command", "asked")
-    yield KnownModel(("apertus",), "apertus")
-    yield KnownModel(("firefunction v 2",), "firefunction_v2")
-    yield KnownModel(("solar open",), "solar_open", "yes")
-    yield KnownModel(("pangu", "openpangu"), "pangu")
-    yield KnownModel(("hyperclovax seed think", "hyperclova x seed think"), "hyperclova")
-    yield KnownModel(("inkling",), "inkling", "asked")
+KNOWN: tuple[KnownModel, ...] = (
+    KnownModel(("hermes 2 pro", "hermes 3"), "hermes"),
+    KnownModel(("hermes 4.x",), "hermes", "asked"),
+    KnownModel(("qwen 2.5",), "hermes", base=True),
+    KnownModel(("qwen 3", "qwen 3 vl", "qwen 3 next"), "hermes", "yes", base=True),
+    KnownModel(("qwen 3 ... instruct", "qwen 3 next ... instruct", "qwen 3 vl ... instruct"), "hermes", base=True),
+    KnownModel(("qwen 3 ... thinking", "qwen 3 next ... thinking", "qwen 3 vl ... thinking"), "hermes", "prefilled", base=True),
+    KnownModel(("qwq",), "hermes", "prefilled", base=True),
+    KnownModel(("qwen 3 coder", "qwen 3 coder next", "qwen 3 coder ... instruct", "qwen 3 next coder"), "qwen3_coder", base=True),
+    KnownModel(("qwen 3.5", "qwen 3.6", "qwen 3.8"), "qwen3_coder", "prefilled", base=True),
+    KnownModel(("granite 3.x",), "granite3", base=True),
+    KnownModel(("granite 3.2", "granite 3.3"), "granite3", "asked", base=True),
+    KnownModel(("granite 4", "granite 4.0", "granite 4.1"), "hermes", base=True),
+    KnownModel(("granite 4.2",), "qwen3_coder", "asked", base=True),
+    KnownModel(("granite 20 b functioncalling", "granite 20 b function calling"), "granite_20b_fc"),
+    KnownModel(("mimo vl", "exaone 4.x", "smollm 3"), "hermes", "asked"),
+    KnownModel(("mimo v 2.x",), "mimo", "asked"),
+    KnownModel(("reka edge",), "hermes", "prefilled"),
+    KnownModel(("bielik",), "hermes", "asked"),
+    KnownModel(("arch function", "arch agent", "llama 3 groq ... tool use"), "hermes"),
+    KnownModel(("ling 2", "ling 2.0"), "hermes"),
+    KnownModel(("ring 2", "ring 2.0"), "hermes", "asked"),
+    KnownModel(("ling 2.6",), "glm45"),
+    KnownModel(("ring 2.6",), "glm45", "asked"),
+    KnownModel(("ling 3.x", "ring 3.x"), "ling3", "prefilled"),
+    KnownModel(("trinity mini", "trinity nano", "trinity large"), "hermes", "yes"),
+    KnownModel(("nemotron 3 nano", "nemotron 3 super", "nemotron 3 ultra"), "qwen3_coder", "prefilled"),
+    KnownModel(("nemotron nano ... v 2",), "nemotron_v2", "prefilled"),
+    KnownModel(("llama 3.1 nemotron nano", "llama 3.1 nemotron ultra", "llama 3.3 nemotron super"), "nemotron_v2", "asked"),
+    KnownModel(("step 3.5", "step 3.7", "step 5"), "qwen3_coder", "prefilled"),
+    KnownModel(("step 3",), "step3", "asked"),
+    KnownModel(("minicpm v", "nanbeige 4.x"), "qwen3_coder", "asked"),
+    KnownModel(("kat coder",), "qwen3_coder"),
+    KnownModel(("minicpm 5.x",), "minicpm5", "asked"),
+    KnownModel(("seed oss",), "seed_oss", "yes"),
+    KnownModel(("minimax m 1",), "minimax_m1", "yes"),
+    KnownModel(("minimax m 2.x",), "minimax_m2", "prefilled"),
+    KnownModel(("minimax m 3.x",), "minimax_m3", "asked"),
+    KnownModel(("deepseek v 3", "deepseek chat v 3"), "deepseek_v3_json"),
+    KnownModel(("deepseek r 1", "deepseek r 1 distill"), "deepseek_v3_json", "prefilled"),
+    KnownModel(("deepseek v 3.1", "deepseek chat v 3.1"), "deepseek_v31", "asked"),
+    KnownModel(("deepseek v 3.2",), "deepseek_v32", "asked"),
+    KnownModel(("deepseek v 4",), "deepseek_v4", "asked"),
+    KnownModel(("deepseek v 4.1",), "deepseek_v41", "asked"),
+    KnownModel(("cogito 2.x", "cogito v 2.x"), "deepseek_v3_json", "asked"),
+    KnownModel(("gigachat 3", "gigachat 3.1"), "gigachat3"),
+    KnownModel(("gigachat 3.5",), "gigachat35"),
+    KnownModel(("muse spark", "muse glimmer"), "muse", "yes"),
+    KnownModel(("kimi k 2.x",), "kimi_k2", "asked"),
+    KnownModel(("kimi k 2 instruct", "kimi linear"), "kimi_k2"),
+    KnownModel(("kimi k 2 thinking",), "kimi_k2", "yes"),
+    KnownModel(("kimi k 3.x",), "kimi_k3", "prefilled"),
+    KnownModel(("glm 4.5", "glm 4.6"), "glm45", "yes"),
+    KnownModel(("glm 4.7", "glm 5.x"), "glm47", "prefilled"),
+    KnownModel(("spark 2.5",), "spark25", "prefilled"),
+    KnownModel(("iquest q 1",), "iquest_q1"),
+    KnownModel(("laguna",), "poolside_v1", "asked"),
+    KnownModel(("hunyuan a 13 b",), "hunyuan_a13b", "asked"),
+    KnownModel(("hy 3", "hunyuan 3", "hy 4", "hunyuan 4"), "hunyuan_v3", "asked"),
+    KnownModel(("k 2 horizon",), "k2_horizon", "asked"),
+    KnownModel(("plamo 3.x",), "plamo3"),
+    KnownModel(("gemma 2", "gemma 3", "gemma 3 n"), "tool_code", base=True),
+    KnownModel(("gemma 4.x",), "gemma4", "asked", base=True),
+    KnownModel(("functiongemma",), "functiongemma"),
+    KnownModel(("toolace", "watt tool"), "pythonic"),
+    KnownModel(("llama 4", "llama 4.x"), "llama4_pythonic", base=True),
+    KnownModel(("lfm 2.x",), "lfm2"),
+    KnownModel(("lfm 2.x ... thinking",), "lfm2", "yes"),
+    KnownModel(("olmo 3.x",), "olmo3"),
+    KnownModel(("olmo 3.x ... think",), "olmo3", "prefilled"),
+    KnownModel(("llama 3.1", "llama v 3.1", "llama 3.2", "llama v 3.2", "llama 3.3", "llama v 3.3"), "llama3_json", base=True),
+    KnownModel(("mistral 7 b instruct v 0.3", "mistral 7 b v 0.3", "mixtral", "mistral nemo"), "mistral_json", base=True),
+    KnownModel(("ministral 8 b",), "mistral_json", base=True),
+    KnownModel(("mistral small 3.1", "mistral small 3.2", "mistral large 3"), "mistral_args", base=True),
+    KnownModel(("ministral 3",), "mistral_args", base=True),
+    KnownModel(("ministral 3 ... reasoning",), "mistral_args", "yes", base=True),
+    KnownModel(("devstral",), "mistral_args"),
+    KnownModel(("magistral",), "mistral_args", "yes"),
+    KnownModel(("functionary ... v 3.1",), "functionary_v31"),
+    KnownModel(("functionary ... v 3.2",), "functionary_v32"),
+    KnownModel(("gpt oss",), "harmony", "yes"),
+    KnownModel(("jamba ... 1.5", "jamba ... 1.6"), "jamba"),
+    KnownModel(("apriel ... 1.5", "apriel ... 1.6"), "apriel", "asked"),
+    KnownModel(("longcat",), "longcat", "asked"),
+    KnownModel(("ernie 4.5 ... thinking",), "ernie45", "prefilled"),
+    KnownModel(("internlm 2", "internlm 2.5"), "internlm2"),
+    KnownModel(("intern s 1",), "internlm2", "asked"),
+    KnownModel(("phi 4 mini",), "phi4_mini", base=True),
+    KnownModel(("xlam", "hammer 2.x"), "xlam"),
+    KnownModel(("command r", "command r plus"), "command_r_plus"),
+    KnownModel(("command r 7 b", "command a"), "cohere_command"),
+    KnownModel(("command a reasoning",), "cohere_command", "asked"),
+    KnownModel(("apertus",), "apertus"),
+    KnownModel(("firefunction v 2",), "firefunction_v2"),
+    KnownModel(("solar open",), "solar_open", "yes"),
+    KnownModel(("pangu", "openpangu"), "pangu"),
+    KnownModel(("hyperclovax seed think", "hyperclova x seed think"), "hyperclova"),
+    KnownModel(("inkling",), "inkling", "asked"),
     # Known by name, and trained anew without tools or in a way that their name does not say.
-    yield KnownModel(("dolphin", "openhermes", "nous hermes 2", "cogito", "phi 4 mini reasoning", "qwen 2.5 omni"), None)
-
-
-KNOWN: tuple[KnownModel, ...] = tuple(_rows())
+    KnownModel(("dolphin", "openhermes", "nous hermes 2", "cogito", "phi 4 mini reasoning", "qwen 2.5 omni"), None),
+)
 """All rows, each family's together."""
 
 

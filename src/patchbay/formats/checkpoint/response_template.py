@@ -326,7 +326,6 @@ class ReadCall:
 class Field:
     """One kind of region. ``open`` is None for the field that takes what no other claims; ``close`` is None for one without end.
 
-    ``repeats``, ``join``: whether it may come more than once, and what then stands between its texts.
     ``transform``, ``each``: the shape of its value, for the whole of it or for each of a list.
     """
 
@@ -335,9 +334,6 @@ class Field:
     open: Pattern | None
     close: Pattern | None
     content: Content
-    repeats: bool
-    join: str | None
-    optional: bool
     transform: Any
     each: bool
 
@@ -401,19 +397,14 @@ class Field:
 
 @dataclass(frozen=True)
 class ResponseTemplate:
-    """A whole template. ``start_anchor``, where the reply begins in a prompt, is checked and not kept: no prompt is read here."""
+    """A whole template. ``start_anchor``, ``defaults``, ``optional``, ``repeats`` and ``join`` are checked and have no effect."""
 
     fields: tuple[Field, ...]
-    defaults: Mapping[str, Any]
 
     @property
     def rest(self) -> Field | None:
         """The field for what no other claims."""
         return next((field for field in self.fields if field.open is None), None)
-
-    def of_role(self, role: Role) -> tuple[Field, ...]:
-        """The fields that make one part of a reply."""
-        return tuple(field for field in self.fields if field.role == role)
 
 
 def response_template(value: object, path: str = "response_template") -> ResponseTemplate:
@@ -434,7 +425,7 @@ def response_template(value: object, path: str = "response_template") -> Respons
     rest = [field.name for field in fields if field.open is None]
     if len(rest) > 1:
         declared.refuse("fields", f"may hold only one field without 'open' or 'open_pattern', not {', '.join(rest)}")
-    return ResponseTemplate(fields, dict(defaults))
+    return ResponseTemplate(fields)
 
 
 def _check_anchor(declared: Declaration) -> None:
@@ -459,7 +450,7 @@ def _field(name: str, fields: Declaration) -> Field:
         declared.refuse("join", "is of use only with 'repeats': true")
     transform, each = declared.take("transform"), declared.flag("transform_each", default=False)
     captured = tuple(group for mark in (opening, closing) if mark for group in mark.names)
-    optional = declared.flag("optional", default=True)
+    declared.flag("optional", default=True)
     declared.done()
     if transform is None:
         if each:
@@ -470,7 +461,7 @@ def _field(name: str, fields: Declaration) -> Field:
         _check_transform(transform, declared.at("transform"), None if each else {*captured, "content"})
     if role == "calls" and opening is None:
         declared.refuse("open", "is missing (or open_pattern): calls must be marked")
-    field = Field(name, role, opening, closing, parser, repeats, join, optional, transform, each)
+    field = Field(name, role, opening, closing, parser, transform, each)
     if role == "calls":
         _check_calls(field, declared)
     return field

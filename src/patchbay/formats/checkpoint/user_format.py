@@ -128,9 +128,6 @@ def _field(name: str, opening: Pattern, closers: tuple[str, ...], content: Conte
         open=opening,
         close=compile_literals(closers, "close"),
         content=content,
-        repeats=True,
-        join=None,
-        optional=True,
         transform={"type": "function", "function": call},
         each=each,
     )

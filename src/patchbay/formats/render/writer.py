@@ -61,7 +61,8 @@ def _pattern_of(mark: str) -> str:
 
 
 _DECODER = json.JSONDecoder()
-_BLANKS = " \t\n\r"
+_KEY = re.compile(r'[\s{,]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
+"""What stands before a member's value."""
 
 
 class NumberText(str):
@@ -91,49 +92,20 @@ def members(raw: str) -> dict[str, str]:
     """
     if not raw.strip():
         return {}
+    found: dict[str, str] = {}
+    at = 0
     try:
-        return dict(_members(raw.strip(_BLANKS)))
-    except (ValueError, IndexError, RecursionError):
+        pairs = json.loads(raw, object_pairs_hook=tuple)
+        if not isinstance(pairs, tuple):
+            return {"arguments": quoted(raw)}
+        for key, _ in pairs:
+            before = _KEY.match(raw, at)
+            assert before is not None  # it is an object
+            _, at = _DECODER.raw_decode(raw, before.end())
+            found[key] = raw[before.end() : at]
+    except (ValueError, RecursionError):
         return {"arguments": quoted(raw)}
-
-
-def _members(text: str) -> list[tuple[str, str]]:
-    """Read an object to its end; raises ValueError, IndexError or RecursionError for anything else."""
-    found: list[tuple[str, str]] = []
-    at = _expect(text, 0, "{")
-    if text[at] == "}":
-        _only(text, at + 1)
-        return found
-    while True:
-        if text[at] != '"':
-            raise ValueError(f"no key at {at}")
-        key, at = _DECODER.raw_decode(text, at)
-        begin = _expect(text, _skip(text, at), ":")
-        _, end = _DECODER.raw_decode(text, begin)
-        found.append((key, text[begin:end]))
-        at = _skip(text, end)
-        if text[at] == "}":
-            _only(text, at + 1)
-            return found
-        at = _expect(text, at, ",")
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    """Pass ``mark`` and the blanks behind it."""
-    if text[at] != mark:
-        raise ValueError(f"no {mark} at {at}")
-    return _skip(text, at + 1)
-
-
-def _skip(text: str, at: int) -> int:
-    while text[at] in _BLANKS:
-        at += 1
-    return at
-
-
-def _only(text: str, end: int) -> None:
-    if end != len(text):
-        raise ValueError(f"more than an object: {len(text) - end} characters")
+    return found
 
 
 def read_value(raw: str) -> Any:
