@@ -39,52 +39,20 @@ TOOL_CALL = Wrapper(("<tool_call>",), ("</tool_call>",))
 TOOL_CALLS = Wrapper(("<tool_calls>",), ("</tool_calls>",))
 
 TURNS = (
-    # ChatML
-    "<|im_start|>assistant",
-    "<|im_start|>",
-    "<|im_end|>",
-    # Llama 3
-    "<|start_header_id|>assistant<|end_header_id|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|begin_of_text|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    # Llama 4
-    "<|header_start|>assistant<|header_end|>",
-    "<|eot|>",
-    "<|eom|>",
+    "<|im_start|>assistant", "<|im_start|>", "<|im_end|>",  # ChatML
+    "<|start_header_id|>assistant<|end_header_id|>", "<|start_header_id|>", "<|end_header_id|>",  # Llama 3
+    "<|begin_of_text|>", "<|eot_id|>", "<|eom_id|>",
+    "<|header_start|>assistant<|header_end|>", "<|eot|>", "<|eom|>",  # Llama 4
     # what most of the others end with
-    "<|end_of_text|>",
-    "<|endoftext|>",
-    "<|end_of_turn|>",
-    "<|end_of_sentence|>",
-    "<|endofturn|>",
-    "[|endofturn|]",
-    "<|end|>",
-    "<|return|>",
-    "<|stop|>",
-    "<|eos|>",
-    "</s>",
-    "<eos>",
-    "[EOS]",
-    # Gemma
-    "<start_of_turn>model",
-    "<end_of_turn>",
+    "<|end_of_text|>", "<|endoftext|>", "<|end_of_turn|>", "<|end_of_sentence|>", "<|endofturn|>", "[|endofturn|]", "<|end|>",
+    "<|return|>", "<|stop|>", "<|eos|>", "</s>", "<eos>", "[EOS]",
+    "<start_of_turn>model", "<end_of_turn>",  # Gemma
     # DeepSeek, and templates that write its tokens with ASCII pipes
-    "<｜begin▁of▁sentence｜>",
-    "<｜end▁of▁sentence｜>",
-    "<｜Assistant｜>",
-    "<|end▁of▁sentence|>",
-    # Granite
-    "<|start_of_role|>assistant<|end_of_role|>",
-    # Cohere
-    "<|START_OF_TURN_TOKEN|>",
-    "<|CHATBOT_TOKEN|>",
-    "<|END_OF_TURN_TOKEN|>",
-    # MiniMax M1
-    "<end_of_sentence>",
-)
+    "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜Assistant｜>", "<|end▁of▁sentence|>",
+    "<|start_of_role|>assistant<|end_of_role|>",  # Granite
+    "<|START_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>",  # Cohere
+    "<end_of_sentence>",  # MiniMax M1
+)  # fmt: skip
 """Tokens that begin and end a turn."""
 
 
@@ -373,6 +341,16 @@ _QWEN_AGENT = PromptWords(
 )
 
 
+HERMES_FAMILIES = (
+    "Hermes 2 Pro, 3, 4", "Qwen2.5", "Qwen3", "QwQ", "Granite 4.0, 4.1", "EXAONE 4", "SmolLM3", "MiMo-VL", "Reka Edge", "Bielik",
+    "Arch-Function", "Ling 2, Ring 2", "Trinity", "Llama-3-Groq-tool-use",
+)  # fmt: skip
+QWEN_CODER_FAMILIES = (
+    "Qwen3-Coder, Qwen3-Next-Coder", "Qwen3.5 to 3.8", "Nemotron 3", "Step 3.5, 3.7, 5", "Granite 4.2", "MiniCPM-V", "Nanbeige 4",
+    "KAT-Coder",
+)  # fmt: skip
+
+
 def _format(
     name: str,
     families: tuple[str, ...],
@@ -392,22 +370,7 @@ FORMATS: dict[str, Format] = {
         # One JSON object in a tag: Hermes, and the many that were trained after it or with a tag of their own.
         _format(
             "hermes",
-            (
-                "Hermes 2 Pro, 3, 4",
-                "Qwen2.5",
-                "Qwen3",
-                "QwQ",
-                "Granite 4.0, 4.1",
-                "EXAONE 4",
-                "SmolLM3",
-                "MiMo-VL",
-                "Reka Edge",
-                "Bielik",
-                "Arch-Function",
-                "Ling 2, Ring 2",
-                "Trinity",
-                "Llama-3-Groq-tool-use",
-            ),
+            HERMES_FAMILIES,
             wrappers=(TOOL_CALL, TOOL_CALLS, PIPED, GLAIVE, SERVED_HISTORY),
         ),
         _format(
@@ -647,16 +610,7 @@ FORMATS: dict[str, Format] = {
         # ``<function=f>`` and ``<parameter=k>``: Qwen3-Coder and the many after it, MiMo, Seed-OSS.
         _format(
             "qwen3_coder",
-            (
-                "Qwen3-Coder, Qwen3-Next-Coder",
-                "Qwen3.5 to 3.8",
-                "Nemotron 3",
-                "Step 3.5, 3.7, 5",
-                "Granite 4.2",
-                "MiniCPM-V",
-                "Nanbeige 4",
-                "KAT-Coder",
-            ),
+            QWEN_CODER_FAMILIES,
             wrappers=(TOOL_CALL, FUNCTION),
             implicit=False,
         ),

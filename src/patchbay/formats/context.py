@@ -74,12 +74,8 @@ class FenceMarks:
     def peek_label(self) -> Steps[str]:
         """The label after a run of fence characters; not read."""
         source = self.source
-        while True:
-            found = LABEL.match(source.buf, source.pos)
-            assert found is not None
-            if found.end() < len(source.buf) or source.ended or len(found.group()) > LABEL_ROOM:
-                return found.group(1)
-            yield
+        size = yield from source.run(0, LABEL, LABEL_ROOM)
+        return source.buf[source.pos : source.pos + size].lstrip(" \t")
 
     def is_opener(self) -> Steps[bool]:
         """True if the label after the run at ``pos`` opens a block: the tag, or a word that is all of the line."""

@@ -159,40 +159,6 @@ class PromptedCalls(Reader):
         self.calls.end()
 
 
-class NameOnLine(Reader):
-    """Reads, at the beginning of a text, an offered tool's name that is all of its line, and the object on the next line."""
-
-    words: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._objects = JsonArguments(context)
-
-    def read(self) -> Steps[bool]:
-        """Read one call; False, with nothing read, where there is none."""
-        source = self.source
-        source.mark()
-        yield from source.space()
-        try:
-            name = self.rules.offered((yield from name_at(source)))
-        except NoMatch:
-            name = None
-        line = source.offset
-        char = yield from source.space()
-        if name is None or char != "{" or "\n" not in source.since(line):
-            source.rewind()
-            return False
-        self.calls.name = name
-        try:
-            yield from self._objects.read(name)
-        except Truncated:
-            source.pos = len(source.buf)
-            self.calls.cut(source.take())
-            return True
-        source.release()
-        return True
-
-
 def name_at(source: Source) -> Steps[str]:
     """Read what may be a tool's name; "" if nothing may. Raises NoMatch where it is too long for one."""
     size = yield from source.run(0, _NAME, _MAX_NAME + 1)
@@ -207,7 +173,7 @@ _NEXUS_END = marker_set(("<bot_end>",))
 
 
 class _Opening(ABC):
-    """Reads the one word of ``words`` and the calls behind it."""
+    """Reads one of ``words``, if there are any, and the calls behind it."""
 
     words: ClassVar[tuple[str, ...]]
 
@@ -243,11 +209,31 @@ class _Opening(ABC):
         """True if the word stands there; white space before it is read."""
         source = self.source
         yield from source.space()
-        return bool((yield from marker_set(self.words).at(source)))
+        return not self.words or bool((yield from marker_set(self.words).at(source)))
 
     @abstractmethod
     def _read(self) -> Steps[bool]:
         """Read from the word on; whether a call was emitted. Raises NoMatch, Truncated."""
+
+
+class NameOnLine(_Opening):
+    """An offered tool's name that is all of its line, and the object on the next line."""
+
+    words: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._objects = JsonArguments(context)
+
+    def _read(self) -> Steps[bool]:
+        source = self.source
+        name = self.rules.offered((yield from name_at(source)))
+        line = source.offset
+        if (yield from source.space()) != "{" or name is None or "\n" not in source.since(line):
+            return False
+        self.calls.name = name
+        yield from self._objects.read(name)
+        return True
 
 
 class GemmaAtStart(_Opening):
