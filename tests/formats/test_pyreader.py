@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.formats.source import MalformedCall, NoMatch, Source, Truncated, marker_set
-from patchbay.formats.values.python_reader import PythonArguments, PythonReader, PythonValue, arguments_json
+from patchbay.formats.values.python_reader import PythonReader
+from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json
 from patchbay.formats.values.tool_names import UNTYPED, ToolTypes
 
 TYPES = ToolTypes(

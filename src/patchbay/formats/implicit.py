@@ -19,7 +19,8 @@ from patchbay.formats.implicit_calls import ImplicitCalls
 from patchbay.formats.scanner import LineStart
 from patchbay.formats.source import NoMatch, Source, Steps, Truncated
 from patchbay.formats.values.json_stream import FENCES
-from patchbay.formats.values.python_reader import PythonReader, PythonValue
+from patchbay.formats.values.python_reader import PythonReader
+from patchbay.formats.values.python_values import PythonValue
 
 _CONTROL = re.compile(
     r"(?:if|elif|else|for|while|try|except|finally|with|def|class|async|raise|del)\b|(?:match|case)[ \t]+[^\s=]|@"

@@ -20,8 +20,9 @@ from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import BufferedCalls, CallSink
 from patchbay.formats.source import NoMatch, Steps, Truncated, marker_set, whole_text
 from patchbay.formats.values.json_stream import JsonReader
-from patchbay.formats.values.python_reader import PythonArguments, PythonReader, PythonValue, arguments_json
+from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_text import BLANKS, NAME
+from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json
 
 _FENCE = "```"
 _LABELS = frozenset({"", "py", "python"})

@@ -18,10 +18,10 @@ from patchbay.formats.codecs.xml import CALLS, TAGS, TagContext, XmlBody
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.source import MarkerSet, NoMatch, Steps, Truncated, UnknownTool, marker_set
 from patchbay.formats.spec import Wrapper
-from patchbay.formats.values.json_strict import escaped, strict_json
-from patchbay.formats.values.python_reader import PythonReader, arguments_json
+from patchbay.formats.values.json_strict import escaped
+from patchbay.formats.values.python_reader import PythonReader
+from patchbay.formats.values.python_values import arguments_json
 from patchbay.formats.values.raw_text import UntypedArguments
-from patchbay.formats.values.tool_names import ToolTypes
 
 
 class BracketArguments(Reader):
@@ -243,7 +243,7 @@ class TagArguments(Reader):
                 if given.get("type") == "string":
                     yield from self._text(pieces)
                 else:
-                    pieces.append(_typed(types, key, (yield from self._raw())))
+                    pieces.append(types.json_or_typed(key, (yield from self._raw())))
             elif tag != _VALUE_END:
                 if tag != _CALL_END:
                     source.rewind_to(begin)
@@ -288,15 +288,6 @@ class TagArguments(Reader):
             raise Truncated
         if mark == _VALUE_END:
             self.source.pos += len(mark)
-
-
-def _typed(types: ToolTypes, key: str, text: str) -> str:
-    """JSON for a value that is no string: as it is if it is JSON, else by the tool's schema."""
-    try:
-        strict_json(text)
-    except (ValueError, RecursionError):
-        return types.json(key, text)
-    return text.strip()
 
 
 def _passes(chunk: str) -> str | None:

@@ -12,7 +12,8 @@ from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import CallSink
 from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated
 from patchbay.formats.spec import Wrapper
-from patchbay.formats.values.python_reader import PythonReader, PythonValue, arguments_json, filled
+from patchbay.formats.values.python_reader import PythonReader
+from patchbay.formats.values.python_values import PythonValue, arguments_json, filled
 
 NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _BLANKS = " \t\r\n"

@@ -20,9 +20,8 @@ from patchbay.formats.codecs.json import emit_call
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated, marker_set
 from patchbay.formats.spec import Wrapper
-from patchbay.formats.values.json_strict import escaped, json_string, strict_json
+from patchbay.formats.values.json_strict import escaped, json_string
 from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text, verbatim
-from patchbay.formats.values.tool_names import ToolTypes
 
 _ROOM = 256
 """White space behind a closer that is looked through; more of it is no part of a value either."""
@@ -221,7 +220,7 @@ class XmlBody:
         if raw:
             value = json_string(text)
         elif tag.string or self._says_type(tag):
-            value = _as_json(text, key, arguments.types)
+            value = arguments.types.json_or_typed(key, text)
         else:
             value = arguments.types.json(key, text)
         arguments.add(key, value, text)
@@ -313,16 +312,6 @@ class XmlBody:
                 over = yield from self._goes_on()
         source.rewind_to(after if over else begin)
         return Boundary.CLOSED if over else Boundary.NONE
-
-
-def _as_json(text: str, key: str, types: ToolTypes) -> str:
-    """A value that is said to be JSON: as it stands if it is, else what the schema makes of it."""
-    bare = text.strip()
-    try:
-        strict_json(bare)
-    except (ValueError, RecursionError):
-        return types.json(key, text)
-    return bare
 
 
 _NAME_ROOM = 256

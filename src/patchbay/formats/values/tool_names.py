@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from patchbay.formats.values.coerce import ANYTHING, LIST, NUMBERS, TEXT, Expected, decoded_to, typed
+from patchbay.formats.values.json_strict import strict_json
 from patchbay.types import ToolSpec, read_specs
 
 UnknownTools = Literal["text", "keep", "drop"]
@@ -69,6 +70,15 @@ class ToolTypes:
     def json(self, key: str, text: str) -> str:
         """JSON for a value that was written without a type (``coerce`` says how). Never raises."""
         return typed(text, self._expected.member(key))
+
+    def json_or_typed(self, key: str, text: str) -> str:
+        """A value that should be JSON: as it stands if it is, else what the schema makes of it."""
+        bare = text.strip()
+        try:
+            strict_json(bare)
+        except (ValueError, RecursionError):
+            return self.json(key, text)
+        return bare
 
     def decoded(self, key: str, json_text: str) -> str:
         """The value in a JSON string, where the schema wants it and no string; else ``json_text`` as it is."""
