@@ -1,7 +1,7 @@
 """Lazy re-exports: a name's module is imported when the name is first used.
 
-Each ``__init__`` lists its names, once for the interpreter and once under ``TYPE_CHECKING`` for type checkers. This keeps
-``import patchbay`` free of third-party packages (tests/test_import.py).
+This keeps ``import patchbay`` free of third-party packages (tests/test_import.py). An ``__init__`` lists its names once for the
+interpreter (``lazy_exports``), and once under ``TYPE_CHECKING`` for type checkers.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make a module ``__getattr__`` for ``package``; ``homes`` maps each public name to its module."""
+def lazy_exports(package: str, names: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """Return ``__all__`` and ``__getattr__`` for ``package``.
+
+    ``names`` has the names to export from each module of the package, separated by spaces; a module elsewhere has its full name.
+    """
+    modules = {
+        name: module if module.startswith("patchbay.") else f"{package}.{module}"
+        for module, listed in names.items()
+        for name in listed.split()
+    }
 
     def resolve(name: str) -> Any:
-        home = homes.get(name)
-        if home is None:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        value = getattr(import_module(modules[name]), name)
         # The next access finds the name in the module itself and does not come here again.
         vars(import_module(package))[name] = value
         return value
 
-    return resolve
+    return sorted(modules), resolve

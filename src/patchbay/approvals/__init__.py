@@ -12,35 +12,29 @@ from typing import TYPE_CHECKING, Any
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.approvals.policy import ApprovalPolicy, Rule, parse_policy, read_policy
-    from patchbay.approvals.request import ApprovalRequest, SessionGrant, State, Verdict
-    from patchbay.approvals.service import ApprovalService
-    from patchbay.approvals.store import ApprovalStore
-    from patchbay.approvals.terminal import TerminalApprover
+    from patchbay.approvals.policy import ApprovalPolicy as ApprovalPolicy
+    from patchbay.approvals.policy import Rule as Rule
+    from patchbay.approvals.policy import parse_policy as parse_policy
+    from patchbay.approvals.policy import read_policy as read_policy
+    from patchbay.approvals.request import ApprovalRequest as ApprovalRequest
+    from patchbay.approvals.request import SessionGrant as SessionGrant
+    from patchbay.approvals.request import State as State
+    from patchbay.approvals.request import Verdict as Verdict
+    from patchbay.approvals.service import ApprovalService as ApprovalService
+    from patchbay.approvals.store import ApprovalStore as ApprovalStore
+    from patchbay.approvals.terminal import TerminalApprover as TerminalApprover
 
-__all__ = [
-    "ApprovalPolicy",
-    "ApprovalRequest",
-    "ApprovalService",
-    "ApprovalStore",
-    "Rule",
-    "SessionGrant",
-    "State",
-    "TerminalApprover",
-    "Verdict",
-    "parse_policy",
-    "read_policy",
-]
 
-_HOMES = {
-    "policy": ("ApprovalPolicy", "Rule", "parse_policy", "read_policy"),
-    "request": ("ApprovalRequest", "SessionGrant", "State", "Verdict"),
-    "service": ("ApprovalService",),
-    "store": ("ApprovalStore",),
-    "terminal": ("TerminalApprover",),
-}
-
-_resolve = lazy_exports(__name__, {name: f"patchbay.approvals.{home}" for home, names in _HOMES.items() for name in names})
+__all__, _resolve = lazy_exports(
+    __name__,
+    {
+        "policy": "ApprovalPolicy Rule parse_policy read_policy",
+        "request": "ApprovalRequest SessionGrant State Verdict",
+        "service": "ApprovalService",
+        "store": "ApprovalStore",
+        "terminal": "TerminalApprover",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.audit.entries import AuditDecision, AuditEntry, AuditPage, AuditQuery
-    from patchbay.audit.log import AuditLog
+    from patchbay.audit.entries import AuditDecision as AuditDecision
+    from patchbay.audit.entries import AuditEntry as AuditEntry
+    from patchbay.audit.entries import AuditPage as AuditPage
+    from patchbay.audit.entries import AuditQuery as AuditQuery
+    from patchbay.audit.log import AuditLog as AuditLog
 
-__all__ = ["AuditDecision", "AuditEntry", "AuditLog", "AuditPage", "AuditQuery"]
 
-__getattr__ = lazy_exports(__name__, {name: f"patchbay.audit.{'log' if name == 'AuditLog' else 'entries'}" for name in __all__})
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "entries": "AuditDecision AuditEntry AuditPage AuditQuery",
+        "log": "AuditLog",
+    },
+)

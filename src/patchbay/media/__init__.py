@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.media.files import MediaError, MediaGoneError, MediaRefusedError, UnknownRefError
-    from patchbay.media.store import DELETE, FORGET, SCHEME, Media, MediaMeta, MediaStore, OpenMedia, shared_store
+    from patchbay.media.files import MediaError as MediaError
+    from patchbay.media.files import MediaGoneError as MediaGoneError
+    from patchbay.media.files import MediaRefusedError as MediaRefusedError
+    from patchbay.media.files import UnknownRefError as UnknownRefError
+    from patchbay.media.store import DELETE as DELETE
+    from patchbay.media.store import FORGET as FORGET
+    from patchbay.media.store import SCHEME as SCHEME
+    from patchbay.media.store import Media as Media
+    from patchbay.media.store import MediaMeta as MediaMeta
+    from patchbay.media.store import MediaStore as MediaStore
+    from patchbay.media.store import OpenMedia as OpenMedia
+    from patchbay.media.store import shared_store as shared_store
 
-__all__ = [
-    "DELETE",
-    "FORGET",
-    "SCHEME",
-    "Media",
-    "MediaError",
-    "MediaGoneError",
-    "MediaMeta",
-    "MediaRefusedError",
-    "MediaStore",
-    "OpenMedia",
-    "UnknownRefError",
-    "shared_store",
-]
 
-_ERRORS = {"MediaError", "MediaGoneError", "MediaRefusedError", "UnknownRefError"}
-
-__getattr__ = lazy_exports(__name__, {name: f"patchbay.media.{'files' if name in _ERRORS else 'store'}" for name in __all__})
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "files": "MediaError MediaGoneError MediaRefusedError UnknownRefError",
+        "store": "DELETE FORGET SCHEME Media MediaMeta MediaStore OpenMedia shared_store",
+    },
+)

@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply
-    from patchbay.models.gemini import GeminiChatModel
-    from patchbay.models.openai import OpenAIChatModel
-    from patchbay.models.resolve import resolve_model
+    from patchbay.models.chat_model import ChatModel as ChatModel
+    from patchbay.models.chat_model import ChatRequest as ChatRequest
+    from patchbay.models.chat_model import ModelEvent as ModelEvent
+    from patchbay.models.chat_model import ModelReply as ModelReply
+    from patchbay.models.gemini import GeminiChatModel as GeminiChatModel
+    from patchbay.models.openai import OpenAIChatModel as OpenAIChatModel
+    from patchbay.models.resolve import resolve_model as resolve_model
 
-__all__ = ["ChatModel", "ChatRequest", "GeminiChatModel", "ModelEvent", "ModelReply", "OpenAIChatModel", "resolve_model"]
 
-__getattr__ = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "ChatModel": "patchbay.models.chat_model",
-        "ChatRequest": "patchbay.models.chat_model",
-        "GeminiChatModel": "patchbay.models.gemini",
-        "ModelEvent": "patchbay.models.chat_model",
-        "ModelReply": "patchbay.models.chat_model",
-        "OpenAIChatModel": "patchbay.models.openai",
-        "resolve_model": "patchbay.models.resolve",
+        "chat_model": "ChatModel ChatRequest ModelEvent ModelReply",
+        "gemini": "GeminiChatModel",
+        "openai": "OpenAIChatModel",
+        "resolve": "resolve_model",
     },
 )

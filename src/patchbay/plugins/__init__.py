@@ -13,64 +13,33 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.plugins.envelope import Err, Ok, Result, unwrap, unwrap_or
-    from patchbay.plugins.errors import EntryConflictError, PluginError, RegistrationError
-    from patchbay.plugins.sdk import (
-        NekoPluginBase,
-        PluginBase,
-        PluginConfig,
-        PluginContext,
-        ToolState,
-        lifecycle,
-        llm_tool,
-        neko_plugin,
-        plugin,
-    )
-    from patchbay.tools import Progress, ToolContext
+    from patchbay.plugins.envelope import Err as Err
+    from patchbay.plugins.envelope import Ok as Ok
+    from patchbay.plugins.envelope import Result as Result
+    from patchbay.plugins.envelope import unwrap as unwrap
+    from patchbay.plugins.envelope import unwrap_or as unwrap_or
+    from patchbay.plugins.errors import EntryConflictError as EntryConflictError
+    from patchbay.plugins.errors import PluginError as PluginError
+    from patchbay.plugins.errors import RegistrationError as RegistrationError
+    from patchbay.plugins.sdk import NekoPluginBase as NekoPluginBase
+    from patchbay.plugins.sdk import PluginBase as PluginBase
+    from patchbay.plugins.sdk import PluginConfig as PluginConfig
+    from patchbay.plugins.sdk import PluginContext as PluginContext
+    from patchbay.plugins.sdk import ToolState as ToolState
+    from patchbay.plugins.sdk import lifecycle as lifecycle
+    from patchbay.plugins.sdk import llm_tool as llm_tool
+    from patchbay.plugins.sdk import neko_plugin as neko_plugin
+    from patchbay.plugins.sdk import plugin as plugin
+    from patchbay.tools import Progress as Progress
+    from patchbay.tools import ToolContext as ToolContext
 
-__all__ = [
-    "EntryConflictError",
-    "Err",
-    "NekoPluginBase",
-    "Ok",
-    "PluginBase",
-    "PluginConfig",
-    "PluginContext",
-    "PluginError",
-    "Progress",
-    "RegistrationError",
-    "Result",
-    "ToolContext",
-    "ToolState",
-    "lifecycle",
-    "llm_tool",
-    "neko_plugin",
-    "plugin",
-    "unwrap",
-    "unwrap_or",
-]
 
-__getattr__ = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "EntryConflictError": "patchbay.plugins.errors",
-        "Err": "patchbay.plugins.envelope",
-        "NekoPluginBase": "patchbay.plugins.sdk",
-        "Ok": "patchbay.plugins.envelope",
-        "PluginBase": "patchbay.plugins.sdk",
-        "PluginConfig": "patchbay.plugins.sdk",
-        "PluginContext": "patchbay.plugins.sdk",
-        "PluginError": "patchbay.plugins.errors",
-        "Progress": "patchbay.tools",
-        "RegistrationError": "patchbay.plugins.errors",
-        "Result": "patchbay.plugins.envelope",
-        "ToolContext": "patchbay.tools",
-        "ToolState": "patchbay.plugins.sdk",
-        "lifecycle": "patchbay.plugins.sdk",
-        "llm_tool": "patchbay.plugins.sdk",
-        "neko_plugin": "patchbay.plugins.sdk",
-        "plugin": "patchbay.plugins.sdk",
-        "unwrap": "patchbay.plugins.envelope",
-        "unwrap_or": "patchbay.plugins.envelope",
+        "envelope": "Err Ok Result unwrap unwrap_or",
+        "errors": "EntryConflictError PluginError RegistrationError",
+        "sdk": "NekoPluginBase PluginBase PluginConfig PluginContext ToolState lifecycle llm_tool neko_plugin plugin",
+        "patchbay.tools": "Progress ToolContext",
     },
 )

@@ -14,62 +14,37 @@ from typing import TYPE_CHECKING, Any
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
-    from patchbay.realtime.chat_session import ChatSession
-    from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
-    from patchbay.realtime.events import (
-        AudioEvent,
-        ConnectionEvent,
-        DroppedEvent,
-        ErrorEvent,
-        IdleEvent,
-        InterruptedEvent,
-        RealtimeEvent,
-        ResponseEndEvent,
-        TranscriptEvent,
-    )
-    from patchbay.realtime.session import RealtimeSession
+    from patchbay.loop import TextEvent as TextEvent
+    from patchbay.loop import ToolCallEvent as ToolCallEvent
+    from patchbay.loop import ToolProgressEvent as ToolProgressEvent
+    from patchbay.loop import ToolResultEvent as ToolResultEvent
+    from patchbay.loop import UserOutputEvent as UserOutputEvent
+    from patchbay.realtime.chat_session import ChatSession as ChatSession
+    from patchbay.realtime.config import RealtimeLimits as RealtimeLimits
+    from patchbay.realtime.config import RealtimeSettings as RealtimeSettings
+    from patchbay.realtime.events import AudioEvent as AudioEvent
+    from patchbay.realtime.events import ConnectionEvent as ConnectionEvent
+    from patchbay.realtime.events import DroppedEvent as DroppedEvent
+    from patchbay.realtime.events import ErrorEvent as ErrorEvent
+    from patchbay.realtime.events import IdleEvent as IdleEvent
+    from patchbay.realtime.events import InterruptedEvent as InterruptedEvent
+    from patchbay.realtime.events import RealtimeEvent as RealtimeEvent
+    from patchbay.realtime.events import ResponseEndEvent as ResponseEndEvent
+    from patchbay.realtime.events import TranscriptEvent as TranscriptEvent
+    from patchbay.realtime.session import RealtimeSession as RealtimeSession
 
-__all__ = [
-    "AudioEvent",
-    "ChatSession",
-    "ConnectionEvent",
-    "DroppedEvent",
-    "ErrorEvent",
-    "IdleEvent",
-    "InterruptedEvent",
-    "RealtimeEvent",
-    "RealtimeLimits",
-    "RealtimeSession",
-    "RealtimeSettings",
-    "ResponseEndEvent",
-    "TextEvent",
-    "ToolCallEvent",
-    "ToolProgressEvent",
-    "ToolResultEvent",
-    "TranscriptEvent",
-    "UserOutputEvent",
-]
 
-_HOMES = {
-    "patchbay.loop": ("TextEvent", "ToolCallEvent", "ToolProgressEvent", "ToolResultEvent", "UserOutputEvent"),
-    "patchbay.realtime.events": (
-        "AudioEvent",
-        "ConnectionEvent",
-        "DroppedEvent",
-        "ErrorEvent",
-        "IdleEvent",
-        "InterruptedEvent",
-        "RealtimeEvent",
-        "ResponseEndEvent",
-        "TranscriptEvent",
-    ),
-    "patchbay.realtime.chat_session": ("ChatSession",),
-    "patchbay.realtime.session": ("RealtimeSession",),
-    "patchbay.realtime.config": ("RealtimeLimits", "RealtimeSettings"),
-}
-
-_resolve = lazy_exports(__name__, {name: home for home, names in _HOMES.items() for name in names})
+__all__, _resolve = lazy_exports(
+    __name__,
+    {
+        "patchbay.loop": "TextEvent ToolCallEvent ToolProgressEvent ToolResultEvent UserOutputEvent",
+        "chat_session": "ChatSession",
+        "config": "RealtimeLimits RealtimeSettings",
+        "events": "AudioEvent ConnectionEvent DroppedEvent ErrorEvent IdleEvent InterruptedEvent RealtimeEvent "
+        "ResponseEndEvent TranscriptEvent",
+        "session": "RealtimeSession",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

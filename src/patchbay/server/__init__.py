@@ -8,39 +8,32 @@ from patchbay._lazy import lazy_exports
 from patchbay.server import _moved
 
 if TYPE_CHECKING:
-    from patchbay.server.admin_api import MediaApp, make_approvals_router, make_audit_router, make_events_router
-    from patchbay.server.app import ToolsApp, create_tools_app
-    from patchbay.server.callback_tool import CallbackError, CallbackTool
-    from patchbay.server.event_stream import EventStream
-    from patchbay.server.governance import Governance, GovernanceSettings
-    from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
+    from patchbay.server.admin_api import MediaApp as MediaApp
+    from patchbay.server.admin_api import make_approvals_router as make_approvals_router
+    from patchbay.server.admin_api import make_audit_router as make_audit_router
+    from patchbay.server.admin_api import make_events_router as make_events_router
+    from patchbay.server.app import ToolsApp as ToolsApp
+    from patchbay.server.app import create_tools_app as create_tools_app
+    from patchbay.server.callback_tool import CallbackError as CallbackError
+    from patchbay.server.callback_tool import CallbackTool as CallbackTool
+    from patchbay.server.event_stream import EventStream as EventStream
+    from patchbay.server.governance import Governance as Governance
+    from patchbay.server.governance import GovernanceSettings as GovernanceSettings
+    from patchbay.server.settings import ChatSettings as ChatSettings
+    from patchbay.server.settings import ProxySettings as ProxySettings
+    from patchbay.server.settings import ToolsSettings as ToolsSettings
 
-__all__ = [
-    "CallbackError",
-    "CallbackTool",
-    "ChatSettings",
-    "EventStream",
-    "Governance",
-    "GovernanceSettings",
-    "MediaApp",
-    "ProxySettings",
-    "ToolsApp",
-    "ToolsSettings",
-    "create_tools_app",
-    "make_approvals_router",
-    "make_audit_router",
-    "make_events_router",
-]
 
-_HOMES = {
-    "admin_api": ("MediaApp", "make_approvals_router", "make_audit_router", "make_events_router"),
-    "app": ("ToolsApp", "create_tools_app"),
-    "callback_tool": ("CallbackError", "CallbackTool"),
-    "event_stream": ("EventStream",),
-    "governance": ("Governance", "GovernanceSettings"),
-    "settings": ("ChatSettings", "ProxySettings", "ToolsSettings"),
-}
-
-__getattr__ = lazy_exports(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "admin_api": "MediaApp make_approvals_router make_audit_router make_events_router",
+        "app": "ToolsApp create_tools_app",
+        "callback_tool": "CallbackError CallbackTool",
+        "event_stream": "EventStream",
+        "governance": "Governance GovernanceSettings",
+        "settings": "ChatSettings ProxySettings ToolsSettings",
+    },
+)
 
 _moved.register()

@@ -10,44 +10,28 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.testing.models import ContractModel, ScriptedModel
-    from patchbay.testing.plugins import PluginResult, RunningPlugin, run_plugin
-    from patchbay.testing.script import Answer, Message, Raw, Script, Text, events, pieces
-    from patchbay.testing.upstream import Recorded, ScriptedUpstream
+    from patchbay.testing.models import ContractModel as ContractModel
+    from patchbay.testing.models import ScriptedModel as ScriptedModel
+    from patchbay.testing.plugins import PluginResult as PluginResult
+    from patchbay.testing.plugins import RunningPlugin as RunningPlugin
+    from patchbay.testing.plugins import run_plugin as run_plugin
+    from patchbay.testing.script import Answer as Answer
+    from patchbay.testing.script import Message as Message
+    from patchbay.testing.script import Raw as Raw
+    from patchbay.testing.script import Script as Script
+    from patchbay.testing.script import Text as Text
+    from patchbay.testing.script import events as events
+    from patchbay.testing.script import pieces as pieces
+    from patchbay.testing.upstream import Recorded as Recorded
+    from patchbay.testing.upstream import ScriptedUpstream as ScriptedUpstream
 
-__all__ = [
-    "Answer",
-    "ContractModel",
-    "Message",
-    "PluginResult",
-    "Raw",
-    "Recorded",
-    "RunningPlugin",
-    "Script",
-    "ScriptedModel",
-    "ScriptedUpstream",
-    "Text",
-    "events",
-    "pieces",
-    "run_plugin",
-]
 
-__getattr__ = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "Answer": "patchbay.testing.script",
-        "ContractModel": "patchbay.testing.models",
-        "Message": "patchbay.testing.script",
-        "PluginResult": "patchbay.testing.plugins",
-        "Raw": "patchbay.testing.script",
-        "Recorded": "patchbay.testing.upstream",
-        "RunningPlugin": "patchbay.testing.plugins",
-        "Script": "patchbay.testing.script",
-        "ScriptedModel": "patchbay.testing.models",
-        "ScriptedUpstream": "patchbay.testing.upstream",
-        "Text": "patchbay.testing.script",
-        "events": "patchbay.testing.script",
-        "pieces": "patchbay.testing.script",
-        "run_plugin": "patchbay.testing.plugins",
+        "models": "ContractModel ScriptedModel",
+        "plugins": "PluginResult RunningPlugin run_plugin",
+        "script": "Answer Message Raw Script Text events pieces",
+        "upstream": "Recorded ScriptedUpstream",
     },
 )

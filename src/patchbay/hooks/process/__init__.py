@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.hooks.process.child import HookProcessError, HookReplyError, ProcessLimits, ProcessSpec
-    from patchbay.hooks.process.client import ProcessHook
+    from patchbay.hooks.process.child import HookProcessError as HookProcessError
+    from patchbay.hooks.process.child import HookReplyError as HookReplyError
+    from patchbay.hooks.process.child import ProcessLimits as ProcessLimits
+    from patchbay.hooks.process.child import ProcessSpec as ProcessSpec
+    from patchbay.hooks.process.client import ProcessHook as ProcessHook
 
-__all__ = ["HookProcessError", "HookReplyError", "ProcessHook", "ProcessLimits", "ProcessSpec"]
 
-__getattr__ = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "HookProcessError": "patchbay.hooks.process.child",
-        "HookReplyError": "patchbay.hooks.process.child",
-        "ProcessHook": "patchbay.hooks.process.client",
-        "ProcessLimits": "patchbay.hooks.process.child",
-        "ProcessSpec": "patchbay.hooks.process.child",
+        "child": "HookProcessError HookReplyError ProcessLimits ProcessSpec",
+        "client": "ProcessHook",
     },
 )

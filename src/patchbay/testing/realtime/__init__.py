@@ -11,62 +11,36 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.testing.realtime.fake import FakeRealtime
-    from patchbay.testing.realtime.gemini import FakeGemini
-    from patchbay.testing.realtime.openai import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
-    from patchbay.testing.realtime.random_scripts import random_script
-    from patchbay.testing.realtime.records import Issued, Told
-    from patchbay.testing.realtime.script import (
-        Answer,
-        Call,
-        Cancel,
-        Drop,
-        Faults,
-        Frame,
-        GoAway,
-        Interrupt,
-        Pause,
-        Quote,
-        Say,
-    )
+    from patchbay.testing.realtime.fake import FakeRealtime as FakeRealtime
+    from patchbay.testing.realtime.gemini import FakeGemini as FakeGemini
+    from patchbay.testing.realtime.openai import FakeGLM as FakeGLM
+    from patchbay.testing.realtime.openai import FakeOpenAI as FakeOpenAI
+    from patchbay.testing.realtime.openai import FakeQwen as FakeQwen
+    from patchbay.testing.realtime.openai import FakeStepFun as FakeStepFun
+    from patchbay.testing.realtime.random_scripts import random_script as random_script
+    from patchbay.testing.realtime.records import Issued as Issued
+    from patchbay.testing.realtime.records import Told as Told
+    from patchbay.testing.realtime.script import Answer as Answer
+    from patchbay.testing.realtime.script import Call as Call
+    from patchbay.testing.realtime.script import Cancel as Cancel
+    from patchbay.testing.realtime.script import Drop as Drop
+    from patchbay.testing.realtime.script import Faults as Faults
+    from patchbay.testing.realtime.script import Frame as Frame
+    from patchbay.testing.realtime.script import GoAway as GoAway
+    from patchbay.testing.realtime.script import Interrupt as Interrupt
+    from patchbay.testing.realtime.script import Pause as Pause
+    from patchbay.testing.realtime.script import Quote as Quote
+    from patchbay.testing.realtime.script import Say as Say
 
-__all__ = [
-    "Answer",
-    "Call",
-    "Cancel",
-    "Drop",
-    "FakeGLM",
-    "FakeGemini",
-    "FakeOpenAI",
-    "FakeQwen",
-    "FakeRealtime",
-    "FakeStepFun",
-    "Faults",
-    "Frame",
-    "GoAway",
-    "Interrupt",
-    "Issued",
-    "Pause",
-    "Quote",
-    "Say",
-    "Told",
-    "random_script",
-]
 
-_SCRIPT = ("Answer", "Call", "Cancel", "Drop", "Faults", "Frame", "GoAway", "Interrupt", "Pause", "Quote", "Say")
-
-__getattr__ = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
-        **dict.fromkeys(_SCRIPT, "patchbay.testing.realtime.script"),
-        "FakeGLM": "patchbay.testing.realtime.openai",
-        "FakeGemini": "patchbay.testing.realtime.gemini",
-        "FakeOpenAI": "patchbay.testing.realtime.openai",
-        "FakeQwen": "patchbay.testing.realtime.openai",
-        "FakeRealtime": "patchbay.testing.realtime.fake",
-        "FakeStepFun": "patchbay.testing.realtime.openai",
-        "Issued": "patchbay.testing.realtime.records",
-        "Told": "patchbay.testing.realtime.records",
-        "random_script": "patchbay.testing.realtime.random_scripts",
+        "fake": "FakeRealtime",
+        "gemini": "FakeGemini",
+        "openai": "FakeGLM FakeOpenAI FakeQwen FakeStepFun",
+        "random_scripts": "random_script",
+        "records": "Issued Told",
+        "script": "Answer Call Cancel Drop Faults Frame GoAway Interrupt Pause Quote Say",
     },
 )
