@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from patchbay.legible import legible, one_line, printable
+from patchbay._text import escape_controls, one_line, printable
 
 
-@pytest.mark.parametrize("read", [printable, legible])
+@pytest.mark.parametrize("read", [printable, escape_controls])
 def test_other_languages_are_shown_as_they_are(read):
     assert "猫 é 🐈" == read("猫 é 🐈")
 
@@ -21,7 +21,7 @@ def test_what_a_terminal_would_obey_is_shown_by_its_number(text, shown):
 
 
 def test_a_text_without_control_characters_keeps_its_tabs():
-    assert r"a" "\t" r"b\x0a\x1b[2J\x7f\x9b" == legible("a\tb\n\x1b[2J\x7f\x9b")
+    assert r"a" "\t" r"b\x0a\x1b[2J\x7f\x9b" == escape_controls("a\tb\n\x1b[2J\x7f\x9b")
 
 
 def test_a_text_on_one_line_is_cut_to_what_may_be_shown():

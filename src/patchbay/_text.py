@@ -1,4 +1,4 @@
-"""Escape untrusted text for a log or a terminal, and cut it to one line."""
+"""Untrusted text for logs and terminals: control characters escaped, cut to one line."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32
 
 
 def printable(text: str) -> str:
-    """Return a text with every character that is not printable escaped by its number, so that a terminal obeys none."""
+    """Return a text with every character that is not printable replaced by its escape."""
     return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
 
-def legible(text: str) -> str:
-    """Return a text with control characters escaped, except for tabs."""
+def escape_controls(text: str) -> str:
+    """Return a text with its control characters, except tabs, replaced by their escapes."""
     return text.translate(_CONTROLS)
 
 
 def one_line(text: str, most: int) -> str:
-    """Return a text on one line of at most ``most`` characters. Does not escape controls."""
+    """Return a text on one line of at most ``most`` characters; control characters stay. Reads only the head of a long text."""
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 

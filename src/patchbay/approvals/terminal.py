@@ -16,8 +16,8 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
+from patchbay._text import printable
 from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
-from patchbay.legible import printable
 
 VIEW: Final = "view"
 """Result of ``parse_answer`` if the person wants to see all arguments."""

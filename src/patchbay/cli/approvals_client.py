@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from patchbay._text import printable
 from patchbay.approvals import ApprovalRequest, SessionGrant, State, Verdict
 from patchbay.approvals.terminal import LineBuffer, parse_answer, render, render_outcome, render_question, reply_to
 from patchbay.cli.http import ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.errors import ApprovalNotFoundError
-from patchbay.legible import printable
 
 if TYPE_CHECKING:
     from patchbay.approvals.request import Answer

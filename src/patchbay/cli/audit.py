@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from patchbay._text import printable
 from patchbay.cli.options import SERVER, TokenFile
 from patchbay.cli.terminal import (
     exit_when_stdout_closes,
@@ -25,7 +26,6 @@ from patchbay.cli.terminal import (
     supports_colour,
 )
 from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.legible import printable
 
 if TYPE_CHECKING:
     from patchbay.audit import AuditEntry, AuditPage, AuditQuery

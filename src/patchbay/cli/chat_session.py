@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from patchbay._text import one_line
 from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
 from patchbay.cli.terminal import COLOUR_CODE, sanitize_ansi, split_unfinished_escape
-from patchbay.legible import one_line
 
 INTERRUPTED: Final = 130
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from patchbay._text import escape_controls
 from patchbay.cli.options import CONTEXT, Json, command_group
 from patchbay.cli.terminal import plural
 from patchbay.errors import ConfigurationError
-from patchbay.legible import legible
 
 if TYPE_CHECKING:
     from patchbay.hooks.config import HooksConfig
@@ -112,7 +112,7 @@ def doctor(
 def _print(verdicts: Sequence[Verdict]) -> None:
     width = max(len(each.check) for each in verdicts)
     for each in verdicts:
-        words = legible(" ".join(each.words.split()))
+        words = escape_controls(" ".join(each.words.split()))
         line = f"{each.outcome:<8} {each.check:<{width}}  {words}".rstrip()
         for text in (line, *([f"{'':<8} -> {each.way_out}"] if each.way_out else [])):
             try:

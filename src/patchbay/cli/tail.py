@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from patchbay._text import one_line, printable
 from patchbay.cli.http import Events, ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.cli.options import SERVER, Server, TokenFile
 from patchbay.cli.terminal import exit_when_stdout_closes, fail, format_clock, format_duration, plural, supports_colour
 from patchbay.errors import ConfigurationError
-from patchbay.legible import one_line, printable
 
 _BACKOFF: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MISSING: Final = "The server has no event stream."

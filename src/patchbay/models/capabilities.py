@@ -16,8 +16,8 @@ from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeVar
 
+from patchbay._text import one_line, printable
 from patchbay.errors import UpstreamError
-from patchbay.legible import one_line, printable
 from patchbay.models.providers import REASONING_FIELDS, SENT_BACK, keep_fields
 from patchbay.types import Message
 

@@ -24,8 +24,8 @@ from typing import Any, Final
 import msgspec
 
 from patchbay._ratelimit import LogRateLimiter
+from patchbay._text import one_line, printable
 from patchbay.errors import ConfigurationError
-from patchbay.legible import one_line, printable
 from patchbay.server.http import own_path
 
 REDACTED = b"[redacted]"

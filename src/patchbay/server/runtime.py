@@ -26,8 +26,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from patchbay._ratelimit import LogRateLimiter
+from patchbay._text import printable
 from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.legible import printable
 from patchbay.server.http import own_path
 from patchbay.server.request_log import Redactor
 from patchbay.server.settings import ServeOptions, Verbosity

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from patchbay._subprocess import ChildProcess, LineReader, Overlong, backoff, describe_exit
+from patchbay._text import escape_controls
 from patchbay.errors import PatchbayError
 from patchbay.hooks.process.protocol import METHODS_OF, MODES
 from patchbay.hooks.process.wire import (
@@ -27,7 +28,6 @@ from patchbay.hooks.process.wire import (
     read_reply,
     request_line,
 )
-from patchbay.legible import legible
 
 
 class HookProcessError(PatchbayError, RuntimeError):
@@ -174,7 +174,7 @@ class PendingReplies:
         if reply.error is None:
             waiting.set_result(reply.result)
         else:
-            waiting.set_exception(HookReplyError(f"it answered with an error: {legible(reply.error):.500}"))
+            waiting.set_exception(HookReplyError(f"it answered with an error: {escape_controls(reply.error):.500}"))
         return True
 
     def _fail_call(self, request_id: int | None, error: HookReplyError, words: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from patchbay._ratelimit import LogRateLimiter
+from patchbay._text import escape_controls
 from patchbay.hooks.process import replies
 from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec
 from patchbay.hooks.process.protocol import META_NAMES, MODES, VERSION, encode_event, encode_messages, encode_output, encode_tools
@@ -30,7 +31,6 @@ from patchbay.hooks.types import (
     ToolRequest,
     ToolResultView,
 )
-from patchbay.legible import legible
 from patchbay.types import ToolSpec
 
 
@@ -174,8 +174,8 @@ class Supervisor:
         self._closing = asyncio.Lock()
         name = spec.name
         printed = "The hook %r printed what is no reply: %s"
-        self._stray = LogRateLimiter(lambda text: _logger.warning(printed, name, legible(text)))
-        self._stderr = LogRateLimiter(lambda text: _logger.warning("[%s] %s", name, legible(text)))
+        self._stray = LogRateLimiter(lambda text: _logger.warning(printed, name, escape_controls(text)))
+        self._stderr = LogRateLimiter(lambda text: _logger.warning("[%s] %s", name, escape_controls(text)))
 
     @property
     def process(self) -> HookProcess:
@@ -227,7 +227,7 @@ class Supervisor:
                 raise HookProcessError(f"hook.hello failed: {error}") from None
         except HookProcessError as error:
             await process.close()  # its output is complete then
-            said = f" ({legible(process.last_words):.300})" if process.last_words else ""
+            said = f" ({escape_controls(process.last_words):.300})" if process.last_words else ""
             raise HookProcessError(f"{error}{said}") from None
         except BaseException:
             await process.close()

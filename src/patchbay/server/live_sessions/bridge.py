@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.legible import one_line, printable
 from patchbay.realtime.events import AudioEvent, ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent, RealtimeEvent
 from patchbay.server.errors import StoppingError
 from patchbay.server.http import Receive
