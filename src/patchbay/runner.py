@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from patchbay.background import run_blocking
 from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestError, MaxIterationsError
 from patchbay.executor import MAX_REPEATS, MAX_RESULT_CHARS, Budget, Executor, ToolExecution
-from patchbay.executor.callbacks import Hooks, checked_hooks
+from patchbay.executor.callbacks import Callbacks, checked_hooks
 from patchbay.executor.results import checked_media
 from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, ToolResultEvent, turn
 from patchbay.models.resolve import HostedModel, resolve_model
@@ -94,8 +94,8 @@ class ToolRunner:
         on_tool_call: OnToolCall | None = None,
         on_tool_result: OnToolResult | None = None,
         on_progress: Callable[[ToolCall, Progress], object] | None = None,
-        before: Hooks = None,
-        after: Hooks = None,
+        before: Callbacks = None,
+        after: Callbacks = None,
         hooks: HookManager | None = None,
         media: MediaStore | None = None,
         tool_timeout: float | None = None,

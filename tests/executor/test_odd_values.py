@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from patchbay.executor import Executor, ToolExecution
-from patchbay.tools import Tool
+from patchbay.tools import Tool, threads
 from patchbay.tools import results as results_room
 from patchbay.tools import threads as threads_room
 from patchbay.types import ToolCall
@@ -83,6 +83,7 @@ def test_what_never_ends_fails_and_is_not_read_for_ever(by, monkeypatch):
 
 def test_a_generator_that_never_ends_fails_too(monkeypatch):
     monkeypatch.setattr(results_room, "MOST_ITEMS", 1000)
+    monkeypatch.setattr(threads, "MOST_ITEMS", 1000)
 
     async def numbers() -> Any:
         for number in itertools.count():

@@ -12,7 +12,7 @@ from moved import MovedLoop, later
 
 from patchbay import ToolCall
 from patchbay.executor import Budget, Executor
-from patchbay.executor.limits import PausableTimer
+from patchbay.executor.limits import OutOfTimeError, PausableTimer, in_time
 from patchbay.hooks import HookManager
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
@@ -303,25 +303,24 @@ def test_a_budget_without_a_limit_can_be_paused():
     assert (None, None) == run(main())
 
 
-def test_a_rest_of_time_moves_with_its_budget_and_expires():
+def test_a_wait_within_a_budget_moves_with_its_pauses_and_expires():
     async def main():
         budget = Budget(max_seconds=10)
         budget.start()
-        limits = []
+        steps = []
 
         async def work():
-            async with budget.time_left() as limit:
-                limits.append(limit)
-                with budget.paused():
-                    await later(1000)
-                assert not limit.expired()
-                await later(10.1)
+            with budget.paused():
+                await later(1000)
+            steps.append("paused")
+            await later(10.1)
+            steps.append("late")
 
-        with pytest.raises(TimeoutError):
-            await work()
-        return limits[0].expired(), budget._watchers
+        with pytest.raises(OutOfTimeError):
+            await in_time(work(), budget)
+        return steps, budget._watchers
 
-    assert (True, set()) == run(main())
+    assert (["paused"], set()) == run(main())
 
 
 def test_an_alarm_that_was_cancelled_in_a_pause_never_rings():

@@ -41,7 +41,7 @@ def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
         (done,) = await executor.run([ToolCall("1", "act")], budget=Budget(max_seconds=SHORT))
         resume.set()
         await let_through.wait()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "Invocation.run" in repr(task)]
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "Batch._run" in repr(task)]
         if others:
             await asyncio.wait(others)
         return done, ran
@@ -132,7 +132,7 @@ def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
         batch = Executor([wait]).start([ToolCall("1", "wait")])
         await began.wait()
         for task in asyncio.all_tasks():
-            if "Invocation.run" in repr(task):
+            if "Batch._run" in repr(task):
                 task.cancel()
         return await anext(batch)
 

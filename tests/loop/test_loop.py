@@ -271,7 +271,7 @@ def test_stopping_the_turn_stops_the_model_and_the_tools(by, while_):
                 if event.type == ("text" if while_ == "model" else "tool_result"):
                     break
             await events.aclose()
-        assert [] == [task for task in asyncio.all_tasks() if "Invocation.run" in repr(task)]
+        assert [] == [task for task in asyncio.all_tasks() if "Batch._run" in repr(task)]
 
     run(main())
     assert ["model"] if while_ == "model" else ["model", "tools"] == stopped

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from patchbay.agents.base import USER, BaseAgent
+from patchbay.agents.base import USER, BaseAgent, InvocationContext, Shared
 from patchbay.agents.content import Content, Event, Part, UserOutput, new_id
-from patchbay.agents.context import InvocationContext, RunConfig, Shared
+from patchbay.agents.run_config import RunConfig
 from patchbay.agents.sessions.log import temporary_changes
 from patchbay.agents.sessions.memory import InMemorySessionService
 from patchbay.errors import ConfigurationError, ToolArgumentsError, ToolFailed

@@ -1,4 +1,4 @@
-"""What every agent is: a name in a tree, callbacks around its work, and errors that become its last event."""
+"""The base of all agents, and the context of a run that agents, callbacks and tools share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,214 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from patchbay.agents import topics
-from patchbay.agents.callbacks import Callbacks, as_callbacks, ask
 from patchbay.agents.content import Content, Event, EventActions, Part
-from patchbay.agents.context import InvocationContext, RunFailed, callback_errors, events_within_time, within_time
+from patchbay.agents.event_bus import BusEvent, EventBus
+from patchbay.agents.run_config import RunConfig, RunFailed, callback_errors, events_within_time, within_time
+from patchbay.agents.sessions.base import BaseSessionService
+from patchbay.agents.sessions.log import Session
 from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
+from patchbay.executor import Budget
+from patchbay.executor.callbacks import Callbacks, as_callbacks, first_answer
+from patchbay.tools import State
 from patchbay.tools.results import describe
+from patchbay.types import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from patchbay.hooks import HookManager, HookScope
+    from patchbay.media import MediaStore
 
 _logger = logging.getLogger(__name__)
 
 
 USER = "user"
 """The author of what the user says; no agent may be called so."""
+
+
+@dataclass
+class Shared:
+    """What all agents of one run share: its limits, what it has used, and which events have been seen to.
+
+    ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop,
+    ``call_ids`` those of calls. ``writing`` is held by the one parallel branch that works out its changes and records them.
+    ``turns`` counts the turns of its agents, ``rewound`` says that a hook wants all of the run out of the model's sight.
+    """
+
+    budget: Budget
+    usage: Usage = NO_USAGE
+    ended: bool = False
+    recorded: set[str] = field(default_factory=set)
+    escalations_met: set[str] = field(default_factory=set)
+    call_ids: set[str] = field(default_factory=set)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: int = 0
+    rewound: bool = False
+
+
+class InvocationContext:
+    """One run, as an agent of it sees it; callbacks get it as their ``ctx``, tools as ``tool_context.invocation_context``.
+
+    ``session`` is read, and written through ``state``: what a callback puts there goes into the log with the agent's next event.
+    ``branch`` names the way through parallel agents, None outside of them. ``invocation_id`` is the run's. Setting
+    ``end_invocation`` ends the run after what is being done now. ``hooks`` are those that are asked about its turns, None
+    where there are none, and ``hook_scope`` is what they are told of the run. ``media`` has the files that go along with what
+    tools say, None for the process's own store; they are those of the session that ``session_key`` names (``Session.key``): this
+    one, or that of the caller of the agent as a tool.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: BaseAgent,
+        session: Session,
+        session_service: BaseSessionService,
+        invocation_id: str,
+        run_config: RunConfig,
+        user_content: Content | None = None,
+        bus: EventBus | None = None,
+        shared: Shared | None = None,
+        hooks: HookManager | None = None,
+        hook_scope: HookScope | None = None,
+        media: MediaStore | None = None,
+        session_key: str | None = None,
+    ) -> None:
+        self.agent = agent
+        self.session = session
+        self.session_service = session_service
+        self.invocation_id = invocation_id
+        self.run_config = run_config
+        self.user_content = user_content
+        self.bus = bus
+        self.branch: str | None = None
+        self.shared = shared if shared is not None else Shared(run_config.budget())
+        self.hooks = hooks
+        self.hook_scope = hook_scope
+        self.media = media
+        self._session_key = session_key
+        self._state: State | None = None
+
+    @property
+    def state(self) -> State:
+        """The session's state; what is changed in it is kept with the agent's next event."""
+        if self._state is None:
+            self._state = State(self.session.state)
+        return self._state
+
+    @property
+    def agent_name(self) -> str:
+        """The name of the agent at work."""
+        return self.agent.name
+
+    @property
+    def app_name(self) -> str:
+        """The session's application."""
+        return self.session.app_name
+
+    @property
+    def user_id(self) -> str:
+        """The session's user."""
+        return self.session.user_id
+
+    @property
+    def session_key(self) -> str:
+        """Whose files those of this run are."""
+        return self._session_key if self._session_key is not None else self.session.key
+
+    @property
+    def budget(self) -> Budget:
+        """What the run may still use, shared by all its agents."""
+        return self.shared.budget
+
+    @property
+    def llm_call_count(self) -> int:
+        """How often a model was asked in this run."""
+        return self.shared.budget.iterations
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the run has used, over all agents."""
+        return self.shared.usage
+
+    @property
+    def end_invocation(self) -> bool:
+        """Whether the run ends here."""
+        return self.shared.ended
+
+    @end_invocation.setter
+    def end_invocation(self, ended: bool) -> None:
+        self.shared.ended = ended
+
+    def child(self, agent: BaseAgent, *, branch: str | None = None) -> InvocationContext:
+        """Return the same run as ``agent`` sees it; ``branch`` is one more step on the way through parallel agents."""
+        mine = InvocationContext.__new__(InvocationContext)
+        vars(mine).update(vars(self))
+        mine.agent = agent
+        mine._state = None  # noqa: SLF001  (its own changes)
+        if branch is not None:
+            mine.branch = branch if self.branch is None else f"{self.branch}.{branch}"
+        return mine
+
+    def turn_scope(self, model: str) -> HookScope | None:
+        """Return the hook scope of a turn of this agent that begins now; None where there are no hooks."""
+        if self.hooks is None or self.hook_scope is None:
+            return None
+        self.shared.turns += 1
+        turn_id = f"{self.invocation_id}-turn-{self.shared.turns}"
+        return replace(self.hook_scope, agent_id=self.agent.name, turn_id=turn_id, model=model)
+
+    def event(
+        self, parts: list[Part] | None = None, *, role: str = "model", actions: EventActions | None = None, **about: Any
+    ) -> Event:
+        """Return an event of this agent's in this run."""
+        return Event(
+            author=self.agent.name,
+            invocation_id=self.invocation_id,
+            branch=self.branch,
+            content=None if parts is None else Content(role, parts),
+            actions=actions if actions is not None else EventActions(),
+            **about,
+        )
+
+    def error(self, code: str, message: str) -> Event:
+        """Return the event that a run ends with where there is no answer."""
+        return self.event(error_code=code, error_message=message)
+
+    async def record(self, event: Event) -> None:
+        """Put ``event`` into the session's log, with the changes of ``state`` since the last one.
+
+        Each event is kept once, and partial ones not. Raises what the session service does.
+        """
+        recorded = self.shared.recorded
+        if event.partial or event.id in recorded:
+            return
+        if not event.invocation_id:
+            event.invocation_id = self.invocation_id
+        if event.branch is None:
+            event.branch = self.branch
+        if self._state is not None and (changes := self._state.take()):
+            event.actions.state_delta = {**changes, **event.actions.state_delta}
+        await self.session_service.append_event(self.session, event)
+        recorded.add(event.id)
+
+    def take_changes(self) -> dict[str, Any]:
+        """Return what was changed in ``state`` and is in no event yet; it is the caller's to record."""
+        return self._state.take() if self._state is not None else {}
+
+    def mark_recorded(self, event: Event) -> None:
+        """Take note that what ``event`` says is in the log already, in pieces."""
+        self.shared.recorded.add(event.id)
+
+    async def publish(self, topic: str, data: Mapping[str, Any]) -> None:
+        """Tell the bus, if there is one."""
+        if self.bus is not None:
+            await self.bus.publish(BusEvent(topic, dict(data), source=self.agent.name))
+
+
+CallbackContext = ReadonlyContext = InvocationContext
+"""What callbacks get, and functions that write an instruction."""
 
 
 class BaseAgent:
@@ -138,7 +331,7 @@ class BaseAgent:
         except InvalidRequestError:  # what a callback gave as a code or as content cannot be kept
             failure = ctx.error(str(failure.error_code), str(failure.error_message))
             await ctx.record(failure)
-        await ctx.publish(topics.AGENT_ERROR, {"agent": self.name, "error": failure.error_code, "message": failure.error_message})
+        await ctx.publish("agent.error", {"agent": self.name, "error": failure.error_code, "message": failure.error_message})
         yield failure
 
     def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
@@ -192,7 +385,7 @@ def _error_event(ctx: InvocationContext, error: BaseException, code: str, words:
 async def _callback_event(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
     """Return what a callback says, as an event in the log; None where it says nothing. Raises RunFailed."""
     with callback_errors():
-        content = as_content(await within_time(ctx.budget, lambda: ask(callbacks, ctx)))
+        content = as_content(await within_time(ctx.budget, lambda: first_answer(as_callbacks(callbacks, "A callback"), ctx)))
     if content is None:
         return None
     event = ctx.event()

@@ -12,54 +12,29 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from patchbay.agents import topics
+from patchbay.agents.base import InvocationContext
 from patchbay.agents.content import Content, Part
-from patchbay.agents.context import GenerateContentConfig, InvocationContext, RunFailed, callback_errors
 from patchbay.agents.convert import content_reply, from_messages, renew_calls, reply_content, to_messages
-from patchbay.errors import ConfigurationError
-from patchbay.executor.callbacks import as_hooks, called, first_answer
+from patchbay.agents.run_config import GenerateContentConfig, RunFailed, callback_errors
+from patchbay.executor.callbacks import Callback, Callbacks, as_callbacks, call_and_await, first_answer
 from patchbay.loop.hooks import RequestHookView, ResponseHookView
 from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.tools import Tool, ToolContext, collect_tools
 from patchbay.types import Message, ToolCall
 
 if TYPE_CHECKING:
-    from patchbay.agents.llm_agent import LlmAgent
     from patchbay.hooks import RegisteredHook
 
 
-Callback: TypeAlias = Callable[..., Any]
-Callbacks: TypeAlias = Callback | Sequence[Callback] | None
-"""One callback, or several in the order in which they are asked."""
-
-as_callbacks = as_hooks
-
-
-async def ask(callbacks: Callbacks, *about: Any) -> Any:
-    """Ask each until one returns something else than None, and return that. Raises what they raise."""
-    return await first_answer(as_callbacks(callbacks, "A callback"), *about)
-
-
-def before_hook(callback: Callback) -> Callback:
-    """Return ``before_tool(ctx, name, args)`` as a hook of the executor."""
+def tool_hook(callback: Callback) -> Callback:
+    """Return a ``before_tool(ctx, name, args)`` or ``after_tool(ctx, name, result)`` callback as a callback of the executor."""
     wants_context = _takes_tool_context(callback)
 
-    async def hook(_call: ToolCall, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def hook(_call: ToolCall, tool: Tool, arguments: dict[str, Any], context: ToolContext, *value: Any) -> Any:
         named = {"tool_context": context} if wants_context else {}
-        return await called(callback, context.invocation_context, tool.name, arguments, **named)
-
-    return hook
-
-
-def after_hook(callback: Callback) -> Callback:
-    """Return ``after_tool(ctx, name, result)`` as a hook of the executor; it sees what the tool returned, as it returned it."""
-    wants_context = _takes_tool_context(callback)
-
-    async def hook(_call: ToolCall, tool: Tool, _arguments: dict[str, Any], context: ToolContext, value: Any) -> Any:
-        named = {"tool_context": context} if wants_context else {}
-        return await called(callback, context.invocation_context, tool.name, value, **named)
+        return await call_and_await(callback, context.invocation_context, tool.name, *(value or (arguments,)), **named)
 
     return hook
 
@@ -172,13 +147,15 @@ def _system(messages: Sequence[Message]) -> str | None:
     return messages[0]["content"] if messages and messages[0]["role"] == "system" else None
 
 
-def model_links(agent: LlmAgent) -> tuple[RegisteredHook, ...]:
-    """Return the callbacks around an agent's model as links; the callbacks are those that it has when it is asked."""
+def model_hooks(
+    before: Callbacks, after: Callbacks, describe: Callable[[], tuple[str | None, GenerateContentConfig]]
+) -> tuple[RegisteredHook, ...]:
+    """Return the callbacks around an agent's model as hooks; ``describe`` returns the model's name and configuration."""
     points: dict[str, Any] = {}
-    if agent.before_model_callback:
-        points["before_llm"] = partial(_before, agent)
-    if agent.after_model_callback:
-        points["after_llm"] = partial(_after, agent)
+    if before:
+        points["before_llm"] = partial(_before, before, describe)
+    if after:
+        points["after_llm"] = partial(_after, after)
     if not points:
         return ()
     from patchbay.hooks import native
@@ -186,51 +163,43 @@ def model_links(agent: LlmAgent) -> tuple[RegisteredHook, ...]:
     return (native("callbacks of the model", **points),)
 
 
-async def _before(agent: LlmAgent, asked: RequestHookView) -> ModelReply | None:
-    """Ask what is to be asked; return the answer if it has been given. Raises RunFailed."""
-    ctx: InvocationContext = asked.run.agent_scope.invocation_context
-    run, request = asked.run, asked.request
-    try:
-        name = getattr(agent.chat_model(), "name", None)
-    except ConfigurationError:  # it is no use, and may not be asked
-        name = agent.model_name or None
+async def _before(
+    callbacks: Callbacks, describe: Callable[[], tuple[str | None, GenerateContentConfig]], view: RequestHookView
+) -> ModelReply | None:
+    """Call the callbacks before a request; return the answer of the first that gives one. Raises RunFailed."""
+    ctx: InvocationContext = view.run.agent_scope.invocation_context
+    run, request = view.run, view.request
+    name, config = describe()
     with callback_errors():
-        shown = as_llm_request(
-            request,
-            config=agent.generate_content_config or GenerateContentConfig(),
-            tools=run.tools,
-            model=name,
-            metadata={"user_id": ctx.user_id},
-        )
-        answer = await ask(agent.before_model_callback, ctx, shown)
+        visible = as_llm_request(request, config=config, tools=run.tools, model=name, metadata={"user_id": ctx.user_id})
+        answer = await first_answer(as_callbacks(callbacks, "A callback"), ctx, visible)
         before = run.tools
-        run.override_tools(collect_tools(shown.tools_dict.values()))
+        run.override_tools(collect_tools(visible.tools_dict.values()))
         if answer is not None:
             return as_model_reply(await _checked(ctx, as_response(answer)))
-        request = changed(request, shown, model=name)
+        request = changed(request, visible, model=name)
         if run.tools is not before:
-            request = replace(request, tools=run.specs, tool_choice=asked.tool_choice if run.specs else None)
-        asked.request = request
+            request = replace(request, tools=run.specs, tool_choice=view.tool_choice if run.specs else None)
+        view.request = request
     return None
 
 
-async def _after(agent: LlmAgent, asked: ResponseHookView) -> None:
-    """Ask about the answer, and put another one in its place if there is one. Raises RunFailed."""
-    ctx: InvocationContext = asked.run.agent_scope.invocation_context
-    end = asked.end
+async def _after(callbacks: Callbacks, view: ResponseHookView) -> None:
+    """Call the callbacks after an answer, and replace it by what they return or have changed. Raises RunFailed."""
+    ctx: InvocationContext = view.run.agent_scope.invocation_context
+    end = view.end
     with callback_errors():
         response = as_llm_response(end)
-        answer = await ask(agent.after_model_callback, ctx, response)
+        answer = await first_answer(as_callbacks(callbacks, "A callback"), ctx, response)
         if answer is None and response == as_llm_response(end):
             return
-        # It may also have changed what it was given.
         answer = response if answer is None else as_response(answer)
-        asked.end = as_model_reply(await _checked(ctx, answer), instead_of=end)
+        view.end = as_model_reply(await _checked(ctx, answer), instead_of=end)
 
 
 async def _checked(ctx: InvocationContext, response: LlmResponse) -> LlmResponse:
     if response.error_code is not None:
         failure = RunFailed(response.error_code, response.error_message or "")
-        await ctx.publish(topics.LLM_ERROR, {"error": failure.code, "message": str(failure)})
+        await ctx.publish("llm.error", {"error": failure.code, "message": str(failure)})
         raise failure
     return response

@@ -1,4 +1,22 @@
-"""The event bus: what runs publish under topics (``patchbay.agents.topics``), delivered to subscribers."""
+"""The event bus: runs publish events under topics, subscribers receive them.
+
+| topic | when | data |
+|---|---|---|
+| session.created | a run begins a new session | session_id, user_id, title |
+| session.updated | a user's message was recorded | session_id, user_id |
+| agent.start | an agent begins | agent, model |
+| llm.request | a request is about to be sent | model |
+| llm.stream.chunk | a piece of its text, where the run streams | text |
+| llm.response | its answer is whole | model, usage, finish_reason |
+| llm.error | there is none | error (a code), message |
+| tool.call | a call is about to run | tool, args, call_id |
+| tool.progress | a tool reports its progress | tool, call_id, message, fraction, data |
+| tool.result | a call has settled | tool, response, call_id |
+| tool.error | one has failed; tool.result comes too | tool, error, code, call_id |
+| agent.transfer | an agent hands over | from, to |
+| agent.error | a run or an agent ends without an answer | agent, error (a code), message |
+| agent.response | an agent has answered | agent, text, session_id |
+"""
 
 from __future__ import annotations
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from patchbay.agents import topics
 from patchbay.agents.agent_tools import AgentTool
-from patchbay.agents.base import USER, BaseAgent
+from patchbay.agents.base import USER, BaseAgent, InvocationContext
 from patchbay.agents.chat_history import BaseChatHistoryService
 from patchbay.agents.content import Content, Event, EventActions, Part, new_id
-from patchbay.agents.context import InvocationContext, RunConfig
 from patchbay.agents.event_bus import EventBus
 from patchbay.agents.llm_agent import LlmAgent
+from patchbay.agents.run_config import RunConfig
 from patchbay.agents.sessions.base import BaseSessionService
 from patchbay.agents.sessions.log import Session
 from patchbay.agents.sessions.memory import InMemorySessionService
@@ -40,7 +39,7 @@ class Runner:
     """Runs ``agent`` for users of the application ``app_name``.
 
     Sessions are kept by ``session_service`` (in memory without one), events of runs are published on ``bus``
-    (``patchbay.agents.topics``), and what users and agents say to each other is written into ``history_service``. ``hooks``
+    (``patchbay.agents.event_bus``), and what users and agents say to each other is written into ``history_service``. ``hooks``
     (``patchbay.hooks``) are asked about the turns of all agents, those behind tools included. ``media`` stores the files of
     results (None: the process's own store, ``patchbay.media.shared_store``); those of a session are deleted with it. Two runs on
     one session come one after the other.
@@ -170,8 +169,8 @@ class Runner:
         if self.bus is not None:
             whose = {"session_id": session.id, "user_id": user_id}
             if is_new:
-                await ctx.publish(topics.SESSION_CREATED, {**whose, "title": session.title})
-            await ctx.publish(topics.SESSION_UPDATED, whose)
+                await ctx.publish("session.created", {**whose, "title": session.title})
+            await ctx.publish("session.updated", whose)
         if self.history_service is not None:
             await self._add_to_history(session, self.agent.name, "user", said.text)
         return ctx
@@ -196,7 +195,7 @@ class Runner:
             await self.session_service.update_last_agent(self.app_name, session.user_id, session.id, event.author)
             session.last_agent = event.author
         if self.bus is not None:
-            await ctx.publish(topics.AGENT_RESPONSE, {"agent": event.author, "text": text, "session_id": session.id})
+            await ctx.publish("agent.response", {"agent": event.author, "text": text, "session_id": session.id})
         if self.history_service is not None:
             await self._add_to_history(session, event.author, "assistant", text)
 

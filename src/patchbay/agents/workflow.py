@@ -11,10 +11,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from patchbay.agents.base import BaseAgent
-from patchbay.agents.callbacks import Callbacks
+from patchbay.agents.base import BaseAgent, InvocationContext
 from patchbay.agents.content import Event
-from patchbay.agents.context import InvocationContext
+from patchbay.executor.callbacks import Callbacks
 from patchbay.executor.limits import checked_count
 from patchbay.tools import ToolContext
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from patchbay.errors import (
     CallBudgetError,
@@ -23,18 +23,16 @@ from patchbay.errors import (
     ToolArgumentsError,
     ToolTimeoutError,
 )
-from patchbay.executor.invocation import Invocation, emit_settled, find_tool
+from patchbay.executor.invocation import Invocation, emit_settled
 from patchbay.executor.limits import PausableTimer
-from patchbay.executor.results import NAME_SHOWN, NOT_BEGUN, ToolExecution, edited_note, effects_note, error_for_model
+from patchbay.executor.results import NAME_SHOWN, NOT_BEGUN, ToolExecution, edited_note, effects_note, error_for_model, has_files
+from patchbay.executor.run import RunState, find_tool
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.tools import well_formed
-from patchbay.tools.context import Progress
-from patchbay.tools.output import OutputError
+from patchbay.tools.context import Progress, ToolContext
+from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.tools.threads import is_users_interrupt
-from patchbay.types import IncompleteCall, Message, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from patchbay.executor.run import Run
+from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolResult
 
 PROGRESS_KEPT = 1000
 """How many pieces of progress wait for a consumer that is busy; what comes then is dropped. Results never are."""
@@ -61,7 +59,9 @@ class Batch:
     ``next_event()`` has the progress of the tools too. Leaving the iteration early stops nothing: call ``stop()``, always.
     """
 
-    def __init__(self, run: Run, calls: Sequence[ToolCall | IncompleteCall], messages: Sequence[Message], iteration: int) -> None:
+    def __init__(
+        self, run: RunState, calls: Sequence[ToolCall | IncompleteCall], messages: Sequence[Message], iteration: int
+    ) -> None:
         self.run = run
         self.aborted: HookAbortError | None = None
         """The hook's decision that ended the turn, if one did."""
@@ -151,20 +151,10 @@ class Batch:
                 )
             if not stage:
                 self._stages.remove(stage)
-        for invocation in [each for each in self._invocations.values() if each.call.id == call_id and not self.is_settled(each)]:
+        for invocation in [each for each in self._invocations.values() if each.call.id == call_id and not self._has_result(each)]:
             self._end(invocation, asyncio.CancelledError())
 
-    def report_progress(self, invocation: Invocation, progress: Progress) -> None:
-        """Pass on what a tool says of its work, from any thread."""
-        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001  (the public one raises where there is none)
-            self._record_progress(invocation, progress)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._record_progress, invocation, progress)
-        except RuntimeError:  # the loop was closed: nothing reads the progress of a thread that runs on
-            pass
-
-    def settle(self, invocation: Invocation, execution: ToolExecution) -> None:
+    def _settle(self, invocation: Invocation, execution: ToolExecution) -> None:
         """Record how an invocation ended, now."""
         if invocation.decision_log is not None and invocation.decision_log.edited:
             words = edited_note(invocation.json_arguments)
@@ -179,7 +169,7 @@ class Batch:
         elif self._exclusive_waiters:
             self._admit_exclusive()
 
-    def fail(self, invocation: Invocation, error: BaseException) -> None:
+    def _fail(self, invocation: Invocation, error: BaseException) -> None:
         """Record that an invocation failed, with the message for the model."""
         if self._settled[invocation.index] is not None:
             return  # a tool that ignored its cancellation has ended after all: its call has its one result already
@@ -188,18 +178,18 @@ class Batch:
         words = effects_note(
             invocation.tool, begun=invocation.given is not None, has_run=has_run, stopped=invocation.ending is not None
         )
-        self.settle(invocation, self._failed(invocation.call, error, invocation.given, words, invocation.seconds))
+        self._settle(invocation, self._failed(invocation.call, error, invocation.given, words, invocation.seconds))
 
-    def abort(self, why: HookAbortError) -> None:
+    def _abort(self, why: HookAbortError) -> None:
         """End all that is under way, and what has not begun: a hook has ended the turn."""
         if self.aborted is None:
             self.aborted = why
         self._end_waiting(None)
         for invocation in list(self._invocations.values()):
-            if not self.is_settled(invocation):
+            if not self._has_result(invocation):
                 self._end(invocation, asyncio.CancelledError())
 
-    async def wait_exclusive(self) -> None:
+    async def _wait_exclusive(self) -> None:
         """Wait until no other call is under way: for a call that hooks have made one of a sequential tool, beside others."""
         waiter = self._loop.create_future()
         self._exclusive_waiters.append(waiter)
@@ -214,11 +204,11 @@ class Batch:
         if self._in_stage == len(self._exclusive_waiters):  # all that are under way wait to be alone
             self._exclusive_waiters.popleft().set_result(None)
 
-    def is_settled(self, invocation: Invocation) -> bool:
+    def _has_result(self, invocation: Invocation) -> bool:
         """Whether the invocation's call has its result."""
         return self._settled[invocation.index] is not None
 
-    def limit(self, invocation: Invocation, seconds: float) -> PausableTimer:
+    def _set_timer(self, invocation: Invocation, seconds: float) -> PausableTimer:
         """Set the time that the invocation's tool has from now on."""
         return PausableTimer(self._loop, seconds, partial(self._time_up, invocation, seconds))
 
@@ -233,13 +223,16 @@ class Batch:
             error = IncompleteCallError(mine.name[:NAME_SHOWN])
         else:
             try:
-                tool = find_tool(run.tools, mine.name)
+                tool, misfit = find_tool(run.tools, mine.name), None
                 try:
-                    return Invocation(self, index, mine, tool, tool.validate(mine.raw_arguments, run.executor.validation))
-                except ToolArgumentsError as misfit:
+                    arguments = tool.validate(mine.raw_arguments, run.executor.validation)
+                except ToolArgumentsError as why:
                     if not (run.executor.before and tool.acts):
                         raise
-                    return Invocation(self, index, mine, tool, written_arguments(mine, misfit), misfit)
+                    arguments, misfit = raw_arguments(mine, why), why
+                return Invocation(
+                    run, self.iteration, index, mine, tool, arguments, misfit, self._set_timer, self._wait_exclusive
+                )
             except BaseException as failure:  # (a validator may run the caller's code, and that may do anything)
                 if is_users_interrupt(failure):
                     raise
@@ -253,9 +246,55 @@ class Batch:
             stage = self._stages.popleft()
             self._in_stage = len(stage)
             for invocation in stage:
-                task = invocation.task = self._loop.create_task(invocation.run())
+                task = invocation.task = self._loop.create_task(self._run(invocation))
                 self._invocations[task] = invocation
                 task.add_done_callback(self._task_done)
+
+    async def _run(self, invocation: Invocation) -> None:
+        """Run an invocation to its end, and settle it. A cancellation is settled when the task is done."""
+        run, call = self.run, invocation.call
+        context = invocation.context = ToolContext(
+            call_id=call.id,
+            name=call.name,
+            raw_arguments=call.raw_arguments,
+            messages=self.messages,
+            iteration=self.iteration,
+            agent_scope=self.agent_scope,
+            on_progress=partial(self._report_progress, invocation),
+        )
+        if run.media is not None:
+            context.media = run.media
+        try:
+            value = await invocation.run(context)
+            if type(value) is ToolOutput:
+                self.has_outputs = True
+                if has_files(value):
+                    value = await run.store_files(value, invocation.tool.name)
+                if value.is_error:
+                    raise OutputError(value, tool_name=invocation.tool.name)  # noqa: TRY301  (it ends like all that a tool raises)
+            invocation.check_running()
+            content: str
+            attachments: tuple[Attachment, ...] = ()
+            if type(value) is str and run.is_short(value):
+                content = value
+            else:
+                content, attachments = await run.render(value, invocation.tool.name)
+                invocation.check_running()
+            actions = context.outcome()
+            if (check := self.agent_scope.check) is not None and actions:
+                check(actions)
+        except asyncio.CancelledError:
+            context.stop()  # for a thread, also where other code cancelled the task
+            raise  # by the tool, or because it is being stopped: ``_task_done`` sees which
+        except BaseException as error:  # (SystemExit too: a tool that calls sys.exit() must not end the host)
+            if is_users_interrupt(error):
+                raise
+            self._fail(invocation, invocation.ending or error)
+            if isinstance(error, HookAbortError) and invocation.ending is None:
+                self._abort(error)
+            return
+        result = ToolResult(call.id, invocation.tool.name, content, attachments=attachments)
+        self._settle(invocation, ToolExecution(call, invocation.given, value, result, None, invocation.seconds, actions))
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         invocation = self._invocations.pop(task, None)
@@ -265,7 +304,7 @@ class Batch:
             invocation.grace.cancel()
         failure = None if task.cancelled() else task.exception()
         if self._settled[invocation.index] is None:
-            self.fail(invocation, invocation.ending or failure or asyncio.CancelledError())
+            self._fail(invocation, invocation.ending or failure or asyncio.CancelledError())
         invocation.context = invocation.task = None  # circles that would wait for the garbage collector
 
     def _end_at(self, ends: float | None) -> None:
@@ -310,7 +349,7 @@ class Batch:
         _left_running.add(task)
         task.add_done_callback(_forget_task)
         invocation.permits.release()
-        self.fail(invocation, invocation.ending or asyncio.CancelledError())
+        self._fail(invocation, invocation.ending or asyncio.CancelledError())
 
     def _failed(
         self,
@@ -338,8 +377,18 @@ class Batch:
         if (watch := self.run.on_settled) is not None:
             _notify(watch, execution)
 
+    def _report_progress(self, invocation: Invocation, progress: Progress) -> None:
+        """Pass on what a tool says of its work, from any thread."""
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001  (the public one raises where there is none)
+            self._record_progress(invocation, progress)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._record_progress, invocation, progress)
+        except RuntimeError:  # the loop was closed: nothing reads the progress of a thread that runs on
+            pass
+
     def _record_progress(self, invocation: Invocation, progress: Progress) -> None:
-        if self.is_settled(invocation):
+        if self._has_result(invocation):
             return
         if self._progress_waiting < PROGRESS_KEPT:
             self._progress_waiting += 1
@@ -373,7 +422,7 @@ def _forget_task(task: asyncio.Task[Any]) -> None:
         task.exception()  # looked at, so that asyncio does not report it as never retrieved
 
 
-def written_arguments(call: ToolCall, misfit: ToolArgumentsError) -> dict[str, Any]:
+def raw_arguments(call: ToolCall, misfit: ToolArgumentsError) -> dict[str, Any]:
     """Return the arguments as the model wrote them. Raises ``misfit`` where they are not even a JSON object."""
     try:
         return read_arguments(call.raw_arguments)

@@ -22,12 +22,12 @@ from patchbay.errors import ConfigurationError
 if TYPE_CHECKING:
     from patchbay.hooks import HookManager, RegisteredHook
 
-Hook: TypeAlias = Callable[..., Any]
-Hooks: TypeAlias = Hook | Sequence[Hook] | None
+Callback: TypeAlias = Callable[..., Any]
+Callbacks: TypeAlias = Callback | Sequence[Callback] | None
 """One hook, or several in the order in which they are asked."""
 
 
-def as_hooks(given: Hooks, what: str) -> tuple[Hook, ...]:
+def as_callbacks(given: Callbacks, what: str) -> tuple[Callback, ...]:
     """Return the hooks as a tuple. Raises ConfigurationError for what cannot be called."""
     if given is None:
         return ()
@@ -49,24 +49,26 @@ def checked_hooks(given: Any) -> HookManager | None:
     return given
 
 
-def links_of(after: Sequence[Hook]) -> tuple[RegisteredHook, ...]:
+def as_links(after: Sequence[Callback]) -> tuple[RegisteredHook, ...]:
     """Return the callbacks after a tool as links of the chain of hooks, in their order."""
     if not after:
         return ()
     from patchbay.hooks import native  # here: most programs have none
 
-    return tuple(native(f"callback {number:03}", after_tool=partial(called, hook)) for number, hook in enumerate(after))
+    return tuple(
+        native(f"callback {number:03}", after_tool=partial(call_and_await, callback)) for number, callback in enumerate(after)
+    )
 
 
-async def first_answer(hooks: Sequence[Hook], *about: Any) -> Any:
+async def first_answer(hooks: Sequence[Callback], *about: Any) -> Any:
     """Ask each hook until one returns something else than None, and return that."""
     for hook in hooks:
-        if (answer := await called(hook, *about)) is not None:
+        if (answer := await call_and_await(hook, *about)) is not None:
             return answer
     return None
 
 
-async def called(hook: Hook, *about: Any, **named: Any) -> Any:
+async def call_and_await(hook: Callback, *about: Any, **named: Any) -> Any:
     """Call a function, and wait for what it returns if it is async."""
     answer = hook(*about, **named)
     return await answer if inspect.isawaitable(answer) else answer

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor.batch import Batch
-from patchbay.executor.callbacks import Hooks, as_hooks, links_of
-from patchbay.executor.invocation import find_tool
+from patchbay.executor.callbacks import Callbacks, as_callbacks, as_links
 from patchbay.executor.limits import Budget, checked_count
 from patchbay.executor.results import ToolExecution
-from patchbay.executor.run import Run, RunOptions
+from patchbay.executor.run import ExecutorSettings, RunOptions, RunState, find_tool
 from patchbay.tools import Tool, Validation, collect_tools
 from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
 from patchbay.tools.tool import checked_timeout
@@ -37,7 +36,18 @@ SMALLEST_RESULT = 1_000
 """The least that ``max_result_chars`` may be: below that, what is said about the middle would be most of the text."""
 
 
-class Executor:
+class Run(RunState):
+    """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin``."""
+
+    def start(self, calls: Sequence[ToolCall | IncompleteCall], *, messages: Sequence[Message] = (), iteration: int = 1) -> Batch:
+        """Start all of ``calls`` now, and return them as a Batch; the caller must ``stop()`` it when it is done with it.
+
+        ``messages`` and ``iteration`` are for the tools' contexts. Needs a running event loop.
+        """
+        return Batch(self, calls, messages, iteration)
+
+
+class Executor(ExecutorSettings):
     """Carries out calls of ``tools`` (functions and Tools, mixed).
 
     ``validation`` says how arguments are checked (None: they need only be a JSON object), ``tool_timeout`` is the limit in
@@ -65,8 +75,8 @@ class Executor:
         cancel_grace: float = CANCEL_GRACE,
         max_repeats: int | None = MAX_REPEATS,
         max_result_chars: int | None = MAX_RESULT_CHARS,
-        before: Hooks = None,
-        after: Hooks = None,
+        before: Callbacks = None,
+        after: Callbacks = None,
         hooks: HookManager | None = None,
         links: Sequence[RegisteredHook] = (),
         on_progress: Callable[[ToolCall, Progress], object] | None = None,
@@ -88,8 +98,8 @@ class Executor:
         self.cancel_grace = cancel_grace
         self.max_repeats = checked_count(max_repeats, "max_repeats")
         self.max_result_chars = max_result_chars
-        self.before = as_hooks(before, "before")
-        self._links = (*links_of(as_hooks(after, "after")), *links)
+        self.before = as_callbacks(before, "before")
+        self._links = (*as_links(as_callbacks(after, "after")), *links)
         self._merged: tuple[Chains, Chains] | None = None
         self._unhooked: HookManager | None = None
         self.hooks = hooks

@@ -1,4 +1,4 @@
-"""One tool call: callbacks -> hooks -> frozen -> approved -> a permit -> run under its deadline -> after hooks -> settled.
+"""One tool call: callbacks -> hooks -> frozen -> approved -> a permit -> run under its deadline -> after hooks.
 
 A tool that has facts about its calls (``Tool.facts``) finds them before the call is approved, and checks them again under the
 tool's deadline. Arguments are frozen once the call is allowed: only its tool can change what it runs with (law 9).
@@ -8,38 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import difflib
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import (
-    ConfigurationError,
-    HookAbortError,
-    RepeatedCallError,
-    ToolArgumentsError,
-    ToolDeniedError,
-    UnknownToolError,
-)
+from patchbay.errors import ConfigurationError, RepeatedCallError, ToolArgumentsError, ToolDeniedError
 from patchbay.executor.callbacks import first_answer
 from patchbay.executor.limits import PausableTimer, Permits, count_within, paused
-from patchbay.executor.results import NAME_SHOWN, ToolExecution, has_files, store_files
+from patchbay.executor.results import NAME_SHOWN, ToolExecution
+from patchbay.executor.run import RunState
 from patchbay.hooks.calls import PendingCall, is_same_json, to_json_arguments
 from patchbay.schema.arguments import read_arguments
 from patchbay.tools import Tool
-from patchbay.tools.context import Progress, ToolContext
-from patchbay.tools.output import OutputError, ToolOutput
+from patchbay.tools.context import ToolContext
 from patchbay.tools.results import write_strictly
-from patchbay.tools.threads import is_users_interrupt
 from patchbay.tools.tool import DENIED, changed_facts, find_facts
-from patchbay.types import Attachment, ToolCall, ToolResult
+from patchbay.types import ToolCall
 
 if TYPE_CHECKING:
-    from patchbay.executor.batch import Batch
     from patchbay.hooks import DecisionLog, HookScope, TurnHooks
 
 
@@ -155,25 +145,34 @@ def _decisions(decision_log: DecisionLog) -> list[dict[str, str]]:
 
 
 class Invocation(PendingCall):
-    """One call on its way. ``given`` is what its tool was given (None: it has not begun), ``ending`` why it is being stopped.
+    """A call under way; hooks are asked about it too (``PendingCall``).
 
-    ``misfit`` is what is wrong with ``arguments`` (None: nothing): only callbacks may see those, and mend them.
-
-    It is also what hooks are asked about.
+    ``given`` are the arguments that its tool got (None: not started), ``ending`` is why it is being stopped. ``misfit`` is the
+    error in ``arguments`` (None: no error): only callbacks may see those, and correct them. ``set_timer`` starts the tool's time
+    limit, ``wait_exclusive`` waits until no other call of the batch runs.
     """
 
-    __slots__ = ("_batch", "_ended", "_started", "ending", "given", "grace", "index", "misfit", "permits", "task")
+    __slots__ = (
+        "_ended", "_iteration", "_run", "_set_timer", "_started", "_wait_exclusive",
+        "ending", "given", "grace", "index", "misfit", "permits", "task",
+    )  # fmt: skip
 
     def __init__(
         self,
-        batch: Batch,
+        run: RunState,
+        iteration: int,
         index: int,
         call: ToolCall,
         tool: Tool,
         arguments: dict[str, Any],
-        misfit: ToolArgumentsError | None = None,
+        misfit: ToolArgumentsError | None,
+        set_timer: Callable[[Invocation, float], PausableTimer],
+        wait_exclusive: Callable[[], Awaitable[None]],
     ) -> None:
-        self._batch = batch
+        self._run = run
+        self._iteration = iteration
+        self._set_timer = set_timer
+        self._wait_exclusive = wait_exclusive
         self._started = self._ended = 0.0
         self._json_arguments = self.decision_log = None
         self.index = index
@@ -181,7 +180,7 @@ class Invocation(PendingCall):
         self.tool = tool
         self.arguments = arguments
         self.misfit = misfit
-        self.permits = Permits(tool, batch.run.permits)
+        self.permits = Permits(tool, run.permits)
         self.context: ToolContext | None = None
         self.given: dict[str, Any] | None = None
         self.ending: BaseException | None = None
@@ -191,18 +190,18 @@ class Invocation(PendingCall):
     @property
     def scope(self) -> HookScope:
         """Whose turn it is."""
-        hooks = self._batch.run.hooks
+        hooks = self._run.hooks
         assert hooks is not None  # only hooks ask
         return hooks.scope
 
     @property
     def iteration(self) -> int:
         """The round of the turn."""
-        return self._batch.iteration
+        return self._iteration
 
     def paused(self) -> AbstractContextManager[None]:
         """Pause the timers that run while the call waits for its approval."""
-        return paused(self._batch.run.budget)
+        return paused(self._run.budget)
 
     @property
     def has_run(self) -> bool:
@@ -214,53 +213,6 @@ class Invocation(PendingCall):
         """How long the tool has run."""
         return (self._ended or time.perf_counter()) - self._started if self._started else 0.0
 
-    async def run(self) -> None:
-        """Go the whole way. Whatever happens becomes the call's result, but for what the batch settles itself: a cancellation."""
-        batch = self._batch
-        run = batch.run
-        self.context = ToolContext(
-            call_id=self.call.id,
-            name=self.call.name,
-            raw_arguments=self.call.raw_arguments,
-            messages=batch.messages,
-            iteration=batch.iteration,
-            agent_scope=batch.agent_scope,
-            on_progress=self._report_progress,
-        )
-        if run.media is not None:
-            self.context.media = run.media
-        try:
-            value = await self._value(self.context)
-            if type(value) is ToolOutput:
-                batch.has_outputs = True
-                if has_files(value):
-                    value = await store_files(run, value, self.tool.name)
-                if value.is_error:
-                    raise OutputError(value, tool_name=self.tool.name)  # noqa: TRY301  (it ends like all that a tool raises)
-            self._check_running()
-            content: str
-            attachments: tuple[Attachment, ...] = ()
-            if type(value) is str and run.is_short(value):
-                content = value
-            else:
-                content, attachments = await run.render(value, self.tool.name)
-                self._check_running()
-            actions = self.context.outcome()
-            if (check := batch.agent_scope.check) is not None and actions:
-                check(actions)
-        except asyncio.CancelledError:
-            self.context.stop()  # for a thread, also where other code cancelled the task
-            raise  # by the tool, or because it is being stopped: that is seen when this task has ended
-        except BaseException as error:  # (SystemExit too: a tool that calls sys.exit() must not end the host)
-            if is_users_interrupt(error):
-                raise
-            batch.fail(self, self.ending or error)
-            if isinstance(error, HookAbortError) and self.ending is None:
-                batch.abort(error)
-            return
-        result = ToolResult(self.call.id, self.tool.name, content, attachments=attachments)
-        batch.settle(self, ToolExecution(self.call, self.given, value, result, None, self.seconds, actions))
-
     def stop(self) -> None:
         """Tell the tool, and cancel the task."""
         if self.context is not None:
@@ -268,16 +220,14 @@ class Invocation(PendingCall):
         if self.task is not None:
             self.task.cancel()
 
-    def _report_progress(self, progress: Progress) -> None:
-        self._batch.report_progress(self, progress)
-
-    def _check_running(self) -> None:
+    def check_running(self) -> None:
         """Raise CancelledError if the call is being stopped, and whatever was awaited has swallowed that."""
         if self.ending is not None:
             raise asyncio.CancelledError
 
-    async def _value(self, context: ToolContext) -> Any:
-        run, call = self._batch.run, self.call
+    async def run(self, context: ToolContext) -> Any:
+        """Take the call through callbacks, hooks and its tool; return what it comes to. Raises whatever ends it."""
+        run, call = self._run, self.call
         called = tool = self.tool
         executor = run.executor
         if executor.max_repeats is not None and (times := run.repeats.times(call)) >= executor.max_repeats:
@@ -311,13 +261,13 @@ class Invocation(PendingCall):
                 if is_other:  # the text too: another parser may read what the model wrote otherwise (law 9)
                     context.raw_arguments = json.dumps(self.json_arguments)
         if tool.sequential and tool is not called:
-            await self._batch.wait_exclusive()
-        if self.ending is not None:  # (``_check_running``, which costs more)
+            await self._wait_exclusive()
+        if self.ending is not None:  # (``check_running``, which costs more)
             raise asyncio.CancelledError
         try:
             if not self.permits.try_acquire():
                 await self.permits.acquire()
-            value = await self._run(mine, context)
+            value = await self._run_tool(mine, context)
         finally:
             self.permits.release()
         if hooks is None:
@@ -358,19 +308,19 @@ class Invocation(PendingCall):
                         f"A callback cannot change {name!r} of {self.tool.name!r}: its schema has another name for it."
                     )
                 arguments[name] = left[name]
-        self.arguments = self.tool.validate(write_strictly(arguments), self._batch.run.executor.validation)
+        self.arguments = self.tool.validate(write_strictly(arguments), self._run.executor.validation)
         self.misfit = None
         self.invalidate()
         context.raw_arguments = json.dumps(self.json_arguments)
 
     def owner_of(self, name: str) -> str:
         """Return the hook that has added the tool of this name, "" for one that no hook has. Raises UnknownToolError."""
-        return self._batch.run.find(name).owner
+        return self._run.find(name).owner
 
     def resolve(self, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]]:
         """Return the tool of this name, and the arguments checked for it, as if the model had written them. For hooks."""
-        tool = self._batch.run.find(name)
-        return tool, tool.validate(json.dumps(arguments), self._batch.run.executor.validation)
+        tool = self._run.find(name)
+        return tool, tool.validate(json.dumps(arguments), self._run.executor.validation)
 
     async def find_facts(self) -> dict[str, Any]:
         """Return what the tool finds out about the call, within its own limit: before anybody is asked about it."""
@@ -387,7 +337,7 @@ class Invocation(PendingCall):
         except ToolDeniedError as error:
             self.log.add(error.by, "facts", "denied", error.reason)
             raise
-        self._check_running()
+        self.check_running()
         return facts
 
     async def _recheck_facts(self, arguments: dict[str, Any], context: ToolContext) -> None:
@@ -405,20 +355,20 @@ class Invocation(PendingCall):
         context.facts = facts
 
     def _timer(self) -> PausableTimer | None:
-        limit = self.tool.timeout if self.tool.timeout is not None else self._batch.run.tool_timeout
-        return self._batch.limit(self, limit) if limit is not None else None
+        limit = self.tool.timeout if self.tool.timeout is not None else self._run.tool_timeout
+        return self._set_timer(self, limit) if limit is not None else None
 
-    async def _run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def _run_tool(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         timer = self._timer()
         if timer is not None:
-            count_within(timer, self._batch.run.budget)
-        elif self._batch.run.budget.loop is not None:
-            count_within(self._batch.run.budget)
+            count_within(timer, self._run.budget)
+        elif self._run.budget.loop is not None:
+            count_within(self._run.budget)
         try:
             if self.tool.facts is not None:
                 await self._recheck_facts(arguments, context)
             self.given = frozen_copy(arguments)
-            if (hooks := self._batch.run.hooks) is not None:
+            if (hooks := self._run.hooks) is not None:
                 if arguments is self.arguments:
                     self.arguments = self.given  # what the tool does to its own is no hook's business
                 if hooks.observed:
@@ -430,14 +380,3 @@ class Invocation(PendingCall):
                 timer.cancel()
         self._ended = time.perf_counter()
         return value
-
-
-def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
-    """Return the tool of this name. Raises UnknownToolError with the nearest names."""
-    tool = tools.get(name)
-    if tool is None:
-        available = tuple(each.name for each in tools.values() if each.offered)
-        # Matching is quadratic in the name, and the name is whatever the model wrote.
-        shown = name[:NAME_SHOWN]
-        raise UnknownToolError(shown, nearest=tuple(difflib.get_close_matches(shown, available)), available=available)
-    return tool

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from patchbay.errors import ConfigurationError
 from patchbay.tools import Tool
 from patchbay.tools.tool import checked_timeout
 from patchbay.types import ToolCall
+
+T = TypeVar("T")
 
 
 class Budget:
@@ -76,10 +77,6 @@ class Budget:
         if not self._pauses and self.loop is not None:
             self._set(self.loop.time() + self._left)
 
-    def time_left(self) -> TimeLeft:
-        """Return the rest of the time as a scope, to be entered with ``async with``."""
-        return TimeLeft(self)
-
     def watch(self, moved: Callable[[float | None], None]) -> None:
         """Call ``moved`` with ``ends`` whenever that is another one."""
         self._watchers.add(moved)
@@ -117,30 +114,30 @@ class Budget:
             moved(ends)
 
 
-class TimeLeft:
-    """What is left of a budget's time: as ``asyncio.timeout_at()``, but it moves along where the clock stands still meanwhile."""
+class OutOfTimeError(Exception):
+    """The time of the run is up."""
 
-    __slots__ = ("_budget", "_timeout")
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._timeout = asyncio.timeout_at(None)
+async def in_time(work: Awaitable[T], budget: Budget) -> T:
+    """Await ``work`` within the budget's time, whose end moves when the clock is paused. Raises OutOfTimeError when it is up."""
+    if budget.loop is None:
+        return await work
+    timeout = asyncio.timeout_at(budget.ends)
 
-    async def __aenter__(self) -> asyncio.Timeout:
-        """Return the timeout, which can be asked whether it has expired."""
-        timeout = self._timeout = asyncio.timeout_at(self._budget.ends)
-        await timeout.__aenter__()
-        self._budget.watch(self._move)
-        return timeout
+    def move(ends: float | None) -> None:
+        if not timeout.expired():
+            timeout.reschedule(ends)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Raise TimeoutError where the time was up."""
-        self._budget.unwatch(self._move)
-        await self._timeout.__aexit__(kind, error, trace)
-
-    def _move(self, ends: float | None) -> None:
-        if not self._timeout.expired():
-            self._timeout.reschedule(ends)
+    budget.watch(move)
+    try:
+        async with timeout:
+            return await work
+    except TimeoutError:
+        if not timeout.expired():
+            raise  # the work's own
+        raise OutOfTimeError from None
+    finally:
+        budget.unwatch(move)
 
 
 def checked_count(count: int | None, what: str) -> int | None:

@@ -1,32 +1,21 @@
-"""What became of a call: its execution as data, what the model reads of a failure, and the files that go along with results.
-
-Files are stored and read in threads, and only where there are any (``patchbay.media.attachments``).
-"""
+"""The outcome of a call: its execution as data, and the message for the model about a failure."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from patchbay.errors import (
-    HookAbortError,
-    ToolError,
-    ToolTimeoutError,
-)
+from patchbay.errors import HookAbortError, ToolError, ToolTimeoutError
 from patchbay.media.content import may_have_base64
 from patchbay.tools import Tool, render_error
 from patchbay.tools.context import ToolActions
 from patchbay.tools.output import OutputError, ToolOutput
-from patchbay.tools.threads import run_in_thread
-from patchbay.types import Attachment, ToolCall, ToolResult
+from patchbay.types import ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from patchbay.executor.run import Run
     from patchbay.media import MediaStore
-    from patchbay.media.attachments import Origin
 
 
 @dataclass(frozen=True)
@@ -135,38 +124,3 @@ def has_files(output: ToolOutput) -> bool:
     return bool(
         output.media or (output.response_handled and output.attachments) or (output.is_error and may_have_base64(output.for_llm))
     )
-
-
-async def store_files(run: Run, output: ToolOutput, tool: str) -> ToolOutput:
-    """Return an output whose media are refs that hold; an error where the user cannot be given what is for the user."""
-    from patchbay.media.attachments import store_media
-
-    store, origin = _store(run), _origin(run, tool)
-    return await run_in_thread(lambda: store_media(store, output, origin))
-
-
-async def attach_files(run: Run, text: str, refs: Sequence[str], tool: str) -> tuple[str, tuple[Attachment, ...]]:
-    """Return a result's text without its base64, and as attachments that and the files of its refs."""
-    from patchbay.media.attachments import attach_media
-
-    store, origin = _store(run), _origin(run, tool)
-    return await run_in_thread(lambda: attach_media(store, text, refs, run.attachments, origin))
-
-
-def _store(run: Run) -> MediaStore:
-    if (store := run.media) is not None:
-        return store
-    from patchbay.media import shared_store
-
-    return shared_store()
-
-
-def _origin(run: Run, tool: str) -> Origin:
-    from patchbay.media.attachments import Origin
-
-    around = run.agent_scope
-    session = getattr(around.invocation_context, "session_key", None)
-    session, turn = session if isinstance(session, str) else "", around.invocation_id
-    if (hooks := run.hooks) is not None:
-        session, turn = hooks.scope.session_key or session, hooks.scope.turn_id or turn
-    return Origin(tool, session, turn)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from patchbay.executor.batch import Batch
-from patchbay.executor.invocation import find_tool
+from patchbay.errors import UnknownToolError
+from patchbay.executor.callbacks import Callback
 from patchbay.executor.limits import Budget, FifoSemaphore, RepeatedCalls
-from patchbay.executor.results import attach_files
+from patchbay.executor.results import NAME_SHOWN, ToolExecution
 from patchbay.media.content import MIN_URL, may_have_base64, omission_note, replace_base64
-from patchbay.tools import Tool, render_result
-from patchbay.tools.context import NO_SCOPE, AgentScope
+from patchbay.tools import Tool, Validation, render_result
+from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
 from patchbay.tools.output import ToolOutput, attachments_of, checked_kinds, described
 from patchbay.tools.result_store import MemoryResultStore, ReadResult, ResultStore
 from patchbay.tools.results import excerpt
+from patchbay.tools.threads import run_in_thread
 from patchbay.tools.tool import checked_timeout
-from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolSpec
+from patchbay.types import Attachment, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
-    from patchbay.executor.executor import Executor
-    from patchbay.executor.results import ToolExecution
     from patchbay.hooks import HookManager, HookScope, TurnHooks
     from patchbay.media import MediaStore
+    from patchbay.media.attachments import Origin
 
 
 _logger = logging.getLogger(__name__)
@@ -55,15 +56,30 @@ class RunOptions(TypedDict, total=False):
     media: MediaStore | None
 
 
-class Run:
-    """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin``.
+class ExecutorSettings:
+    """The settings of an executor that its runs use."""
 
-    ``tools`` are those that the model may call now: the executor's, and a reader from the moment on when a result was too long to
-    be shown whole, or from the start where one was in an earlier run. They are only ever added to, at the end, so that what a
-    model was sent stays a prefix of what it is sent; the turn may replace them (``use``).
+    tools: Mapping[str, Tool]
+    validation: Validation | None
+    tool_timeout: float | None
+    max_parallel: int
+    cancel_grace: float
+    max_repeats: int | None
+    max_result_chars: int | None
+    before: tuple[Callback, ...]
+    on_progress: Callable[[ToolCall, Progress], object] | None
+    media: MediaStore | None
+
+
+class RunState:
+    """The state that the calls of one run share.
+
+    ``tools`` are those that the model may call now: the executor's, and a reader once a result was too long to be shown whole, or
+    from the start where one was in an earlier run. They are only ever added to, at the end, so that what a model was sent stays a
+    prefix of what it is sent; the turn may replace them (``use``).
     """
 
-    def __init__(self, executor: Executor, options: RunOptions, hooks: TurnHooks | None = None) -> None:
+    def __init__(self, executor: ExecutorSettings, options: RunOptions, hooks: TurnHooks | None = None) -> None:
         self.executor = executor
         self.budget = options.get("budget") or Budget()
         self.budget.start()
@@ -124,13 +140,6 @@ class Run:
         """Return the tool of this name. Raises UnknownToolError with the nearest names."""
         return find_tool(self.tools, name)
 
-    def start(self, calls: Sequence[ToolCall | IncompleteCall], *, messages: Sequence[Message] = (), iteration: int = 1) -> Batch:
-        """Start all of ``calls`` now, and return them as a Batch; the caller must ``stop()`` it when it is done with it.
-
-        ``messages`` and ``iteration`` are for the tools' contexts. Needs a running event loop.
-        """
-        return Batch(self, calls, messages, iteration)
-
     def is_short(self, text: str) -> bool:
         """Whether a tool's text is what the model is shown of it, as it is."""
         limit = self.executor.max_result_chars
@@ -147,7 +156,7 @@ class Run:
             attachments = attachments_of(value)  # first: it says what is wrong with one
             content = render_result(value)
         if media or may_have_base64(content):
-            content, files = await attach_files(self, content, media, tool)
+            content, files = await self._attach_files(content, media, tool)
             attachments += files
         limit = self.executor.max_result_chars
         if limit is not None and len(content) > limit:
@@ -163,6 +172,34 @@ class Run:
         if may_have_base64(text):
             text = replace_base64(text, omission_note)
         return text if limit is None or len(text) <= limit else excerpt(text, limit)
+
+    async def store_files(self, output: ToolOutput, tool: str) -> ToolOutput:
+        """Return an output whose media are stored refs; an error if the user cannot be given what is for the user."""
+        from patchbay.media.attachments import store_media  # here: most programs have no files
+
+        store, origin = self._media_store(), self._origin(tool)
+        return await run_in_thread(lambda: store_media(store, output, origin))
+
+    async def _attach_files(self, text: str, refs: Sequence[str], tool: str) -> tuple[str, tuple[Attachment, ...]]:
+        """Return a result's text without its base64, and as attachments that base64 and the files of its refs."""
+        from patchbay.media.attachments import attach_media
+
+        store, origin = self._media_store(), self._origin(tool)
+        return await run_in_thread(lambda: attach_media(store, text, refs, self.attachments, origin))
+
+    def _media_store(self) -> MediaStore:
+        from patchbay.media import shared_store
+
+        return self.media if self.media is not None else shared_store()
+
+    def _origin(self, tool: str) -> Origin:
+        from patchbay.media.attachments import Origin
+
+        session, turn = getattr(self.agent_scope.invocation_context, "session_key", None), self.agent_scope.invocation_id
+        session = session if isinstance(session, str) else ""
+        if (hooks := self.hooks) is not None:
+            session, turn = hooks.scope.session_key or session, hooks.scope.turn_id or turn
+        return Origin(tool, session, turn)
 
     async def _store_long(self, text: str, limit: int) -> str:
         """Keep a long result whole, offer the reader for it, and return head and tail."""
@@ -183,3 +220,14 @@ class Run:
             self._reader = reader
             self.use({**self.tools, reader.name: reader})
         return reader
+
+
+def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
+    """Return the tool of this name. Raises UnknownToolError with the nearest names."""
+    tool = tools.get(name)
+    if tool is None:
+        available = tuple(each.name for each in tools.values() if each.offered)
+        # Matching is quadratic in the name, and the name is whatever the model wrote.
+        shown = name[:NAME_SHOWN]
+        raise UnknownToolError(shown, nearest=tuple(difflib.get_close_matches(shown, available)), available=available)
+    return tool

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from patchbay.errors import HookAbortError, UpstreamError
 from patchbay.executor import Budget, ToolExecution
+from patchbay.executor.limits import in_time
 from patchbay.models.chat_model import ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.tools import Progress
 from patchbay.types import NO_USAGE, Message, Reply, ToolCall, Usage
@@ -133,10 +132,6 @@ LoopEvent: TypeAlias = (
 )
 
 
-class OutOfTimeError(Exception):
-    """The time of the run was up before the model had answered."""
-
-
 class IncompleteAnswerError(UpstreamError):
     """The model said nothing more, and no ModelReply had come."""
 
@@ -144,45 +139,13 @@ class IncompleteAnswerError(UpstreamError):
         super().__init__("The model's answer ended before it was complete.")
 
 
-def next_model_event(events: AsyncIterator[ModelEvent], ends: Budget | float | None) -> Awaitable[ModelEvent | None]:
-    """Return what waits for the next that the model says, None at its end; it raises OutOfTimeError at ``ends``.
+def next_model_event(events: AsyncIterator[ModelEvent], budget: Budget) -> Awaitable[ModelEvent | None]:
+    """Return an awaitable of the model's next event, None at its end. It raises OutOfTimeError when the budget's time is up.
 
-    That is a time by the event loop's clock, or the end of a budget's time. The limit is on this one wait: it is over before
-    anything is handed to a consumer (law 10).
+    The limit is on this one wait: it is over before anything is handed to a consumer (law 10).
     """
-    # Most turns have no limit, and need no coroutine more.
-    scope = None if type(ends) is Budget and ends.loop is None else _scope(ends)
-    return anext(events, None) if scope is None else _within(scope, events)
-
-
-async def _within(scope: AbstractAsyncContextManager[asyncio.Timeout], events: AsyncIterator[ModelEvent]) -> ModelEvent | None:
-    try:
-        async with scope as limit:
-            return await anext(events, None)
-    except TimeoutError:
-        # A TimeoutError of the model's own is none of ours.
-        if not limit.expired():
-            raise
-        raise OutOfTimeError from None
-
-
-async def in_time(work: Awaitable[Any], budget: Budget) -> Any:
-    """Wait for ``work``. Raises OutOfTimeError when the budget's time is up, and whatever ``work`` raises."""
-    if (scope := _scope(budget)) is None:
-        return await work
-    try:
-        async with scope as limit:
-            return await work
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise OutOfTimeError from None
-
-
-def _scope(ends: Budget | float | None) -> AbstractAsyncContextManager[asyncio.Timeout] | None:
-    if isinstance(ends, Budget):
-        return ends.time_left() if ends.loop is not None else None
-    return asyncio.timeout_at(ends) if ends is not None else None
+    # Most turns have no limit, and need no further coroutine.
+    return anext(events, None) if budget.loop is None else in_time(anext(events, None), budget)
 
 
 @dataclass

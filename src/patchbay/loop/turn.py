@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 from patchbay.errors import HookAbortError
 from patchbay.executor import Batch, Executor, Run, ToolExecution, ToolProgress
 from patchbay.executor.batch import as_call
-from patchbay.executor.limits import checked_count
+from patchbay.executor.limits import OutOfTimeError, checked_count, in_time
 from patchbay.loop.conversation import Conversation
 from patchbay.loop.events import (
     FinalEvent,
     IterationEndEvent,
     LoopEvent,
     ModelAnswer,
-    OutOfTimeError,
     ReplyEvent,
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
     UserOutputEvent,
-    in_time,
     next_model_event,
 )
 from patchbay.loop.hooks import RequestHookView, ResponseHookView

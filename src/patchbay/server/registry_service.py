@@ -12,8 +12,8 @@ import msgspec
 
 from patchbay.errors import ConfigurationError, ToolError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
-from patchbay.executor.invocation import find_tool
 from patchbay.executor.results import error_for_model
+from patchbay.executor.run import find_tool
 from patchbay.hooks import HookScope
 from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
 from patchbay.server.governance import Governance

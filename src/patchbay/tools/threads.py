@@ -13,8 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
-from patchbay.tools import results
-from patchbay.tools.results import describe
+from patchbay.tools.results import MOST_ITEMS, describe, read_items, too_many_items
 
 T = TypeVar("T")
 
@@ -111,7 +110,7 @@ async def invoke(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     """Call ``function``, in a thread if it may block; awaitables are awaited, iterators are read to their end.
 
     When this is cancelled, an iterator in a thread is read no further than to its next item. Raises ValueError for an iterator
-    that seems to have no end (``results.MOST_ITEMS``).
+    that seems to have no end (``patchbay.tools.results.MOST_ITEMS``).
     """
     if in_thread:
         is_over = threading.Event()
@@ -127,7 +126,7 @@ async def invoke(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         return result
     if isinstance(result, AsyncIterator):
         return await _read(result)
-    return results.read_items(result) if isinstance(result, Iterator) else result
+    return read_items(result) if isinstance(result, Iterator) else result
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -145,14 +144,14 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     result = function(*args, **kwargs)
     if not isinstance(result, Iterator):
         return result
-    return results.read_items(itertools.takewhile(lambda _: not is_over.is_set(), result))
+    return read_items(itertools.takewhile(lambda _: not is_over.is_set(), result))
 
 
 async def _read(items: AsyncIterator[Any]) -> list[Any]:
     read: list[Any] = []
     async for item in items:
-        if len(read) == results.MOST_ITEMS:
-            raise results.too_many_items()
+        if len(read) == MOST_ITEMS:
+            raise too_many_items()
         read.append(item)
     return read
 

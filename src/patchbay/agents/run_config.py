@@ -1,0 +1,142 @@
+"""The settings and limits of a run, and the error that ends an agent without an answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from patchbay.agents.content import Event
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Budget
+from patchbay.executor.limits import OutOfTimeError, checked_count, in_time
+from patchbay.tools.results import describe
+from patchbay.tools.tool import checked_timeout
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The limits and settings of one run; times are in seconds, None means no limit.
+
+    ``max_llm_calls`` and ``max_tool_calls`` count over all agents of the run, those of parallel branches included.
+    ``run_timeout`` is for the whole run, callbacks and custom agents included, once it has its session;
+    ``llm_timeout`` for each answer of a model, ``tool_timeout`` for tools without a limit of their own. With ``streaming`` the
+    run's events include partial ones, as a model writes.
+
+    A model is shown what was said in the last ``max_history_events`` events of a session; of a longer one down to three quarters
+    of that, since what it is shown begins at the same event for as long as it can, so that its server's prompt cache holds. A
+    message of more than ``max_message_length`` characters is refused. ``context`` is the caller's own, for callbacks and tools.
+    Raises ConfigurationError for a limit that cannot be kept.
+    """
+
+    max_llm_calls: int | None = 50
+    max_tool_calls: int | None = None
+    run_timeout: float | None = None
+    llm_timeout: float | None = None
+    tool_timeout: float | None = None
+    streaming: bool = False
+    max_history_events: int | None = 100
+    max_message_length: int | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("max_llm_calls", "max_tool_calls", "max_history_events", "max_message_length"):
+            checked_count(getattr(self, name), name)
+        for name in ("run_timeout", "llm_timeout", "tool_timeout"):
+            checked_timeout(getattr(self, name), name)
+
+    def budget(self) -> Budget:
+        """Return a Budget of these limits, unused."""
+        return Budget(max_iterations=self.max_llm_calls, max_calls=self.max_tool_calls, max_seconds=self.run_timeout)
+
+
+@dataclass(kw_only=True)
+class GenerateContentConfig:
+    """How a model is asked to write. What is None is left to the model's server; ``extra`` is passed on in OpenAI's words.
+
+    Raises ConfigurationError for what no server takes.
+    """
+
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    top_p: float | None = None
+    stop_sequences: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            number = getattr(self, name)
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+                raise ConfigurationError(f"{name} must be a number, or None; not {number!r}.")
+        checked_count(self.max_output_tokens, "max_output_tokens")
+        stops = self.stop_sequences
+        if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
+            raise ConfigurationError(f"stop_sequences must be a list of texts, not {stops!r}.")
+
+    def parameters(self) -> dict[str, Any]:
+        """Return these in OpenAI's words."""
+        said = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_output_tokens,
+            "top_p": self.top_p,
+            "stop": list(self.stop_sequences) or None,
+        }
+        return {**{name: value for name, value in said.items() if value is not None}, **self.extra}
+
+
+class RunFailed(Exception):  # noqa: N818  (it is an outcome of a run, which no caller catches)
+    """An agent ends without an answer; ``code`` and the message are those of its last event.
+
+    ``event`` is that event, where there is something to keep of the incomplete answer: its text so far, the tokens it took.
+    """
+
+    def __init__(self, code: str, message: str, event: Event | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.event = event
+
+
+@contextmanager
+def callback_errors() -> Iterator[None]:
+    """Make what a callback raises, or what is wrong with what it returned, a RunFailed with the code CALLBACK_ERROR."""
+    try:
+        yield
+    except RunFailed:
+        raise
+    except Exception as error:
+        _logger.exception("A callback failed")
+        raise RunFailed("CALLBACK_ERROR", describe(error)) from error
+
+
+def time_exceeded(budget: Budget, event: Event | None = None) -> RunFailed:
+    """Return the end of a run whose time is up."""
+    budget.out_of_time()
+    return RunFailed("RUN_TIMEOUT", f"The run timed out after {budget.max_seconds}s", event)
+
+
+async def within_time(budget: Budget, work: Callable[[], Awaitable[T]]) -> T:
+    """Await ``work()`` while the run has time. Raises RunFailed when its time is up, also before the work has begun."""
+    if budget.loop is None:
+        return await work()
+    if budget.ends is not None and budget.loop.time() >= budget.ends:
+        raise time_exceeded(budget)
+    try:
+        return await in_time(work(), budget)
+    except OutOfTimeError:
+        raise time_exceeded(budget) from None
+
+
+async def events_within_time(budget: Budget, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """Yield what comes while the run has time; the limit is on each wait, and never on a consumer (law 10)."""
+    async with aclosing(events):
+        while True:
+            try:
+                event = await within_time(budget, lambda: anext(events))
+            except StopAsyncIteration:
+                return
+            yield event
