@@ -297,10 +297,10 @@ def test_what_fails_and_what_are_no_facts_denies_the_call(found, words, asks):
     hooks = hooks_of(person=person) if asks else hooks_of()
     hooks.recorders.append(records.append)
     [execution] = ran(use, hooks=hooks)
-    assert f"Tool execution denied: what the call is about could not be found out: {words}" == execution.content
+    assert f"Tool execution denied: the facts of the call could not be found: {words}" == execution.content
     assert ("tool_denied", None, []) == (execution.result.code, execution.arguments, person.asked)
     [(by, point, decision)] = records[0].decisions
-    assert ("use", "facts", True) == (by, point, decision.startswith("denied: what the call is about could not be found out"))
+    assert ("use", "facts", True) == (by, point, decision.startswith("denied: the facts of the call could not be found"))
 
 
 def test_what_the_function_has_to_say_to_the_model_reaches_it():

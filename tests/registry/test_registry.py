@@ -290,7 +290,7 @@ def test_a_schema_that_is_no_json_is_refused_and_the_list_stays_readable(paramet
             inner["a"] = inner = {}
         inner["a"] = {} if parameters == "deep" else parameters
     registry = registry_of(remote("fine"))
-    with pytest.raises(ConfigurationError, match=r"^parameters of tool 't' are no JSON"):
+    with pytest.raises(ConfigurationError, match=r"^parameters of tool 't' are not JSON"):
         registry.register(remote("t", parameters=parameters))
     registry.restore([remote("t", parameters=parameters)])
     assert (["fine"], 32) == (names(registry, "ann"), len(registry.snapshot("ann").etag))

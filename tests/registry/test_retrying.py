@@ -63,7 +63,7 @@ def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCap
 
     with caplog.at_level("INFO"):
         run(work())
-    assert "after all" in caplog.text
+    assert "after a retry" in caplog.text
 
 
 def test_only_the_session_that_failed_is_told_again() -> None:

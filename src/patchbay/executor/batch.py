@@ -1,8 +1,7 @@
-"""The calls of one reply under way: which runs when, what has settled, and how all of it is stopped.
+"""The running calls of one reply: their order, their results, and how they are stopped.
 
 Each call runs in a task of its own, so a tool that cancels its own task harms no other call. Deadlines are timers that cancel a
-task and say why; no scope is held open, so nothing here can cancel a consumer (law 10). What one call goes through is
-``invocation``'s.
+task and record why; no timeout scope is open across a ``yield`` (law 10).
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from patchbay.tools.threads import is_users_interrupt
 from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolResult
 
 PROGRESS_KEPT = 1000
-"""How many pieces of progress wait for a consumer that is busy; what comes then is dropped. Results never are."""
+"""The most progress events that wait for a busy consumer; further ones are dropped. Results never are."""
 
 _logger = logging.getLogger(__name__)
 # Tasks that ignored their cancellation. Without a reference here they could be garbage-collected half way.
-_left_running: set[asyncio.Task[Any]] = set()
+_abandoned: set[asyncio.Task[Any]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """A running tool said how far it is."""
+    """Progress that a running tool reported."""
 
     call: ToolCall
     progress: Progress
@@ -54,9 +53,9 @@ BatchEvent: TypeAlias = ToolExecution | ToolProgress
 
 
 class Batch:
-    """The calls of one reply, under way: iterate for the executions as they settle, then ``executions`` has all in call order.
+    """The running calls of one reply: iterate for executions as they settle, then ``executions`` has all in call order.
 
-    ``next_event()`` has the progress of the tools too. Leaving the iteration early stops nothing: call ``stop()``, always.
+    ``next_event()`` also returns the tools' progress. Leaving the iteration early stops nothing: always call ``stop()``.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Batch:
         self.aborted: HookAbortError | None = None
         """The hook's decision that ended the turn, if one did."""
         self.has_outputs = False
-        """Whether a call told apart what it has for the model and for the user."""
+        """Whether a call returned a ToolOutput."""
         self.messages = messages
         self.iteration = iteration
         self._calls = tuple(map(as_call, calls))
@@ -76,7 +75,7 @@ class Batch:
         self._progress_waiting = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        # The state as it is now: calls of one reply do not see what those beside them have done.
+        # A copy of the state: calls of one reply do not see each other's changes.
         around = run.agent_scope
         self.agent_scope = replace(around, state=dict(around.state)) if around.state else around
         self._loop = asyncio.get_running_loop()
@@ -103,7 +102,7 @@ class Batch:
 
     @property
     def executions(self) -> list[ToolExecution]:
-        """What has settled, in call order; complete once the iteration has ended or ``stop()`` has returned."""
+        """The settled calls, in call order; complete once the iteration has ended or ``stop()`` has returned."""
         return [execution for execution in self._settled if execution is not None]
 
     def __aiter__(self) -> AsyncIterator[ToolExecution]:
@@ -117,7 +116,7 @@ class Batch:
         raise StopAsyncIteration
 
     async def next_event(self) -> BatchEvent | None:
-        """Return the next execution that settles, or piece of progress; None when all calls have settled and all was told."""
+        """Return the next execution or progress; None after the last one."""
         while not self._events:
             if not self._left:
                 return None
@@ -128,7 +127,7 @@ class Batch:
         return event
 
     async def stop(self) -> None:
-        """Cancel what still runs, wait for it, and settle it as cancelled. Does nothing once all calls have settled."""
+        """Cancel the running calls, wait for them, and settle them as cancelled. Does nothing once all calls have settled."""
         if not self._left:
             return
         self._end_waiting(None)
@@ -142,7 +141,7 @@ class Batch:
             await asyncio.wait(ending)
 
     def cancel(self, call_id: str) -> None:
-        """Cancel one call; those beside it go on. It settles as in ``stop()``, which this does not wait for."""
+        """Cancel one call without waiting; the others go on."""
         for stage in list(self._stages):
             for invocation in [each for each in stage if each.call.id == call_id]:
                 stage.remove(invocation)
@@ -155,7 +154,7 @@ class Batch:
             self._end(invocation, asyncio.CancelledError())
 
     def _settle(self, invocation: Invocation, execution: ToolExecution) -> None:
-        """Record how an invocation ended, now."""
+        """Record the execution of an invocation, and start the next calls."""
         if invocation.decision_log is not None and invocation.decision_log.edited:
             words = edited_note(invocation.json_arguments)
             execution = replace(execution, result=replace(execution.result, content=f"{words}\n{execution.content}"))
@@ -172,8 +171,8 @@ class Batch:
     def _fail(self, invocation: Invocation, error: BaseException) -> None:
         """Record that an invocation failed, with the message for the model."""
         if self._settled[invocation.index] is not None:
-            return  # a tool that ignored its cancellation has ended after all: its call has its one result already
-        # Who returns an error instead of raising one says all that there is to say of it.
+            return  # an abandoned tool has ended: its call has its one result already
+        # A returned error is complete as it is.
         has_run = invocation.has_run and not isinstance(error, OutputError)
         words = effects_note(
             invocation.tool, begun=invocation.given is not None, has_run=has_run, stopped=invocation.ending is not None
@@ -181,7 +180,7 @@ class Batch:
         self._settle(invocation, self._failed(invocation.call, error, invocation.given, words, invocation.seconds))
 
     def _abort(self, why: HookAbortError) -> None:
-        """End all that is under way, and what has not begun: a hook has ended the turn."""
+        """Cancel all calls, because a hook has ended the turn."""
         if self.aborted is None:
             self.aborted = why
         self._end_waiting(None)
@@ -190,7 +189,7 @@ class Batch:
                 self._end(invocation, asyncio.CancelledError())
 
     async def _wait_exclusive(self) -> None:
-        """Wait until no other call is under way: for a call that hooks have made one of a sequential tool, beside others."""
+        """Wait until no other call runs: for a call that hooks have redirected to a sequential tool."""
         waiter = self._loop.create_future()
         self._exclusive_waiters.append(waiter)
         self._admit_exclusive()
@@ -201,7 +200,7 @@ class Batch:
                 self._exclusive_waiters.remove(waiter)
 
     def _admit_exclusive(self) -> None:
-        if self._in_stage == len(self._exclusive_waiters):  # all that are under way wait to be alone
+        if self._in_stage == len(self._exclusive_waiters):  # all running calls wait
             self._exclusive_waiters.popleft().set_result(None)
 
     def _has_result(self, invocation: Invocation) -> bool:
@@ -209,11 +208,11 @@ class Batch:
         return self._settled[invocation.index] is not None
 
     def _set_timer(self, invocation: Invocation, seconds: float) -> PausableTimer:
-        """Set the time that the invocation's tool has from now on."""
+        """Start the time limit of the invocation's tool."""
         return PausableTimer(self._loop, seconds, partial(self._time_up, invocation, seconds))
 
     def _checked(self, index: int, call: ToolCall | IncompleteCall) -> Invocation | None:
-        """Find the tool and check the arguments; what fails here settles at once, and nothing has run."""
+        """Find the tool and check the arguments; a failure settles at once, and nothing has run."""
         run = self.run
         mine = self._calls[index]
         error: BaseException
@@ -233,7 +232,7 @@ class Batch:
                 return Invocation(
                     run, self.iteration, index, mine, tool, arguments, misfit, self._set_timer, self._wait_exclusive
                 )
-            except BaseException as failure:  # (a validator may run the caller's code, and that may do anything)
+            except BaseException as failure:  # (a validator may run the caller's code, which may raise anything)
                 if is_users_interrupt(failure):
                     raise
                 error = failure
@@ -241,7 +240,7 @@ class Batch:
         return None
 
     def _next_stage(self) -> None:
-        """Start the calls that may run together now: those up to the next sequential one, or that one alone."""
+        """Start the calls that may run together: those up to the next sequential one, or that one alone."""
         if self._stages:
             stage = self._stages.popleft()
             self._in_stage = len(stage)
@@ -308,7 +307,7 @@ class Batch:
         invocation.context = invocation.task = None  # circles that would wait for the garbage collector
 
     def _end_at(self, ends: float | None) -> None:
-        """Set the end of the run's time, by the event loop's clock; None while that stands still."""
+        """Set the run's deadline, by the event loop's clock; None during a pause."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(ends, self._out_of_time) if ends is not None else None
@@ -325,7 +324,7 @@ class Batch:
             self._end(invocation, RunTimeoutError(invocation.tool.name, limit=limit))
 
     def _end_waiting(self, limit: float | None) -> None:
-        """Settle the calls that have not begun: the run is stopped, or its time (``limit``) is up."""
+        """Settle the calls that have not begun; ``limit`` is the run's if its time is up, None if it is stopped."""
         stages, self._stages = self._stages, deque()
         for invocation in (invocation for stage in stages for invocation in stage):
             error = asyncio.CancelledError() if limit is None else RunTimeoutError(invocation.tool.name, limit=limit)
@@ -341,12 +340,12 @@ class Batch:
             invocation.grace = self._loop.call_later(self.run.executor.cancel_grace, self._abandon, invocation.task)
 
     def _abandon(self, task: asyncio.Task[None]) -> None:
-        """Leave a task to itself that ignored its cancellation."""
+        """Abandon a task that ignores cancellation."""
         if task.done():
-            return  # just now: its done callback is on the way
+            return  # its done callback is scheduled
         invocation = self._invocations.pop(task)
         _logger.warning("A tool ignored its cancellation for %s s and is left running: %r", self.run.executor.cancel_grace, task)
-        _left_running.add(task)
+        _abandoned.add(task)
         task.add_done_callback(_forget_task)
         invocation.permits.release()
         self._fail(invocation, invocation.ending or asyncio.CancelledError())
@@ -378,13 +377,13 @@ class Batch:
             _notify(watch, execution)
 
     def _report_progress(self, invocation: Invocation, progress: Progress) -> None:
-        """Pass on what a tool says of its work, from any thread."""
+        """Record a tool's progress, from any thread."""
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001  (the public one raises where there is none)
             self._record_progress(invocation, progress)
             return
         try:
             self._loop.call_soon_threadsafe(self._record_progress, invocation, progress)
-        except RuntimeError:  # the loop was closed: nothing reads the progress of a thread that runs on
+        except RuntimeError:  # the loop was closed: nothing reads the progress any more
             pass
 
     def _record_progress(self, invocation: Invocation, progress: Progress) -> None:
@@ -412,18 +411,18 @@ class Batch:
 def _notify(watch: Callable[..., object], *about: Any) -> None:
     try:
         watch(*about)
-    except Exception:  # it only watches: what it raises is not the tool's doing
+    except Exception:  # an observer's error is not the tool's
         _logger.exception("The callback %r failed", watch)
 
 
 def _forget_task(task: asyncio.Task[Any]) -> None:
-    _left_running.discard(task)
+    _abandoned.discard(task)
     if not task.cancelled():
-        task.exception()  # looked at, so that asyncio does not report it as never retrieved
+        task.exception()  # retrieved, so that asyncio does not report it
 
 
 def raw_arguments(call: ToolCall, misfit: ToolArgumentsError) -> dict[str, Any]:
-    """Return the arguments as the model wrote them. Raises ``misfit`` where they are not even a JSON object."""
+    """Return the arguments as the model wrote them. Raises ``misfit`` if they are not a JSON object."""
     try:
         return read_arguments(call.raw_arguments)
     except UnreadableArgumentsError:
@@ -431,5 +430,5 @@ def raw_arguments(call: ToolCall, misfit: ToolArgumentsError) -> dict[str, Any]:
 
 
 def as_call(call: ToolCall | IncompleteCall) -> ToolCall:
-    """Return the call itself, also of one that was cut off."""
+    """Return a ToolCall, also for an incomplete call."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, call.raw_arguments)

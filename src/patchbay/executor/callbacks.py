@@ -1,13 +1,11 @@
-"""Callbacks of the caller's own: they may answer a call before its tool runs, or change what it returned.
+"""The caller's callbacks around a tool: they may answer a call before its tool runs, or change the result.
 
-Those before a tool are asked before all hooks (``patchbay.hooks``). Those after it are links in the chain of hooks, of priority
-0, which are given the objects themselves.
+``before(call, tool, arguments, context)`` is called before all hooks (``patchbay.hooks``). It may change ``arguments`` in place:
+they are of the tool's types, or as the model wrote them if invalid, and are checked again afterwards. A return value other than
+None is the call's value, and neither the tool nor ``after`` runs.
 
-``before(call, tool, arguments, context)`` may change ``arguments`` in place: they are checked and of the tool's types, or what
-the model wrote where that does not fit. What it returns, if not None, is the call's value and the tool is not run (then ``after``
-is not asked either). What all of them leave of the arguments is checked again. ``after(call, tool, arguments, context, value)``
-sees what a tool returned, as it returned it; what it returns, if not None, stands for it; it is not asked about calls that
-failed. Both may be async. What a callback raises is the failure of the call: a guard that breaks lets nothing through.
+``after(call, tool, arguments, context, value)`` is a hook of priority 0. It gets the tool's value, and may return another one. It
+is not called for failed calls. Both may be async. An exception of a callback fails the call: a broken guard lets nothing through.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 
 Callback: TypeAlias = Callable[..., Any]
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
-"""One hook, or several in the order in which they are asked."""
+"""One callback, or several in the order of their calls."""
 
 
 def as_callbacks(given: Callbacks, what: str) -> tuple[Callback, ...]:
-    """Return the hooks as a tuple. Raises ConfigurationError for what cannot be called."""
+    """Return the callbacks as a tuple. Raises ConfigurationError for anything that is not callable."""
     if given is None:
         return ()
     if callable(given):
@@ -39,7 +37,7 @@ def as_callbacks(given: Callbacks, what: str) -> tuple[Callback, ...]:
 
 
 def checked_hooks(given: Any) -> HookManager | None:
-    """Return what was given as ``hooks``. Raises TypeError for anything but a HookManager."""
+    """Return the ``hooks`` option. Raises TypeError for anything but a HookManager or None."""
     if given is None:
         return None
     from patchbay.hooks import HookManager
@@ -50,7 +48,7 @@ def checked_hooks(given: Any) -> HookManager | None:
 
 
 def as_links(after: Sequence[Callback]) -> tuple[RegisteredHook, ...]:
-    """Return the callbacks after a tool as links of the chain of hooks, in their order."""
+    """Return the callbacks after a tool as hooks, in order."""
     if not after:
         return ()
     from patchbay.hooks import native  # here: most programs have none
@@ -61,7 +59,7 @@ def as_links(after: Sequence[Callback]) -> tuple[RegisteredHook, ...]:
 
 
 async def first_answer(hooks: Sequence[Callback], *about: Any) -> Any:
-    """Ask each hook until one returns something else than None, and return that."""
+    """Call each until one returns something other than None, and return that."""
     for hook in hooks:
         if (answer := await call_and_await(hook, *about)) is not None:
             return answer
@@ -69,6 +67,6 @@ async def first_answer(hooks: Sequence[Callback], *about: Any) -> Any:
 
 
 async def call_and_await(hook: Callback, *about: Any, **named: Any) -> Any:
-    """Call a function, and wait for what it returns if it is async."""
+    """Call a function, and await its result if that is awaitable."""
     answer = hook(*about, **named)
     return await answer if inspect.isawaitable(answer) else answer

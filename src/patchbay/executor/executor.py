@@ -1,4 +1,4 @@
-"""The executor: which tools there are, and the rules by which every call of them is run."""
+"""The executor: a set of tools, and the settings by which their calls run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 CANCEL_GRACE = 5.0
-"""Seconds that a tool which was cancelled is waited for before it is left to itself."""
+"""Seconds to wait for a cancelled tool before it is abandoned."""
 
 MAX_REPEATS = 3
-"""How often the same call may give the same result before it is not run again."""
+"""How often the same call may give the same result before it is refused."""
 
 MAX_RESULT_CHARS = 50_000
-"""How many characters of a result a model is shown."""
+"""The most characters of a result for the model."""
 
 SMALLEST_RESULT = 1_000
-"""The least that ``max_result_chars`` may be: below that, what is said about the middle would be most of the text."""
+"""The minimum of ``max_result_chars``: in less, the note on the omitted part would be most of the text."""
 
 
 class Run(RunState):
@@ -48,21 +48,18 @@ class Run(RunState):
 
 
 class Executor(ExecutorSettings):
-    """Carries out calls of ``tools`` (functions and Tools, mixed).
+    """Runs calls of ``tools`` (functions and Tools, mixed).
 
-    ``validation`` says how arguments are checked (None: they need only be a JSON object), ``tool_timeout`` is the limit in
-    seconds of tools that have none of their own, ``max_parallel`` how many calls of one run are under way at the same time. A
-    tool that was cancelled is waited for ``cancel_grace`` seconds. A call that gave the same result ``max_repeats`` times is not
-    run again (None: it always is). Of a result the model is shown ``max_result_chars`` characters at most, its head and its tail
-    (None: all of it).
+    ``validation`` is how arguments are checked (None: they need only be a JSON object), ``tool_timeout`` the limit in seconds of
+    tools that have none of their own, ``max_parallel`` the number of concurrent calls of one run. A cancelled tool is abandoned
+    after ``cancel_grace`` seconds. A call that gave the same result ``max_repeats`` times is refused (None: never). The model
+    gets at most ``max_result_chars`` characters of a result, its head and its tail (None: all of it).
 
-    ``hooks`` are those that are mounted (``patchbay.hooks``), ``before`` and ``after`` callbacks of the caller's own, or lists of
-    them (``patchbay.executor.executor``): the former are asked first, the latter are links of the same chain, as are ``links``.
-    ``on_progress(call, progress)`` gets the progress of running tools, and must not block.
-    ``media`` has the files that go along with results (None: the
-    process's own store, ``patchbay.media.shared_store``).
+    ``hooks`` are the registered ones (``patchbay.hooks``); ``before`` and ``after`` are callbacks, or lists of them
+    (``patchbay.executor.callbacks``); ``links`` are further hooks. ``on_progress(call, progress)`` gets the progress of running
+    tools, and must not block. ``media`` stores the files of results (None: ``patchbay.media.shared_store``).
 
-    Raises TypeError for what is no tool, ConfigurationError for limits that cannot be kept.
+    Raises TypeError for anything that is not a tool, ConfigurationError for invalid limits.
     """
 
     def __init__(
@@ -107,7 +104,7 @@ class Executor(ExecutorSettings):
         self.media = media
 
     def begin(self, **options: Unpack[RunOptions]) -> Run:
-        """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop."""
+        """Begin a run. Starts the budget's clock, so it needs a running event loop."""
         given, scope = options.get("hooks"), options.get("scope")
         manager = given if given is not None else self.hooks
         if self._links:
@@ -115,12 +112,12 @@ class Executor(ExecutorSettings):
         return Run(self, options, manager.begin(scope) if manager is not None else None)
 
     def turn_hooks(self, scope: HookScope | None, hooks: HookManager | None) -> TurnHooks | None:
-        """Return the hooks of a turn that begins now; None where there are none."""
+        """Return the hooks of a turn that begins now; None if there are none."""
         manager = hooks if hooks is not None else self._unhooked
         if manager is None:
             from patchbay.hooks import HookManager
 
-            manager = self._unhooked = HookManager()  # nothing is ever mounted: the callbacks are a chain of their own
+            manager = self._unhooked = HookManager()  # always empty: the callbacks are a chain of their own
         mounted = manager.chains
         if self._merged is None or self._merged[0] is not mounted:
             self._merged = mounted, mounted.with_natives(self._links)
@@ -153,10 +150,10 @@ class Executor(ExecutorSettings):
         on_settled: Callable[[ToolExecution], None] | None = None,
         surroundings: AgentScope | None = None,
     ) -> list[ToolExecution]:
-        """Carry out ``calls`` in parallel and return their executions in call order.
+        """Run ``calls`` in parallel and return their executions in call order.
 
-        ``on_settled`` gets each the moment it settles; what it raises is raised here. Either way, and when this is cancelled,
-        the tools are stopped and waited for first.
+        ``on_settled`` gets each the moment it settles; its exceptions are raised here. On an exception or cancellation, the tools
+        are stopped and awaited first.
         """
         if surroundings is not None:
             warnings.warn("surroundings= is agent_scope= now; the old name ends with the next release.", DeprecationWarning, 2)

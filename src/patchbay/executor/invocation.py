@@ -1,7 +1,7 @@
 """One tool call: callbacks -> hooks -> frozen -> approved -> a permit -> run under its deadline -> after hooks.
 
-A tool that has facts about its calls (``Tool.facts``) finds them before the call is approved, and checks them again under the
-tool's deadline. Arguments are frozen once the call is allowed: only its tool can change what it runs with (law 9).
+The facts of a call (``Tool.facts``) are found before it is approved, and checked again under the tool's deadline. Arguments are
+frozen once the call is allowed: only its tool can change them (law 9).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _CONTAINERS = (list, dict, tuple, set, frozenset, deque, bytearray)  # and what 
 
 
 def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return ``arguments`` with containers, pydantic models, dataclasses, and objects of attrs and msgspec of its own.
+    """Copy ``arguments`` with their containers, pydantic models, dataclasses, and objects of attrs and msgspec.
 
-    All other objects are shared: they are immutable, or the function's own defaults, which may be compared by identity.
+    Other objects are shared: they are immutable, or the function's own defaults, which may be compared by identity.
     """
     for value in arguments.values():
         if type(value) not in _UNCHANGING:
@@ -67,7 +67,7 @@ def _copy(value: Any) -> Any:
     if isinstance(value, _CONTAINERS) or is_dataclass(kind) or any(hasattr(kind, mark) for mark in _MARKS):
         try:
             return copy.deepcopy(value)
-        except Exception:  # noqa: BLE001  (what a model holds may refuse to be copied, in any way)
+        except Exception:  # noqa: BLE001  (members of an object may refuse to be copied)
             return value
     return value
 
@@ -76,7 +76,7 @@ _POINT = "turn.tool.after"
 
 
 def emit_started(hooks: TurnHooks, invocation: Invocation) -> None:
-    """Say that a call's tool is about to run."""
+    """Emit the event that a call's tool starts."""
     attrs = {"call_id": invocation.call.id}
     if invocation.tool.owner:
         attrs["responded_by"] = invocation.tool.owner
@@ -84,7 +84,7 @@ def emit_started(hooks: TurnHooks, invocation: Invocation) -> None:
 
 
 def emit_settled(hooks: TurnHooks, iteration: int, execution: ToolExecution, invocation: Invocation | None) -> None:
-    """Say what became of a call, and have it recorded. ``invocation`` is its way, None where it never was on one."""
+    """Emit the event of a settled call, and record it. ``invocation`` is None for a call that failed before it had one."""
     if hooks.observed:
         _emit_end(hooks, iteration, execution, invocation)
     if hooks.recorders:
@@ -124,7 +124,7 @@ def _emit_end(hooks: TurnHooks, iteration: int, execution: ToolExecution, invoca
             why = {"Tool": tool, "Reason": str(execution.error)}
             hooks.emit("agent.tool.exec_skipped", _POINT, iteration, why, severity="warn", attrs=attrs)
             return
-        # Somebody answered in its place: told as the call that the model made.
+        # A hook or callback answered instead: reported as the call that the model made.
         tool = execution.call.name[:NAME_SHOWN]
         _exec_start(hooks, iteration, tool, execution.call.arguments, begun)
     output = execution.output
@@ -189,9 +189,9 @@ class Invocation(PendingCall):
 
     @property
     def scope(self) -> HookScope:
-        """Whose turn it is."""
+        """The scope of the turn."""
         hooks = self._run.hooks
-        assert hooks is not None  # only hooks ask
+        assert hooks is not None  # only hooks read this
         return hooks.scope
 
     @property
@@ -205,7 +205,7 @@ class Invocation(PendingCall):
 
     @property
     def has_run(self) -> bool:
-        """Whether the tool has ended, and ended well."""
+        """Whether the tool has returned."""
         return self._ended > 0
 
     @property
@@ -214,14 +214,14 @@ class Invocation(PendingCall):
         return (self._ended or time.perf_counter()) - self._started if self._started else 0.0
 
     def stop(self) -> None:
-        """Tell the tool, and cancel the task."""
+        """Signal the tool, and cancel the task."""
         if self.context is not None:
             self.context.stop()
         if self.task is not None:
             self.task.cancel()
 
     def check_running(self) -> None:
-        """Raise CancelledError if the call is being stopped, and whatever was awaited has swallowed that."""
+        """Raise CancelledError if the call is being stopped, and an awaited function has swallowed that."""
         if self.ending is not None:
             raise asyncio.CancelledError
 
@@ -252,7 +252,7 @@ class Invocation(PendingCall):
                         tool = self.tool
                         self.permits = Permits(tool, run.permits)
                 is_other = self.arguments is not mine
-                mine = self.arguments  # from here on they are what they are: hooks are shown copies
+                mine = self.arguments  # final from here on: hooks get copies
                 is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
                 if is_asked or (self.decision_log is not None and self.decision_log.asks):  # (``needs_human``)
                     await hooks.approve(self)
@@ -281,14 +281,14 @@ class Invocation(PendingCall):
         return value if going is None else await going
 
     def _arguments_for_callbacks(self) -> dict[str, Any]:
-        """Return the arguments for callbacks to change; they may hold on to them."""
+        """Return the arguments for callbacks, which may change and keep them."""
         _ = self.json_arguments  # as they are now
         return self.arguments
 
     def _check_changed_arguments(self, context: ToolContext) -> None:
-        """Take the arguments as callbacks left them, checked again if they have changed. Raises ToolArgumentsError.
+        """Validate the arguments again if callbacks have changed them. Raises ToolArgumentsError.
 
-        What has not changed is checked as the model wrote it: not all defaults are JSON.
+        Unchanged ones are validated as the model wrote them: not all defaults are JSON.
         """
         before, left = self.json_arguments, self.arguments
         after = to_json_arguments(left)
@@ -314,16 +314,16 @@ class Invocation(PendingCall):
         context.raw_arguments = json.dumps(self.json_arguments)
 
     def owner_of(self, name: str) -> str:
-        """Return the hook that has added the tool of this name, "" for one that no hook has. Raises UnknownToolError."""
+        """Return the hook that has added the tool of this name, "" if none has. Raises UnknownToolError."""
         return self._run.find(name).owner
 
     def resolve(self, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]]:
-        """Return the tool of this name, and the arguments checked for it, as if the model had written them. For hooks."""
+        """Return the tool of this name, and the arguments validated for it. For hooks."""
         tool = self._run.find(name)
         return tool, tool.validate(json.dumps(arguments), self._run.executor.validation)
 
     async def find_facts(self) -> dict[str, Any]:
-        """Return what the tool finds out about the call, within its own limit: before anybody is asked about it."""
+        """Return the facts of the call, found within the tool's own time limit. For approvals."""
         timer = self._timer()
         try:
             return await self._find_facts(self.arguments)
@@ -341,10 +341,9 @@ class Invocation(PendingCall):
         return facts
 
     async def _recheck_facts(self, arguments: dict[str, Any], context: ToolContext) -> None:
-        """Give the tool its facts: those that were approved, if the call was. Raises ToolDeniedError where they are others now.
+        """Find the facts again right before the tool runs. Raises ToolDeniedError if they differ from the approved ones.
 
-        This is done last of all: between a yes and the run a call may wait for its turn, and what it is about may be another by
-        then. What the tool does itself between its first line and its last is for it to see to.
+        They may change while an approved call waits for its turn. Changes while the tool runs are the tool's own concern.
         """
         facts = await self._find_facts(arguments)
         approved = self.decision_log.facts if self.decision_log is not None else None
@@ -370,7 +369,7 @@ class Invocation(PendingCall):
             self.given = frozen_copy(arguments)
             if (hooks := self._run.hooks) is not None:
                 if arguments is self.arguments:
-                    self.arguments = self.given  # what the tool does to its own is no hook's business
+                    self.arguments = self.given  # hooks do not see what the tool does to its own copy
                 if hooks.observed:
                     emit_started(hooks, self)
             self._started = time.perf_counter()

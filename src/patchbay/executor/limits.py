@@ -1,7 +1,7 @@
-"""What limits the calls of a run: budgets of rounds, calls and time, timers that pause, parallel calls, and repeated calls.
+"""Limits of a run's calls: budgets of rounds, calls and time, pausable timers, parallel calls, and repeated calls.
 
-While a person is asked about a call, the timers that run meanwhile are paused: the tool's, the run's, and where a tool has begun
-that run, those of the call that it is part of.
+While a person decides about a call, its timers are paused: the tool's, the run's, and, if a tool has begun that run, those of
+that tool's call.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class Budget:
-    """The rounds, calls and seconds of one run; None for no limit. Raises ConfigurationError for a limit that cannot be kept.
+    """The rounds, calls and seconds of one run; None for no limit. Raises ConfigurationError for an invalid limit.
 
-    Agents that run side by side in one run share one Budget, so their number does not multiply it. Calls that fail count too.
-    The clock starts with ``start()``. ``exceeded`` names the first limit that was met: "max_iterations", "max_calls" or
-    "max_seconds", the words that a run's end says it with. The clock stands still while a person is asked (``paused``).
+    Parallel agents of one run share one Budget. Failed calls count too. The clock starts with ``start()``, and can be paused
+    (``paused``). ``exceeded`` is the finish_reason of the first limit that was reached: "max_iterations", "max_calls" or
+    "max_seconds".
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Budget:
         self.calls = 0
         self.exceeded: str | None = None
         self.ends: float | None = None
-        """The end of the time, by the event loop's clock; None before ``start()``, without a limit, and during a pause."""
+        """The deadline, by the event loop's clock; None before ``start()``, without a limit, and during a pause."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop by whose clock it goes; None before ``start()`` and without a limit."""
+        """The event loop of the clock; None before ``start()`` and without a limit."""
         self._left = 0.0
         self._pauses = 0
         self._watchers: set[Callable[[float | None], None]] = set()
@@ -57,7 +57,7 @@ class Budget:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock meanwhile. Any number may do so at once: it goes on when the last of them has ended."""
+        """Pause the clock within the block. Pauses may overlap: it goes on when the last one has ended."""
         self.pause()
         try:
             yield
@@ -65,28 +65,28 @@ class Budget:
             self.resume()
 
     def pause(self) -> None:
-        """Stop the clock until ``resume`` has been called as often as this."""
+        """Pause the clock until ``resume`` has been called as often as this."""
         self._pauses += 1
         if self._pauses == 1 and self.loop is not None and self.ends is not None:
             self._left = self.ends - self.loop.time()
             self._set(None)
 
     def resume(self) -> None:
-        """Take one pause back."""
+        """End one pause."""
         self._pauses -= 1
         if not self._pauses and self.loop is not None:
             self._set(self.loop.time() + self._left)
 
     def watch(self, moved: Callable[[float | None], None]) -> None:
-        """Call ``moved`` with ``ends`` whenever that is another one."""
+        """Call ``moved`` with the new deadline whenever ``ends`` changes."""
         self._watchers.add(moved)
 
     def unwatch(self, moved: Callable[[float | None], None]) -> None:
-        """Call it no more."""
+        """Stop calling ``moved``."""
         self._watchers.discard(moved)
 
     def take_iteration(self) -> bool:
-        """Use one round; False if there was none left, or no time for it."""
+        """Use one round; False if none is left, or no time."""
         if self.max_iterations is not None and self.iterations >= self.max_iterations:
             self.exceeded = self.exceeded or "max_iterations"
             return False
@@ -97,7 +97,7 @@ class Budget:
         return True
 
     def take_call(self) -> bool:
-        """Use one call; False if there was none left."""
+        """Use one call; False if none is left."""
         if self.max_calls is not None and self.calls >= self.max_calls:
             self.exceeded = self.exceeded or "max_calls"
             return False
@@ -105,7 +105,7 @@ class Budget:
         return True
 
     def out_of_time(self) -> None:
-        """Take note that the time was up before the work was done."""
+        """Mark the deadline as exceeded."""
         self.exceeded = self.exceeded or "max_seconds"
 
     def _set(self, ends: float | None) -> None:
@@ -141,24 +141,24 @@ async def in_time(work: Awaitable[T], budget: Budget) -> T:
 
 
 def checked_count(count: int | None, what: str) -> int | None:
-    """Return ``count``, or raise ConfigurationError for a number that limits nothing."""
+    """Return ``count``, or raise ConfigurationError for one that is not a positive whole number or None."""
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ConfigurationError(f"{what} must be a whole number of at least 1, or None for no limit; not {count!r}.")
     return count
 
 
 class Clock(Protocol):
-    """Something that ends after a time, and can be made to stand still any number of times at once."""
+    """A pausable timer or budget; pauses may overlap."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that it belongs to; None for one that has not been started."""
+        """The event loop that it belongs to; None before it is started."""
 
     def pause(self) -> None:
-        """Stand still until ``resume`` has been called as often as this."""
+        """Pause until ``resume`` has been called as often as this."""
 
     def resume(self) -> None:
-        """Take one pause back."""
+        """End one pause."""
 
 
 # The clocks of the calls that the current code is part of.
@@ -166,7 +166,7 @@ _around: ContextVar[tuple[Clock, ...]] = ContextVar("_around", default=())
 
 
 class PausableTimer:
-    """Calls ``then`` after ``seconds``; for tools' limits."""
+    """Calls ``then`` after ``seconds``, not counting pauses; for tools' limits."""
 
     __slots__ = ("_handle", "_left", "_pauses", "_then", "loop")
 
@@ -178,33 +178,33 @@ class PausableTimer:
         self._handle: asyncio.TimerHandle | None = loop.call_later(seconds, then)
 
     def pause(self) -> None:
-        """Stand still until ``resume`` has been called as often as this."""
+        """Pause until ``resume`` has been called as often as this."""
         self._pauses += 1
         if self._pauses == 1 and self.loop is not None and self._handle is not None:
             self._left = self._handle.when() - self.loop.time()
             self._handle.cancel()
 
     def resume(self) -> None:
-        """Take one pause back."""
+        """End one pause."""
         self._pauses -= 1
         if not self._pauses and self.loop is not None and self._handle is not None:
             self._handle = self.loop.call_later(self._left, self._then)
 
     def cancel(self) -> None:
-        """Never call it."""
+        """Cancel the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
 
 def count_within(*clocks: Clock) -> None:
-    """Say that what the current task does from now on is within the time of these."""
+    """Let ``paused`` pause these clocks too in the current task."""
     _around.set((*_around.get(), *clocks))
 
 
 @contextmanager
 def paused(clock: Clock) -> Iterator[None]:
-    """Let ``clock`` stand still, and all that the current task is within."""
+    """Pause ``clock`` and the clocks of the current task (``count_within``)."""
     clocks = (*_around.get(), clock)
     for each in clocks:
         _in_its_loop(each, each.pause)
@@ -222,18 +222,18 @@ def _in_its_loop(clock: Clock, what: Callable[[], None]) -> None:
         return
     try:
         clock.loop.call_soon_threadsafe(what)
-    except RuntimeError:  # that loop is closed, and nothing in it has a limit any more
+    except RuntimeError:  # that loop is closed
         pass
 
 
-# The tools whose calls the current code is part of: what a tool's own call leads to must not wait for that call to end.
+# The tools whose calls the current code is part of: a nested call must not wait for the outer call to end.
 _inside: ContextVar[tuple[Tool, ...]] = ContextVar("_inside", default=())
 
 
 class FifoSemaphore:
-    """A semaphore that admits waiters in the order in which they came.
+    """A semaphore that admits waiters in order.
 
-    Not ``asyncio.Semaphore``: to take a place that is free must not cost an await, since nearly all are.
+    Not ``asyncio.Semaphore``: acquiring a free place, as nearly always, must not cost an await.
     """
 
     def __init__(self, places: int) -> None:
@@ -241,14 +241,14 @@ class FifoSemaphore:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def try_acquire(self) -> bool:
-        """Take a place if there is one."""
+        """Acquire a place if one is free."""
         if not self._free or self._waiting:
             return False
         self._free -= 1
         return True
 
     async def acquire(self) -> None:
-        """Take a place, as soon as there is one."""
+        """Wait for a place."""
         if self.try_acquire():
             return
         turn = asyncio.get_running_loop().create_future()
@@ -257,13 +257,13 @@ class FifoSemaphore:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.release()  # it was handed over just as the waiting ended
+                self.release()  # it was assigned just before the cancellation
             elif turn in self._waiting:
                 self._waiting.remove(turn)
             raise
 
     def release(self) -> None:
-        """Give a place back: to the first who waits, if anybody does."""
+        """Release a place, to the first waiter if there is one."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -273,7 +273,7 @@ class FifoSemaphore:
 
 
 class Permits:
-    """The places that one call takes while its tool runs: one of its tool's, where that has a limit, and one of its run's."""
+    """The places that a call holds while its tool runs: one of its tool's, if that has a limit, and one of its run's."""
 
     __slots__ = ("_held", "_run_semaphore", "_tool")
 
@@ -283,16 +283,16 @@ class Permits:
         self._held: list[FifoSemaphore] = []
 
     def try_acquire(self) -> bool:
-        """Take both places if that needs no waiting; for a tool without a limit of its own."""
+        """Acquire the places without waiting, for a tool without a limit of its own."""
         if self._tool.max_parallel is not None or not self._run_semaphore.try_acquire():
             return False
         self._held.append(self._run_semaphore)
         return True
 
     async def acquire(self) -> None:
-        """Wait until both are free; calls are let in as they came. One that waits for its tool takes no place of the run.
+        """Wait for both places, in the order of calls. While it waits for its tool it holds no place of the run.
 
-        A call that is made, however indirectly, by a call of the same tool does not wait for a place of the tool.
+        A call that is made, even indirectly, by a call of the same tool does not wait for a place of the tool.
         """
         if self._tool.max_parallel is not None and not any(self._tool is each for each in _inside.get()):
             await self._acquire(_semaphore(self._tool, self._tool.max_parallel))
@@ -300,7 +300,7 @@ class Permits:
         await self._acquire(self._run_semaphore)
 
     def release(self) -> None:
-        """Give back what is held; also for a tool that is left to itself, which must not hold up others."""
+        """Release the places; also for a tool that was abandoned, which must not block others."""
         while self._held:
             self._held.pop().release()
 
@@ -310,7 +310,7 @@ class Permits:
 
 
 def _semaphore(tool: Tool, most: int) -> FifoSemaphore:
-    """The places of a tool, one set for each event loop; they are kept with the tool, and end with it."""
+    """Return the places of a tool for the running event loop; they are stored with the tool."""
     loop = asyncio.get_running_loop()
     by_loop: dict[asyncio.AbstractEventLoop, FifoSemaphore] = vars(tool).setdefault("_permits_by_loop", {})
     semaphore = by_loop.get(loop)
@@ -322,11 +322,10 @@ def _semaphore(tool: Tool, most: int) -> FifoSemaphore:
 
 
 class RepeatedCalls:
-    """Counts, for one run, how often a call gave the same result, as long as no call of the run gives anything new.
+    """Counts for one run how often a call gave the same result, as long as no call of the run gives anything new.
 
-    Tests that are run again after each edit are no repetition, since each edit is a call that was not there before; two calls
-    that take turns are. Counted is what earlier replies asked for: ``next_reply`` says that another one begins. What is kept of
-    each call is two numbers.
+    Tests that are rerun after each edit are not a repetition, since each edit is a new call; two alternating calls are. Only
+    calls of earlier replies count: ``next_reply`` begins another one. Two numbers are stored for each call.
     """
 
     def __init__(self) -> None:
@@ -335,20 +334,20 @@ class RepeatedCalls:
         self._counts: dict[int, tuple[int, int]] = {}  # call -> (its last result, how often it came in a row)
 
     def add(self, call: ToolCall, content: str) -> None:
-        """Take note of a call that was carried out, and of its result."""
+        """Add a call that ran, and its result."""
         self._fresh.append((call, content))
 
     def next_reply(self) -> None:
-        """Count what was added: only now, since most turns have no second reply with calls."""
+        """Count the added calls: only now, since most turns have no second reply with calls."""
         if not self._fresh:
             return
-        # Equal calls of one reply are one: each was made before the others' results were known.
+        # Equal calls of one reply count once: each was made before the others' results were known.
         for key, result in dict.fromkeys((_key(call), hash(content)) for call, content in self._fresh):
             self._count(key, result)
         self._fresh.clear()
 
     def times(self, call: ToolCall) -> int:
-        """Return how often this call gave the same result, the last times that it was made."""
+        """Return how often in a row this call gave the same result."""
         return self._counts.get(_key(call), (0, 0))[1] if self._counts else 0
 
     def _count(self, key: int, result: int) -> None:
@@ -361,8 +360,8 @@ class RepeatedCalls:
 
 
 def _key(call: ToolCall) -> int:
-    """The same number for the same call, however its arguments are spaced and ordered."""
-    # Of the text, since Python's numbers are not told apart by their hash: -1 and -2 have the same.
+    """Return a number that is the same for equal calls, whatever the spacing and order of their arguments."""
+    # Hashes the text, since different numbers may have the same hash: -1 and -2.
     try:
         return hash((call.name, json.dumps(call.arguments, sort_keys=True) if call.arguments else call.raw_arguments.strip()))
     except RecursionError:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToolExecution:
-    """What became of one call.
+    """The outcome of one call.
 
-    ``arguments`` are those the tool was given, coerced and with defaults (None: it was not run); ``call.raw_arguments`` is what
-    the model wrote. ``value`` is what the tool returned (or an ``after`` hook made of it), ``result`` what the model is shown.
-    ``error`` is None on success, else a ToolError or whatever the tool raised. ``seconds`` is how long the tool ran. ``actions``
-    is what the tool asked of its run, its changes of the state included; None where the call failed.
+    ``arguments`` are the tool's, coerced and with defaults (None: it did not run); ``call.raw_arguments`` is the model's text.
+    ``value`` is the tool's return value (or an ``after`` hook's), ``result`` the message for the model. ``error`` is None on
+    success, else a ToolError or the tool's exception. ``seconds`` is how long the tool ran. ``actions`` are the tool's actions,
+    with its changes of the state; None if the call failed.
     """
 
     call: ToolCall
@@ -48,32 +48,27 @@ class ToolExecution:
             return "no"
         if isinstance(self.error, ToolTimeoutError | asyncio.CancelledError):
             return "unknown"
-        said = getattr(self.error, "ran", None)  # of what other processes answered
-        return cast('Literal["no", "yes", "unknown"]', said) if said in ("no", "unknown") else "yes"
+        ran = getattr(self.error, "ran", None)  # as another process reported it
+        return cast('Literal["no", "yes", "unknown"]', ran) if ran in ("no", "unknown") else "yes"
 
     @property
     def content(self) -> str:
-        """What the model is shown."""
+        """The text for the model."""
         return self.result.content
 
     @property
     def output(self) -> ToolOutput | None:
-        """What the call has for the model and for the user apart; None where its tool did not tell them apart."""
+        """The call's ToolOutput, which separates text for the model and for the user; None if the tool returned no such value."""
         if isinstance(self.value, ToolOutput):
             return self.value
         return self.error.output if isinstance(self.error, OutputError) else None
 
 
 NAME_SHOWN = 100
-"""How much of a name is repeated: it is whatever the model wrote."""
-
+"""The most characters of a name in messages: a model may write any length."""
 
 NOT_BEGUN = " It had not begun."
-
-
 _THREAD_RUNS_ON = " It could not be interrupted and may still be running: its effects may still happen."
-
-
 _HAD_RUN = " (The tool itself had run: its effects stand.)"
 
 
@@ -98,7 +93,7 @@ def edited_note(arguments: dict[str, Any]) -> str:
 
 
 def effects_note(tool: Tool, *, begun: bool, has_run: bool, stopped: bool) -> str:
-    """Return what is to be added: that the tool had ended well, or, of one that was stopped, that it had not begun or runs on."""
+    """Return a note that the tool had ended well, or that a stopped tool had not begun or may run on; "" if there is none."""
     if has_run:
         return _HAD_RUN
     if not stopped:
@@ -109,7 +104,7 @@ def effects_note(tool: Tool, *, begun: bool, has_run: bool, stopped: bool) -> st
 
 
 def checked_media(given: Any) -> MediaStore | None:
-    """Return the media store that was given. Raises TypeError for anything else."""
+    """Return the ``media`` option. Raises TypeError for anything but a MediaStore or None."""
     if given is None:
         return None
     from patchbay.media import MediaStore
@@ -120,7 +115,7 @@ def checked_media(given: Any) -> MediaStore | None:
 
 
 def has_files(output: ToolOutput) -> bool:
-    """Whether there is anything to be done about an output's files before it is one."""
+    """Whether an output has files to be stored."""
     return bool(
         output.media or (output.response_handled and output.attachments) or (output.is_error and may_have_base64(output.for_llm))
     )

@@ -1,4 +1,4 @@
-"""What all calls of one run share: its budget, its permits, the results it keeps, and the files of those."""
+"""The state that all calls of one run share: budget, permits, tools, stored results and their files."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ _NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
 class RunOptions(TypedDict, total=False):
-    """What a run may be given; None is the same as nothing.
+    """The options of a run; None is the same as no value.
 
-    ``agent_scope`` is what an agent adds to the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file") that
-    the model is shown; others are only announced to it. ``results`` stores what is too long to be shown; without one, memory
-    does, for this run. With ``offer_reader`` the tool that reads from it is there from the start, and not from the first such
-    result on: ``results`` holds those of earlier runs. ``tool_timeout`` replaces the executor's own. ``call_ids`` are ids that
-    the run's calls must not have, kept up to date: agents that work side by side share one set. ``on_settled`` is called with
-    each call the moment it settles, however slow the consumer of the batch is; what it raises is logged. ``scope`` tells hooks
-    whose turn it is; ``hooks`` and ``media`` replace the executor's own.
+    ``agent_scope`` is the agent's part of the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file") that the
+    model accepts; others are only announced to it. ``results`` stores long results, by default in memory for this run. With
+    ``offer_reader`` the tool that reads them is offered from the start, since ``results`` has those of earlier runs.
+    ``tool_timeout``, ``hooks`` and ``media`` replace the executor's own. ``call_ids`` are ids that the run's calls must not have;
+    the run adds its own, and parallel agents share one set. ``on_settled`` is called with each execution the moment the call
+    settles, however slow the consumer of the batch is; its exceptions are logged. ``scope`` identifies the turn to hooks.
     """
 
     budget: Budget | None
@@ -100,7 +99,7 @@ class RunState:
         self._specs: tuple[ToolSpec, ...] | None = None
         self._overridden: tuple[Mapping[str, Tool], Mapping[str, Tool]] | None = None
         self.tools_disabled = False
-        """Whether the model may call no tool of this run any more: it is asked for a closing answer."""
+        """Whether the model may not call tools any more, since it is asked for a final answer."""
         if options.get("offer_reader") and self._results is not None:
             self._ensure_reader(self._results)
 
@@ -112,25 +111,25 @@ class RunState:
         return self._specs
 
     def use(self, tools: Mapping[str, Tool]) -> None:
-        """Let the model call these, by their names, from now on, and tell it of no others; none where they were withdrawn."""
+        """Replace the tools that the model may call. Ignored after ``disable_tools``."""
         if not self.tools_disabled:
             self.tools = tools
             self._specs = None
 
     def disable_tools(self) -> None:
-        """Let the model call nothing any more."""
+        """Remove all tools, for good."""
         self._overridden = None
         self.use({})
         self.tools_disabled = True
 
     def override_tools(self, tools: Mapping[str, Tool]) -> None:
-        """Do as ``use``, for this round."""
+        """Replace the tools for this round."""
         if tools != dict(self.tools):
             self._overridden = self.tools, tools
             self.use(tools)
 
     def restore_tools(self) -> None:
-        """Begin a round: with what there is without tools that were overridden, and what the run itself has added meanwhile."""
+        """Undo ``override_tools``, but keep tools that the run itself has added since."""
         if self._overridden is not None:
             before, overridden = self._overridden
             self._overridden = None
@@ -141,19 +140,19 @@ class RunState:
         return find_tool(self.tools, name)
 
     def is_short(self, text: str) -> bool:
-        """Whether a tool's text is what the model is shown of it, as it is."""
+        """Whether the model gets a tool's text unchanged."""
         limit = self.executor.max_result_chars
         is_whole = text.isascii() and (limit is None or len(text) <= limit)
         return is_whole and (len(text) < MIN_URL or not may_have_base64(text))
 
     async def render(self, value: Any, tool: str = "") -> tuple[str, tuple[Attachment, ...]]:
-        """Return what the model is shown of a value of the tool of this name: a text, and what goes with it."""
+        """Return the text and the attachments for the model of a value of the tool of this name."""
         media: tuple[str, ...] = ()
         if type(value) is ToolOutput:
             content, attachments = value.text, value.attachments
             media = () if value.response_handled else value.media
         else:
-            attachments = attachments_of(value)  # first: it says what is wrong with one
+            attachments = attachments_of(value)  # first, for its error messages
             content = render_result(value)
         if media or may_have_base64(content):
             content, files = await self._attach_files(content, media, tool)
@@ -167,7 +166,7 @@ class RunState:
         return described(content, attachments, shown), shown
 
     def shorten(self, text: str) -> str:
-        """Return a text of no more than the limit, its middle left out if need be."""
+        """Return a text shortened to the limit, without base64."""
         limit = self.executor.max_result_chars
         if may_have_base64(text):
             text = replace_base64(text, omission_note)
@@ -202,14 +201,14 @@ class RunState:
         return Origin(tool, session, turn)
 
     async def _store_long(self, text: str, limit: int) -> str:
-        """Keep a long result whole, offer the reader for it, and return head and tail."""
+        """Store a long result, offer its reader, and return an excerpt."""
         if (results := self._results) is None:
             results = self._results = MemoryResultStore()
         try:
             result_id = await results.keep(text)
         except Exception:
-            # The store is the caller's own. Without it the model still gets what it can be shown.
-            _logger.exception("A result of %d characters could not be kept", len(text))
+            # The store is the caller's own. The model gets an excerpt anyway.
+            _logger.exception("A result of %d characters could not be stored", len(text))
             return excerpt(text, limit)
         return excerpt(text, limit, how_to_read=self._ensure_reader(results).advice(result_id))
 

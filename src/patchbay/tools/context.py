@@ -1,4 +1,4 @@
-"""What a tool may know of the call it runs, what it may report while it runs, and what it may ask of the run around it."""
+"""The context of a tool call: the call, its state, its progress, and the actions that it asks of its run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from patchbay.types import Message
 
 @dataclass
 class ToolActions:
-    """What a call asks of its run besides its result.
+    """The actions that a call asks of its run besides its result.
 
-    ``transfer_to_agent`` names the agent that goes on, ``escalate`` ends the enclosing loop, ``state_delta`` are changes of the
-    session's state (None deletes a key). ``state_found`` is what was there, under those keys of it where a value was changed and
-    not assigned anew (``State.found``).
+    ``transfer_to_agent`` names the agent that takes over, ``escalate`` ends the enclosing loop, ``state_delta`` are changes of
+    the session's state (None deletes a key). ``state_found`` has the previous values of the keys whose value was changed and not
+    assigned (``State.found``).
     """
 
     transfer_to_agent: str | None = None
@@ -35,21 +35,21 @@ class ToolActions:
 
 
 class Acted(Protocol):
-    """What has actions: an execution. ``actions`` is None where the call failed."""
+    """An execution. ``actions`` is None if the call failed."""
 
     @property
     def actions(self) -> ToolActions | None:
-        """What the call asks for."""
+        """The call's actions."""
         ...
 
 
 def merge_actions(executions: Iterable[Acted]) -> ToolActions:
-    """Put the actions of calls together, in the order given; calls that failed ask for nothing.
+    """Merge the actions of calls, in the order given; failed calls have none.
 
-    The last ``transfer_to_agent`` stands; ``escalate`` does where any call asked for it. Of two calls that *assigned* a key the
-    later one has its way. What was *changed* is changed on top of what the earlier calls made of it: a number that a call added
-    to or took from, a list that it appended to, the members of a dict or set that it put in or took out. Five calls that each do
-    ``state["n"] += 1`` at the same time make five. What all of them together only changed is in ``state_found``.
+    The last ``transfer_to_agent`` wins; ``escalate`` is set if any call set it. Of two calls that *assign* a key the later one
+    wins. *Changes* are merged with those of earlier calls: a number added to or subtracted from, a list appended to, members of
+    a dict or set added or removed. Five concurrent calls that each do ``state["n"] += 1`` add five. ``state_found`` has the keys
+    that all calls only changed.
     """
     merged = ToolActions()
     only_changed: dict[str, Any] = {}
@@ -71,10 +71,10 @@ def merge_actions(executions: Iterable[Acted]) -> ToolActions:
 
 
 def on_top(theirs: Any, found: Any, mine: Any) -> Any:
-    """Return ``theirs`` with the change that made ``mine`` of ``found``; ``mine`` where there is no such change."""
+    """Return ``theirs`` with the change from ``found`` to ``mine`` applied; ``mine`` if it cannot be applied."""
     try:
         return _changed(theirs, found, mine)
-    except Exception:  # noqa: BLE001  (what is in a container compares as it likes)
+    except Exception:  # noqa: BLE001  (members of a container may raise anything when compared)
         return mine
 
 
@@ -95,7 +95,7 @@ def _changed(theirs: Any, found: Any, mine: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a running tool says of its work: ``fraction`` is from 0 to 1, ``data`` anything for programs; no model is shown it."""
+    """Progress of a running tool: ``fraction`` is from 0 to 1, ``data`` anything for programs. Models do not get it."""
 
     message: str | None = None
     fraction: float | None = None
@@ -104,12 +104,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentScope:
-    """What is around a turn's calls, the same for all of them: given by an agent, empty without one.
+    """The agent's context of a turn's calls, the same for all of them; empty without an agent.
 
-    ``state`` is what the calls' states read through to; it is never written to. ``session`` and ``invocation_context`` are the
-    agents' own objects, handed through. ``invocation_id`` names the run, and is the same when the run is taken up again.
-    ``idempotency_key`` is the key of the one call that this is around, where the caller has given it one.
-    ``check`` is shown what a call asks of the run, and raises what the call fails with where that cannot be.
+    ``state`` is the base of the calls' states; it is only read. ``session`` and ``invocation_context`` are the agents' own
+    objects. ``invocation_id`` names the run, and stays the same when the run is resumed. ``idempotency_key`` is the key of a
+    single call, if its caller gave one. ``check`` validates a call's actions: what it raises is the call's failure.
     """
 
     agent_name: str = ""
@@ -122,31 +121,30 @@ class AgentScope:
 
 
 NO_SCOPE = AgentScope()
-"""The scope of a call that no agent made."""
+"""The scope of a call without an agent."""
 
 
 class ToolContext:
-    """One call, as its tool sees it.
+    """The context of one call, for its tool.
 
     ``call_id`` (also ``function_call_id``) and ``name`` are the call's. ``messages`` is the conversation so far, the call's own
     message last; read it, do not change it. ``iteration`` counts the model's rounds from 1. ``cancelled`` is set when the call's
-    time is up or its run was stopped: a tool that runs in a thread cannot be interrupted and should look at it.
-    ``raw_arguments`` is the text that the model wrote as its arguments; where a hook has changed them, or somebody has approved
-    them, the text of what the tool is given.
+    time is up or its run was stopped: a tool in a thread cannot be interrupted and should check it. ``raw_arguments`` is the
+    arguments' text as the model wrote it, or, once a hook or approver has changed them, the JSON of the tool's arguments.
 
-    ``state`` is the session's state with this call's changes over it: they are kept when the call succeeds and dropped when it
-    fails. ``actions`` asks something of the run: ``actions.transfer_to_agent``, ``actions.escalate``. ``agent_name``,
-    ``session``, ``invocation_id`` and ``invocation_context`` tell of the agent; they are empty where there is none.
+    ``state`` is the session's state with this call's changes, which are recorded if the call succeeds and dropped if it fails.
+    ``actions`` asks the run for something: ``actions.transfer_to_agent``, ``actions.escalate``. ``agent_name``, ``session``,
+    ``invocation_id`` and ``invocation_context`` are the agent's, empty without one.
     """
 
     hooks: Any = None
-    """The hooks of the turn that made the call, for tools that begin turns of their own; None where there are none."""
+    """The hooks of the turn that made the call, for tools that begin turns themselves; None without hooks."""
 
     media: Any = None
-    """The store of the files that go along with results; None: the process's own (``patchbay.media.shared_store()``)."""
+    """The store of results' files; None: the process's own (``patchbay.media.shared_store()``)."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
-    """The facts of the call (``Tool.facts``): those that were approved, where approval was needed; else empty."""
+    """The facts of the call (``Tool.facts``), as approved if approval was needed; else empty."""
 
     def __init__(
         self,
@@ -176,8 +174,7 @@ class ToolContext:
     @property
     def cancelled(self) -> threading.Event:
         """Set when the call's time is up or its run was stopped."""
-        # Made when it is first looked at, which few tools do. Whoever comes second of this and ``stop``, in any thread, sees the
-        # other's mark.
+        # Created on first use, since few tools read it. The second of this and ``stop``, in any thread, sees the first's effect.
         if self._cancelled is None:
             self._cancelled = threading.Event()
         if self._is_stopped:
@@ -185,26 +182,26 @@ class ToolContext:
         return self._cancelled
 
     def stop(self) -> None:
-        """Signal the tool that the call is being stopped. For the executor."""
+        """Tell the tool that its call is being stopped. For the executor."""
         self._is_stopped = True
         if self._cancelled is not None:
             self._cancelled.set()
 
     @property
     def function_call_id(self) -> str:
-        """The call's id, by its other name."""
+        """The call's id."""
         return self.call_id
 
     @property
     def state(self) -> State:
-        """The state as this call sees it; ``state.delta`` has the call's own changes."""
+        """The state of this call; ``state.delta`` has its changes."""
         if self._state is None:
             self._state = State(self.agent_scope.state)
         return self._state
 
     @property
     def actions(self) -> ToolActions:
-        """What the call asks of its run."""
+        """The actions that the call asks of its run."""
         if self._actions is None:
             self._actions = ToolActions()
         return self._actions
@@ -231,10 +228,10 @@ class ToolContext:
 
     @property
     def idempotency_key(self) -> str:
-        """32 hexadecimal digits for services that do a thing once per key: the same when this call is carried out again.
+        """A key for services that do a thing once per key: the same when this call is repeated in a resumed run.
 
-        A run that has no id is not taken up again: its calls get keys of their own. A call of another process that came with a
-        key has that one, whatever it looks like.
+        It is 32 hexadecimal digits, or the key that the caller in another process gave. A run without an id is never resumed: its
+        calls get random keys.
         """
         if not self._key:
             if self.agent_scope.idempotency_key:
@@ -247,16 +244,16 @@ class ToolContext:
         return self._key
 
     def with_facts(self, facts: Mapping[str, Any]) -> ToolContext:
-        """Return the same call as a tool sees it that has found out ``facts``; the state, the actions and the end are shared."""
-        _ = self.cancelled, self.state, self.actions  # made now, so that both have the same
+        """Return a copy of the context with ``facts``; state, actions and cancellation are shared."""
+        _ = self.cancelled, self.state, self.actions  # created now, so that both have the same
         other = copy.copy(self)
         other.facts = facts
         return other
 
     def progress(self, message: str | None = None, *, fraction: float | None = None, data: Any = None) -> None:
-        """Say how far the work is, from any thread; it reaches the run's events and never the conversation.
+        """Report progress, from any thread; it reaches the run's events and never the conversation.
 
-        ``fraction`` is brought into 0 to 1. Once the call is over or stopped, nothing is said any more.
+        ``fraction`` is clamped to 0 to 1. Ignored once the call is over or stopped.
         """
         if self._on_progress is None or self._is_stopped or (self._cancelled is not None and self._cancelled.is_set()):
             return
@@ -265,7 +262,7 @@ class ToolContext:
         self._on_progress(Progress(message, fraction, data))
 
     def outcome(self) -> ToolActions:
-        """Return what the call asks for in the end, its changes of the state included. For the executor."""
+        """Return the call's final actions, with its changes of the state. For the executor."""
         if self._state is None and self._actions is None:
             return ToolActions()
         actions = self.actions
@@ -281,4 +278,4 @@ class ToolContext:
 
 
 Context = ToolContext
-"""The seed's other name for it."""
+"""The seed's other name."""

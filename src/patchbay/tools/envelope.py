@@ -1,4 +1,4 @@
-"""The envelope in which tools of other processes answer, and the images in it."""
+"""The response envelope of tools in other processes, and its images."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from patchbay.tools.results import render_result
 from patchbay.types import Attachment, Illustrated
 
 MOST_IMAGES: Final = 2
-"""How many images of one envelope are taken."""
+"""The most images that are taken from one envelope."""
 
 MOST_CHARS: Final = 2 * 1024 * 1024
-"""How many characters of base64 an image of an envelope may have."""
+"""The most characters of base64 in an image of an envelope."""
 
 MOST_WIDTH, MOST_HEIGHT = 3840, 2160
-"""The largest an image of an envelope may be, in pixels."""
+"""The largest size of an image of an envelope, in pixels."""
 
 MOST_PROMPT: Final = 2000
-"""How much is kept of what an image is to be looked at for."""
+"""The most characters of a ``vision_prompt``."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8\xff"
-# Every frame header but those of other coding processes' tables: DHT (C4), JPG (C8) and DAC (CC).
+# All markers of frame headers; DHT (C4), JPG (C8) and DAC (CC) are other segments.
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _NAMES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 _DATA_MEMBERS: Final = ("data", "base64", "image", "b64_json", "image_base64", "url")
@@ -34,7 +34,7 @@ _TYPE_MEMBERS: Final = ("mime_type", "mime", "media_type", "content_type", "mime
 
 
 def image_type(head: bytes) -> str:
-    """Return the media type of an image by its first 16 bytes: PNG, JPEG, GIF or WebP, as models take them; "" for others."""
+    """Return the media type of an image by its first 16 bytes: PNG, JPEG, GIF or WebP; "" for others."""
     if head.startswith(_PNG):
         return "image/png"
     if head.startswith(_JPEG):
@@ -45,7 +45,7 @@ def image_type(head: bytes) -> str:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height in pixels as the header of a PNG or JPEG says; None where it does not."""
+    """Return width and height in pixels from the header of a PNG or JPEG; None if it is invalid."""
     if data.startswith(_PNG):
         if data[12:16] != b"IHDR" or len(data) < 24:
             return None
@@ -54,7 +54,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return the size in the first frame header, at the end of segments that each say their length."""
+    """Return the size in the first frame header, which follows segments with a length each."""
     place = 2
     while place + 9 <= len(data) and data[place] == 0xFF:
         if data[place + 1] in _JPEG_FRAMES:
@@ -66,15 +66,14 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 class ImageError(ValueError):
-    """An image of an envelope cannot be taken; the message says why."""
+    """An image of an envelope is invalid; the message says why."""
 
 
 def with_images(output: Any, images: Any) -> tuple[Any, tuple[Attachment, ...]]:
     """Return the images of an envelope as attachments, and its output.
 
-    What is wrong with an image, which is then left out, stands in the output under ``_image_warnings``; what the tool wants an
-    image to be looked at for (its ``vision_prompt``) under ``_vision_prompts``. An output that is no object is then one, and the
-    output proper its ``result``.
+    Problems of images that are left out are added to the output as ``_image_warnings``, and the images' ``vision_prompt`` as
+    ``_vision_prompts``. An output that is not an object then becomes the ``result`` of one.
     """
     if not isinstance(images, list | tuple):
         return _with_member(output, "_image_warnings", ["images must be a list"]), ()
@@ -102,7 +101,7 @@ def with_images(output: Any, images: Any) -> tuple[Any, tuple[Attachment, ...]]:
 
 
 def image_chars(images: Any) -> int:
-    """Return how many characters of base64 the images of an envelope have, whether or not they can be taken."""
+    """Return the number of characters of base64 in the images of an envelope, valid or not."""
     texts = map(_text_of, images) if isinstance(images, list | tuple) else ()
     return sum(len(text) for text in texts if isinstance(text, str))
 
@@ -151,16 +150,16 @@ def _with_member(output: Any, name: str, value: Any) -> dict[str, Any]:
 NO_REASON: Final = "the tool failed and did not say why"
 
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-"""What is taken for a code: a word for programs, and not a sentence."""
+"""A valid error code: one word."""
 
 _logger = logging.getLogger(__name__)
 
 
 class ReportedError(ToolError):
-    """A tool said that it failed. ``output`` is what it gave back all the same; the model is shown both.
+    """A tool reported an error. The model gets the message and ``output``, which the tool returned with it.
 
-    ``code`` is what the tool calls the failure, where that is a word of up to 64 letters, digits, ``_``, ``.`` and ``-``; else
-    it is that of any failure. ``ran`` is whether its handler ran, as the tool says it: "no", "yes" or "unknown".
+    ``code`` is the tool's error code if it is a word of up to 64 letters, digits, ``_``, ``.`` and ``-``, else the default one.
+    ``ran`` is whether its handler ran, as the tool reports it: "no", "yes" or "unknown".
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class ReportedError(ToolError):
 
     @property
     def for_model(self) -> str:
-        """The message and the output as one JSON object; where the output has an ``error`` of its own, that is the message."""
+        """The message and the output as one JSON object; an ``error`` in the output replaces the message."""
         output = self.output
         if isinstance(output, Mapping):
             return render_result({"error": str(self), **output})
@@ -182,17 +181,17 @@ class ReportedError(ToolError):
 
 
 def is_envelope(value: Any) -> bool:
-    """Whether what a handler returned is an envelope: a dict with ``is_error``, or with both ``output`` and ``images``.
+    """Whether a handler's value is an envelope: a dict with ``is_error``, or with both ``output`` and ``images``.
 
-    Any other dict is plain data, ``{"output": 1}`` too.
+    Any other dict is plain data, even ``{"output": 1}``.
     """
     return isinstance(value, Mapping) and ("is_error" in value or ("output" in value and "images" in value))
 
 
 def unwrap_tool_response(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
-    """Return the output: what stands under ``output``, else all of it but ``images``. Raises ReportedError for ``is_error``.
+    """Return the envelope's ``output``, else all of it but ``images``; as an Illustrated if it has valid images.
 
-    Where there are images that can be taken (``patchbay.tools.envelope``), it comes with them, as an Illustrated.
+    Raises ReportedError for ``is_error``.
     """
     failed = is_true(envelope.get("is_error"), tool_name=tool_name)
     message = envelope.get("error")
@@ -214,10 +213,10 @@ def _with_images(output: Any, images: Any) -> Any:
 
 
 def is_true(value: Any, *, tool_name: str = "") -> bool:
-    """Read ``is_error``: a truth value or its name. Whatever else it is says nothing, and is logged with the tool's name."""
+    """Read ``is_error``: a boolean or its name. Any other value counts as false, and is logged with the tool's name."""
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     if value is not None and not isinstance(value, bool):
         who = f"The tool {tool_name!r}" if tool_name else "A tool"
-        _logger.warning("%s answered is_error=%r, which is neither true nor false: it is passed over", who, value)
+        _logger.warning("%s returned is_error=%r, which is neither true nor false: ignored", who, value)
     return value is True

@@ -29,19 +29,17 @@ _NAMES_CONTEXT = re.compile(r"\bToolContext\b")
 class FunctionTool(BaseTool):
     """A Python function that a model may call; calling the tool itself calls the function.
 
-    Name, description and parameters come from the function (its docstring in Sphinx, Google or NumPy style)
-    unless they are given. A parameter named ``tool_context``, or annotated with ToolContext, is given the
-    call's context and is not shown to the model.
+    Name, description and parameters come from the function (its docstring in Sphinx, Google or NumPy style) unless given. A
+    parameter named ``tool_context``, or annotated with ToolContext, gets the call's context and is hidden from the model.
 
-    With ``parameters`` (a JSON Schema) arguments are checked against that schema and passed by keyword; a
-    function whose one parameter is not among the schema's properties gets them all as one dict, and a second
-    such parameter gets the context.
+    With ``parameters`` (a JSON Schema) arguments are checked against that schema and passed by keyword; a function whose one
+    parameter is not among the schema's properties gets them all as one dict, and a second such parameter gets the context.
 
-    Functions that are not async run in a thread, with the caller's context variables. A thread cannot be
-    interrupted: when its time is up the model is told so and the thread runs on, its outcome dropped; it may
-    look at ``tool_context.cancelled``. A generator is stopped between its items.
+    Sync functions run in a thread, with the caller's context variables. A thread cannot be interrupted: when its time is up the
+    result says so and the thread runs on, its outcome dropped; it may check ``tool_context.cancelled``. A generator is stopped
+    between its items.
 
-    ``facts`` is as for every Tool (``Tool.facts``): a function of the arguments alone, also where this one is a method.
+    ``facts`` (``Tool.facts``) takes the arguments alone, also if the function is a method.
     """
 
     def __init__(
@@ -72,17 +70,17 @@ class FunctionTool(BaseTool):
         if parameters is None:
             self._schema.check_names(self.name)
         if parameters is None and not inspect.isfunction(function):
-            _ = self._schema.signature  # what has none (max, dict) is refused now, not when a model is asked
+            _ = self._schema.signature  # a callable without one (max, dict) is rejected now, not at the first request
         self.is_async = is_async(function)
         self.interruptible = self.is_async
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, as if it were no tool."""
+        """Call the function itself."""
         return self.function(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> FunctionTool:
-        """Bind a tool that was made of a method, as Python binds the method."""
+        """Bind a tool of a method, as Python binds the method."""
         if instance is None or isinstance(self.function, staticmethod):
             return self
         bound = copy.copy(self)
@@ -103,16 +101,16 @@ class FunctionTool(BaseTool):
         self._description, self._described = text, True
 
     def get_declaration(self) -> dict[str, Any]:
-        """Return name, description and parameters, as the seed's tools declare themselves."""
+        """Return name, description and parameters, in the seed's form."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """The given schema, else one made of the function's signature."""
+        """The given schema, else that of the function's signature."""
         return self._parameters if self._parameters is not None else self._schema.json_schema
 
     def check(self) -> None:
-        """Raise ConfigurationError if the schema cannot be used, or does not fit the function."""
+        """Raise ConfigurationError for a schema that is unusable or does not fit the function."""
         if self._parameters is not None:
             super().check()
         _ = self.spec, self._binding
@@ -131,22 +129,22 @@ class FunctionTool(BaseTool):
         return await invoke(self.function, args, kwargs, in_thread=not self.is_async)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext | None = None) -> Any:
-        """Check ``args``, then call the function; ``{"error": ...}`` where they do not fit. For callers without an executor.
+        """Check ``args``, then call the function; ``{"error": ...}`` for invalid ones. For callers without an executor.
 
-        Raises what the function raises, and what finding the facts does.
+        Raises what the function and its ``facts`` raise.
         """
         try:
             arguments = self.validate(json.dumps(args, ensure_ascii=False, default=str), Validation())
         except ToolArgumentsError as error:
             return {"error": str(error)}
         context = tool_context or ToolContext(call_id="", name=self.name)
-        if self.facts is not None:  # its own: those of the context may be those of the tool that calls this one
+        if self.facts is not None:  # the context's facts may be those of a tool that calls this one
             context = context.with_facts(await find_facts(self, dict(arguments)))
         return await self.run(arguments, context)
 
     @cached_property
     def _binding(self) -> Callable[[dict[str, Any], ToolContext], tuple[tuple[Any, ...], dict[str, Any]]]:
-        """How arguments become those of a Python call; decided once."""
+        """The function that turns arguments into those of the Python call."""
         if self._parameters is not None and (whole := self._takes_a_dict(self._parameters)) is not None:
             return lambda arguments, context: ((arguments, context)[:whole], {})
         injected = self._schema.injected
@@ -160,12 +158,12 @@ class FunctionTool(BaseTool):
         return lambda arguments, context: ((), {**arguments, **dict.fromkeys(injected, context)})
 
     def _takes_a_dict(self, schema: Mapping[str, Any]) -> int | None:
-        """How many positional arguments (the dict, and perhaps the context) the function takes; None if by keyword."""
+        """The number of positional arguments (the dict, and perhaps the context); None if they are passed by keyword."""
         properties = schema.get("properties") or {}
         mine = list(self._schema.signature.parameters.values())
         positional = [item for item in mine if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
         foreign = [item for item in positional if item.name not in properties and item.name not in self._schema.injected]
-        # A schema without properties, or a parameter that none of them fills: the whole dict is meant.
+        # A schema without properties, or a parameter that none of them fills: it takes the whole dict.
         required = [item for item in foreign if item.default is item.empty]
         if positional and positional[0] in required and len(required) <= 2 and len(foreign) == len(required):
             fills_rest = all(item in foreign or item.name in self._schema.injected for item in positional)
@@ -179,7 +177,7 @@ class FunctionTool(BaseTool):
 
 
 class FunctionOptions(ToolOptions, total=False):
-    """What ``tool`` and FunctionTool take besides the function; ``name`` and ``description`` replace the function's own."""
+    """The options of ``tool`` and FunctionTool; ``name`` and ``description`` replace the function's own."""
 
     name: str | None
     description: str | None
@@ -202,9 +200,9 @@ def tool(
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
 
-    ``name`` and ``description`` replace the function's own. ``parameters`` is a JSON Schema for the arguments, where the
-    function's annotations should not be used; ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict``,
-    ``annotations`` and ``facts`` are as for every Tool. Raises ConfigurationError for a name, schema or limit that cannot work.
+    ``name`` and ``description`` replace the function's own. ``parameters`` is a JSON Schema to use instead of the function's
+    annotations; ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict``, ``annotations`` and ``facts`` are as for
+    every Tool. Raises ConfigurationError for an invalid name, schema or limit.
     """
     if function is not None and handler is not None:
         raise TypeError("tool() takes a function or handler=, not both.")
@@ -217,7 +215,7 @@ def tool(
 def _bind_in_order(
     signature: inspect.Signature, injected: Sequence[str], arguments: dict[str, Any], context: ToolContext
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Bind where some parameters can only be given by position."""
+    """Bind arguments to a signature with positional-only parameters."""
     rest = {**arguments, **dict.fromkeys(injected, context)}
     args: list[Any] = []
     for name, parameter in signature.parameters.items():
@@ -231,7 +229,7 @@ def _bind_in_order(
 def _is_context(name: str, annotation: Any) -> bool:
     if name == CONTEXT_PARAMETER:
         return True
-    if isinstance(annotation, str):  # imported for type checkers only, so that it cannot be resolved
+    if isinstance(annotation, str):  # unresolvable: imported for type checkers only
         return _NAMES_CONTEXT.search(annotation) is not None
     if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType):
         return any(_is_context("", member) for member in typing.get_args(annotation))
@@ -247,12 +245,11 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 class ToolDefinition(Tool):
-    """A tool of a name, a description, a JSON Schema and a handler that takes all arguments as one dict.
+    """A tool with a name, a description, a JSON Schema and a handler that takes all arguments as one dict.
 
-    The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``metadata["source"]`` says who
-    the tool is from, ``metadata["annotations"]`` what it says of itself. Raises ConfigurationError where there is no handler,
-    since such a tool lives elsewhere and cannot be called here, and where no model could be told of it: parameters that are no
-    JSON, half a character.
+    The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``metadata["source"]`` and
+    ``metadata["annotations"]`` become the tool's. Raises ConfigurationError without a handler, and for texts or parameters that
+    cannot be sent (not JSON, lone surrogates).
     """
 
     def __init__(
@@ -269,16 +266,16 @@ class ToolDefinition(Tool):
         super().__init__(name, description, parameters=parameters, timeout=timeout, annotations=about.get("annotations"))
         if not callable(handler):
             raise ConfigurationError(f"Tool {name!r} needs handler=, a function that takes the arguments as one dict.")
-        told = f"{name}{description}{checked_schema(self.parameters, f'tool {name!r}')}"
-        if well_formed(told) != told:
-            raise ConfigurationError(f"Tool {name!r} has half a character (a lone surrogate) in what it says of itself.")
+        spec = f"{name}{description}{checked_schema(self.parameters, f'tool {name!r}')}"
+        if well_formed(spec) != spec:
+            raise ConfigurationError(f"Tool {name!r} has a lone surrogate in its name, description or parameters.")
         self.handler = handler
         self.metadata = about
         self.source = str(about.get("source") or "")
         self.interruptible = is_async(handler)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (the handler takes one dict)
-        """Call the handler with the arguments. It may give an envelope (``patchbay.tools.envelope``)."""
+        """Call the handler with the arguments. It may return an envelope (``patchbay.tools.envelope``)."""
         value = await invoke(self.handler, (arguments,), {}, in_thread=not self.interruptible)
         return unwrap_tool_response(value, tool_name=self.name) if is_envelope(value) else value
 
@@ -299,13 +296,13 @@ def as_tool(item: Any) -> Tool:
 
 
 def collect_tools(items: Iterable[Any]) -> dict[str, Tool]:
-    """Return the tools by name, in order. Raises TypeError for what is no tool, ConfigurationError for a name used twice."""
+    """Return the tools by name, in order. Raises TypeError for anything else, ConfigurationError for a duplicate name."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise TypeError(f"tools must be a list of functions and tools, not {type(items).__name__}.")
     tools: dict[str, Tool] = {}
     for item in items:
         tool = as_tool(item)
         if tool.name in tools:
-            raise ConfigurationError(f"Two tools are named {tool.name!r}: a model could only ever call one of them.")
+            raise ConfigurationError(f"Two tools are named {tool.name!r}: a model could only call one of them.")
         tools[tool.name] = tool
     return tools

@@ -22,27 +22,27 @@ ATTEMPT_SECONDS: Final = 10.0
 
 
 class BackgroundRetry:
-    """Calls ``attempt``, which says whether it has worked and does not raise, after each of ``delays`` (seconds).
+    """Retries ``attempt``, which returns whether it succeeded and does not raise, after each of ``delays`` (seconds).
 
-    ``given_up`` is called when the last of them has not. It waits without a task, so that an event loop may end at any time.
+    ``give_up`` is called when the last attempt has failed. Waits without a task, so that an event loop may end at any time.
     """
 
     def __init__(
-        self, attempt: Callable[[], Awaitable[bool]], given_up: Callable[[], object], *, delays: Sequence[float] = DELAYS
+        self, attempt: Callable[[], Awaitable[bool]], give_up: Callable[[], object], *, delays: Sequence[float] = DELAYS
     ) -> None:
         self._attempt = attempt
-        self._given_up = given_up
+        self._give_up = give_up
         self._delays = delays
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin anew, with the first delay; for a running event loop."""
+        """Restart with the first delay; needs a running event loop."""
         self.stop()
         self._plan(0)
 
     def stop(self) -> None:
-        """Try no more, and cancel the attempt that is under way."""
+        """Stop retrying, and cancel a running attempt."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -54,7 +54,7 @@ class BackgroundRetry:
         if number < len(self._delays):
             self._timer = asyncio.get_running_loop().call_later(self._delays[number], self._begin, number)
         else:
-            self._given_up()
+            self._give_up()
 
     def _begin(self, number: int) -> None:
         self._timer = None
@@ -74,50 +74,44 @@ class BackgroundRetry:
 
 _SESSIONS: Final = ("active", "pending")
 
-_LOOK: Final = 0.05
-"""How often a session is looked at that is waited for (seconds)."""
+_POLL_SECONDS: Final = 0.05
+"""How often a swap checks whether the active session is idle."""
 
 _logger = logging.getLogger(__name__)
 
 
 class LiveSession(Protocol):
-    """A session with a model that holds its own list of tools, such as a realtime connection."""
+    """A session with a model that has its own list of tools, such as a realtime connection.
+
+    Optional attributes: ``idle`` (a swap waits until it is true), ``is_open`` (only an open session takes over), and
+    ``is_told``: whether the model has the tools of the last call, perhaps by another connection.
+    """
 
     async def use_tools(self, snapshot: Snapshot) -> None:
-        """Offer the model these tools from now on. What it raises is raised to the caller that waits for the sync.
-
-        It is asked again when it has returned or was cancelled, not before. Where it says so itself (``idle``, ``is_open``), a
-        swap waits until it is idle, and none takes over that is not open. Where it says whether the model knows the tools of the
-        last call (``is_told``), that counts: it may have been told with another connection.
-        """
+        """Offer the model these tools from now on; errors reach the caller that waits for the sync. Never called concurrently."""
         ...
 
 
 @dataclass(eq=False)
 class _Listener:
-    """A session that gets one snapshot at a time. ``why`` is what kept it from the last change, "" where it has it."""
+    """A session, and why it does not have the last change ("": it has). ``revision`` is the last one passed to it."""
 
     session: LiveSession
     why: str = ""
-    given: int = -1  # the revision that it was asked to tell last
-    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    revision: int = -1
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class LLMSessionManager:
-    """The door for code of this process: what it registers is for ``role`` alone, and takes the place of any tool of that name.
+    """Registers tools of this process for ``role`` alone, replacing any tool of the same name, and sends them to its sessions.
 
-    ``active`` is the session the role talks through, ``pending`` the one that is about to take over; None where there is none.
-    Both get the role's tools by ``sync``. ``prepare``, ``swap`` and ``leave`` put sessions there: a realtime session, an
-    offline one, one of each. Sessions come and go; what is registered stays.
+    ``active`` is the role's current session, ``pending`` the one that is about to take over; None if there is none. ``prepare``,
+    ``swap`` and ``leave`` set them. Both get the role's tools by ``sync``. Tools stay registered when sessions end, but are not
+    stored: the program registers them again when it starts.
 
-    The methods ending in ``_and_sync`` wait for the sync and raise ToolSyncError (a RuntimeError) for a session that could not be
-    told; the change stands all the same. The others begin it in the background, where there is a running event loop, and log what
-    goes wrong.
-
-    Sending the tools to a session is retried in the background, after each of ``retry_delays`` (seconds), until it was, or a
-    newer change is told. ``untold`` says which are behind, and why.
-
-    Tools registered here are not stored: the program registers them again when it starts.
+    The methods ending in ``_and_sync`` wait for the sync and raise ToolSyncError (a RuntimeError) if a session could not be
+    updated; the change stays. The others sync in the background, if there is a running event loop, and log errors. A failed sync
+    is retried in the background after each of ``retry_delays`` (seconds). ``untold`` has the sessions that are behind, and why.
     """
 
     def __init__(
@@ -128,18 +122,18 @@ class LLMSessionManager:
         self.registry.add_role(role)
         self.active: LiveSession | None = None
         self.pending: LiveSession | None = None
-        self._listeners: list[_Listener] = []  # by the session itself and not its place: it keeps what it owes when it takes over
+        self._listeners: list[_Listener] = []  # by session, not by role of it: a pending change survives a swap
         self._is_due = False
         self._background: asyncio.Task[None] | None = None
-        self._again = BackgroundRetry(self._tell_the_untold, self._gave_up, delays=retry_delays)
+        self._retry = BackgroundRetry(self._sync_behind, self._log_give_up, delays=retry_delays)
 
     def register_tool(self, tool: Tool | Callable[..., Any]) -> None:
-        """Register a tool or a function, in the place of one of the same name. Its source is ``metadata["source"]``."""
+        """Register a tool or a function, replacing one of the same name. Its source is ``metadata["source"]``."""
         self._register(tool)
         self.sync_later()
 
     async def register_tool_and_sync(self, tool: Tool | Callable[..., Any]) -> None:
-        """Register a tool, and wait until the sessions have been told."""
+        """Register a tool, and wait for the sync."""
         self._register(tool)
         await self.sync()
 
@@ -150,52 +144,52 @@ class LLMSessionManager:
         return change.removed > 0
 
     async def unregister_tool_and_sync(self, name: str) -> bool:
-        """Take a tool away, and wait until the sessions have been told."""
+        """Remove a tool, and wait for the sync."""
         change = self._unregister(name)
         await self.sync()
         return change.removed > 0
 
     def clear_tools(self, source: str | None = None) -> int:
-        """Take all tools of a source (None: all tools) away from this role. Returns how many there were."""
+        """Remove all tools of a source (None: all tools) from this role. Returns their number."""
         change = self._clear(source)
         self.sync_later()
         return change.removed
 
     async def clear_tools_and_sync(self, source: str | None = None) -> int:
-        """Take tools away, and wait until the sessions have been told."""
+        """Remove tools, and wait for the sync."""
         change = self._clear(source)
         await self.sync()
         return change.removed
 
     def list_tools(self) -> list[Tool]:
-        """Return the tools that the role has now, in the order they were registered in."""
+        """Return the role's tools, in the order of their registration."""
         return list(self.snapshot().tools.values())
 
     def snapshot(self) -> Snapshot:
-        """Return what the role has now, for a turn."""
+        """Return the role's tools as a snapshot for a turn."""
         return self.registry.snapshot(self.role)
 
     @property
     def untold(self) -> dict[str, str]:
-        """The sessions (``active``, ``pending``) that have not been told of the last change, and what kept them from it."""
+        """The sessions (``active``, ``pending``) that do not have the last change, and why."""
         named = {name: each for name in _SESSIONS for each in self._listeners if each.session is getattr(self, name)}
         return {name: why for name, each in named.items() if (why := self._behind(each))}
 
     async def prepare(self, session: LiveSession) -> None:
-        """Make ``session`` the pending one, and tell it of the role's tools; one that is not open yet opens with them.
+        """Make ``session`` the pending one, and send it the role's tools; one that is not open yet opens with them.
 
-        Raises ConfigurationError where there is a pending one already, for the active one and for anything but a session;
-        ToolSyncError where it cannot be told. Then, or when this is cancelled, it has left.
+        Raises ConfigurationError if there is a pending one already, for the active one and for anything but a session;
+        ToolSyncError if it cannot be updated. Then, or when this is cancelled, it is no longer pending.
         """
         if not callable(getattr(session, "use_tools", None)):
-            raise ConfigurationError(f"{type(session).__name__} is no session: a session has use_tools.")
+            raise ConfigurationError(f"{type(session).__name__} is not a session: a session has use_tools.")
         if self.pending is not None:
             raise ConfigurationError(f"The role {self.role!r} has a pending session: swap it in, or have it leave.")
         if session is self.active:
             raise ConfigurationError(f"The session is the role {self.role!r}'s active already.")
-        self.pending = session  # first, so that it gets what changes meanwhile
+        self.pending = session  # first, so that it gets changes made meanwhile
         try:
-            why = await self._tell(self._listener(session))
+            why = await self._update(self._listener(session))
         except BaseException:
             self.leave(session)
             raise
@@ -204,28 +198,24 @@ class LLMSessionManager:
             raise ToolSyncError(f"tool sync failed: pending: {why}")
 
     async def swap(self) -> LiveSession | None:
-        """Let the pending session take over, and return the one that it takes over from, for the caller to close.
+        """Let the pending session take over, and return the previous one for the caller to close.
 
-        Waits until the active one is idle, where it says so (its ``idle``) and is open, and the pending one is not being told of
-        anything. A limit of time is the caller's to set; a tool of the active session, which would wait for itself, uses
-        ``take_over``. Raises ConfigurationError where there is no pending session or it is not open, also where it leaves or ends
-        meanwhile.
+        Waits, without a time limit, until the active one is idle or closed and no sync of the pending one runs. A tool of the
+        active session would wait for itself: use ``take_over`` there. Raises ConfigurationError if there is no open pending
+        session, or it leaves or ends meanwhile.
         """
         while (session := self.pending) is not None:
-            async with self._listener(session).one_at_a_time:
+            async with self._listener(session).lock:
                 if session is self.pending and not (_is_open(session) and _is_busy(self.active)):
                     return self.take_over()
-            await asyncio.sleep(_LOOK)  # it says whether it is idle, not when
+            await asyncio.sleep(_POLL_SECONDS)
         raise ConfigurationError(f"The role {self.role!r} has no pending session.")
 
     def take_over(self) -> LiveSession | None:
-        """Do as ``swap``, at once. Does nothing where there is no pending session.
-
-        Raises ConfigurationError where it is not open.
-        """
+        """Swap without waiting; does nothing if there is no pending session. Raises ConfigurationError if it is not open."""
         if self.pending is None:
             return None
-        if not _is_open(self.pending):  # a role that talked through it would be dumb; the one that is active may still be good
+        if not _is_open(self.pending):  # the active one may still be good
             why = f"The pending session of the role {self.role!r} is not open"
             raise ConfigurationError(f"{why}: open it first, or, where it has ended, have it leave.")
         before, self.active, self.pending = self.active, self.pending, None
@@ -233,81 +223,80 @@ class LLMSessionManager:
         return before
 
     def leave(self, session: LiveSession) -> None:
-        """Forget a session: it gets no more changes. Does nothing for one that is not the role's."""
+        """Remove a session: it gets no more changes. Does nothing for one that is not the role's."""
         for name in _SESSIONS:
             if getattr(self, name) is session:
                 setattr(self, name, None)
         self._forget_others()
 
     async def sync(self) -> None:
-        """Tell the active session, then the pending one, of the role's tools. Raises ToolSyncError when both have been tried."""
-        self._again.stop()  # what it would tell is old
-        left = [(name, self._listener(session)) for name in _SESSIONS if (session := getattr(self, name)) is not None]
+        """Send the role's tools to the active session, then to the pending one. Raises ToolSyncError after both were tried."""
+        self._retry.stop()
+        waiting = [(name, self._listener(session)) for name in _SESSIONS if (session := getattr(self, name)) is not None]
         failures: list[str] = []
         try:
-            while left:
-                name, listener = left[0]
-                if why := await self._tell(listener):
+            while waiting:
+                name, listener = waiting[0]
+                if why := await self._update(listener):
                     failures.append(f"{name}: {why}")
-                del left[0]
-        except asyncio.CancelledError:  # the waiter has given up
-            for _, listener in left:
+                del waiting[0]
+        except asyncio.CancelledError:
+            for _, listener in waiting:
                 listener.why = "it took too long"
             raise
         finally:
             if self.untold:
-                self._again.start()
+                self._retry.start()
             else:
-                self._again.stop()
+                self._retry.stop()
         if failures:
             raise ToolSyncError(f"tool sync failed: {'; '.join(failures)}")
 
-    async def _tell(self, listener: _Listener) -> str:
-        """Tell a session what there is when its turn has come, and return what went wrong: nothing, where it has left."""
+    async def _update(self, listener: _Listener) -> str:
+        """Send a session the current tools, and return why it failed; "" also if the session has left."""
         session = listener.session
-        async with listener.one_at_a_time:
+        async with listener.lock:
             if not self._has(session):
                 return ""
             is_newest, why = True, ""
             try:
                 snapshot = self.snapshot()
-                listener.given = snapshot.revision
+                listener.revision = snapshot.revision
                 await session.use_tools(snapshot)
                 is_newest = snapshot.revision == self.snapshot().revision
-            except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other still gets the tools)
+            except Exception as error:  # noqa: BLE001  (a session may raise anything; the other still gets the tools)
                 why = describe(error)
             if not self._has(session):
                 return ""
-            if why or is_newest:  # else whoever changed something since has yet to tell it, or has given up, and it owes that
+            if why or is_newest:  # else a sync for a newer change is due, or has failed: that reason stays
                 listener.why = why
             return why
 
-    async def _tell_the_untold(self) -> bool:
+    async def _sync_behind(self) -> bool:
         behind = [each for each in self._listeners if self._behind(each) and self._has(each.session)]
         for listener in behind:
-            await self._tell(listener)
+            await self._update(listener)
         if behind and not self.untold:
-            _logger.info("The sessions of role %r have been told of their tools after all", self.role)
+            _logger.info("The sessions of role %r have their tools after a retry", self.role)
         return not self.untold
 
-    def _gave_up(self) -> None:
-        _logger.error("The sessions of role %r cannot be told of their tools: %s", self.role, self.untold)
+    def _log_give_up(self) -> None:
+        _logger.error("The tools of role %r cannot be sent to its sessions: %s", self.role, self.untold)
 
     def _behind(self, listener: _Listener) -> str:
-        """What keeps a session from the last change, "" where it knows it."""
+        """Return why a session does not have the last change, "" if it has it."""
         is_told = getattr(listener.session, "is_told", None)
-        if is_told is None or not _is_open(listener.session) or listener.given != self.snapshot().revision:
+        if is_told is None or not _is_open(listener.session) or listener.revision != self.snapshot().revision:
             return listener.why
         if is_told:
             return ""
-        is_being_told = listener.one_at_a_time.locked()
-        return listener.why or ("" if is_being_told else "its model's server has not taken them after all")
+        return listener.why or ("" if listener.lock.locked() else "its model's server has not accepted them")
 
     def _has(self, session: LiveSession) -> bool:
         return session is self.active or session is self.pending
 
     def _listener(self, session: LiveSession) -> _Listener:
-        """What is known of a session of the role."""
+        """Return the listener of a session of the role."""
         found = next((each for each in self._listeners if each.session is session), None)
         if found is None:
             self._forget_others()
@@ -316,25 +305,25 @@ class LLMSessionManager:
         return found
 
     def _forget_others(self) -> None:
-        """Let go of sessions that are none of the role's any more."""
+        """Remove listeners of sessions that are no longer the role's."""
         self._listeners = [each for each in self._listeners if self._has(each.session)]
         if not self.untold:
-            self._again.stop()
+            self._retry.stop()
 
     def sync_later(self) -> None:
-        """Begin to tell the sessions in the background, where there is a running event loop; log what goes wrong."""
+        """Start a sync in the background, if there is a running event loop; log errors."""
         if self.active is None and self.pending is None:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # sessions live on a loop; whoever changes tools from elsewhere calls sync() there
+            return  # a caller outside of the sessions' loop calls sync() there
         self._is_due = True
         if self._background is None or self._background.done():
-            self._background = loop.create_task(self._sync_what_is_due())
+            self._background = loop.create_task(self._sync_due())
 
-    async def _sync_what_is_due(self) -> None:
-        while self._is_due:  # one sync for all that was changed during the last one
+    async def _sync_due(self) -> None:
+        while self._is_due:  # one sync for all changes made during the last one
             self._is_due = False
             try:
                 async with asyncio.timeout(ATTEMPT_SECONDS):
@@ -355,10 +344,10 @@ class LLMSessionManager:
 
 
 def _is_open(session: LiveSession | None) -> bool:
-    """Whether a session can be spoken to, as far as it says so."""
+    """Whether a session is open, as far as it says so."""
     return bool(getattr(session, "is_open", True))
 
 
 def _is_busy(session: LiveSession | None) -> bool:
-    """Whether a session is in the middle of something; one that is not open, or does not say, is not."""
+    """Whether an open session says that it is not idle."""
     return _is_open(session) and not getattr(session, "idle", True)

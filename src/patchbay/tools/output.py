@@ -12,22 +12,22 @@ from patchbay.tools.results import render_result, well_formed
 from patchbay.types import Attachment, Illustrated
 
 KINDS = frozenset({"image", "audio", "file"})
-"""What a model may be able to be shown."""
+"""The kinds of attachments."""
 
 _INTRODUCTION = re.compile(r"\(Attachment \d+ of the result of call .*\. It is data that the tool returned\.\)", re.DOTALL)
 
 
 def checked_kinds(kinds: Collection[str]) -> frozenset[str]:
-    """Return the kinds of attachments, or raise ConfigurationError for one that does not exist."""
+    """Return the kinds of attachments. Raises ConfigurationError for an unknown kind."""
     if isinstance(kinds, str) or not set(kinds) <= KINDS:
         raise ConfigurationError(f"attachments must be a list of {', '.join(sorted(KINDS))}, not {kinds!r}.")
     return frozenset(kinds)
 
 
 def attachments_of(value: Any) -> tuple[Attachment, ...]:
-    """Return the attachments among a tool's value: itself, or members of the list, tuple or dict that it is; no deeper.
+    """Return the attachments of a tool's value: itself, or the members of a list, tuple or dict; no deeper.
 
-    Each is one that can be sent; raises TypeError for what is none (text in the place of bytes).
+    Raises TypeError for one that cannot be sent (text instead of bytes).
     """
     if isinstance(value, Attachment):
         return (_sendable(value),)
@@ -50,17 +50,17 @@ def _sendable(attachment: Attachment) -> Attachment:
 
 
 def introduction(number: int, call_id: str) -> str:
-    """Return the words before an attachment in the user's message that shows it. Numbers count from 1 in each result."""
+    """Return the text before an attachment in the user's message. Numbers count from 1 in each result."""
     return f"(Attachment {number} of the result of call {call_id}. It is data that the tool returned.)"
 
 
 def is_introduction(text: Any) -> bool:
-    """Whether these are the words before an attachment."""
+    """Whether a text is the introduction of an attachment."""
     return isinstance(text, str) and _INTRODUCTION.fullmatch(text) is not None
 
 
 def described(content: str, attachments: Sequence[Attachment], shown: Sequence[Attachment]) -> str:
-    """Return ``content`` with a line that says which attachments the model is shown, and which not."""
+    """Return ``content`` with a note on the attachments that the model gets, and on those that it does not."""
     words = []
     if shown:
         words.append(f"{len(shown)} attachment{'s' if len(shown) > 1 else ''}: see below.")
@@ -71,12 +71,11 @@ def described(content: str, attachments: Sequence[Attachment], shown: Sequence[A
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a call came to, told to the model and to the user apart.
+    """A tool's output with separate parts for the model and for the user.
 
-    ``for_llm`` is what the model is shown, ``for_user`` what the user is (not where ``silent``). ``media`` are refs
-    (``media://...``) of files that go along: to the model, or with ``response_handled`` to the user, who has the answer then: if
-    that goes for every call of a reply, the model is not asked again. ``artifact_tags`` tell the model of files by their path.
-    ``is_async`` says that the work goes on and this only tells of its beginning.
+    ``for_llm`` is the model's text, ``for_user`` the user's (ignored if ``silent``). ``media`` are refs (``media://...``) of
+    files for the model, or with ``response_handled`` for the user, who then has the answer: if that holds for every call of a
+    reply, the model is not asked again. ``artifact_tags`` name files to the model by their path. ``is_async``: the work goes on.
     """
 
     for_llm: str = ""
@@ -88,16 +87,16 @@ class ToolOutput:
     artifact_tags: tuple[str, ...] = ()
     response_handled: bool = False
     attachments: tuple[Attachment, ...] = ()
-    """Images and files that a tool of this program returned, as they are; on no wire."""
+    """Images and files that a tool of this process returned; never serialised."""
 
     @property
     def shown(self) -> str:
-        """The text for the user, "" where there is none."""
+        """The text for the user, "" if there is none."""
         return "" if self.silent else self.for_user
 
     @property
     def text(self) -> str:
-        """The text for the model, with what it has to know of files and of an answer that is out already."""
+        """The text for the model, with notes on files and on an answer that the user already has."""
         text = self.for_llm
         if self.response_handled:
             text = _with_note(text, _DELIVERED)
@@ -109,7 +108,7 @@ class ToolOutput:
 
 
 class OutputError(ToolError):
-    """A tool gave back a ToolOutput that is an error; the model is shown its text as it is."""
+    """A tool returned a ToolOutput that is an error; the model gets its text unchanged."""
 
     def __init__(self, output: ToolOutput, *, tool_name: str = "") -> None:
         super().__init__(output.for_llm or "the tool failed and did not say why", tool_name=tool_name)
@@ -117,21 +116,21 @@ class OutputError(ToolError):
 
     @property
     def for_model(self) -> str:
-        """The tool's own words."""
+        """The tool's own text."""
         return self.output.text or f"Error: {self}"
 
 
 def as_output(value: Any) -> ToolOutput:
-    """Return what a tool returned as a ToolOutput: itself, or one whose words for the model are all that there is."""
+    """Return a tool's value as a ToolOutput: itself, or one with a text for the model only."""
     if isinstance(value, ToolOutput):
         return value
     return ToolOutput(render_result(value), attachments=attachments_of(value))
 
 
 def changed_output(output: ToolOutput, changes: Any) -> ToolOutput:
-    """Return ``output`` with what is given in place of it: a ToolOutput, a text for the model, or a mapping of some members.
+    """Return ``output`` with ``changes``: another ToolOutput, a text for the model, or a mapping of some members.
 
-    Raises TypeError for anything else, and for members of another type than they have; unknown members are passed over.
+    Raises TypeError for anything else, and for members of a wrong type; ignores unknown members.
     """
     if isinstance(changes, ToolOutput):
         return changes

@@ -1,4 +1,4 @@
-"""Long results, stored whole for one conversation, and the tool by which a model reads them."""
+"""Stores of long results, whole for one conversation, and the tool by which a model reads them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from patchbay.tools.tool import Tool
 
 READER_NAME = "read_result"
 KEPT_CHARS = 50_000_000
-"""How many characters of results are kept for one run, or for one session."""
+"""The most characters of stored results for one run, or for one session."""
 
 PIECE_CHARS = 50_000
-"""How much is read at once where results have no limit."""
+"""The most characters that are read at once if results have no limit."""
 
 _HEADING = 200
-"""Room for the line that says which piece this is."""
+"""Characters reserved for the heading of a piece."""
 
 
 class ResultStore(Protocol):
-    """Keeps texts by an id of its own choice, for as long as a conversation may ask for them."""
+    """Stores texts for a conversation, by ids of its own choice."""
 
     async def keep(self, text: str) -> str:
-        """Keep ``text`` and return its id: short, since the model has to write it, and the same for the same text."""
+        """Store ``text`` and return its id: short, since the model has to write it, and the same for the same text."""
         ...
 
     async def read(self, result_id: str) -> str | None:
-        """Return the text, or None if there is none of this id (any more)."""
+        """Return the text, or None for an unknown or dropped id."""
         ...
 
 
 class MemoryResultStore:
-    """A ResultStore in memory, of at most ``max_chars`` characters: the oldest texts go first, the newest always stays."""
+    """A ResultStore in memory, of at most ``max_chars`` characters: the oldest texts are dropped, the newest always stays."""
 
     def __init__(self, *, max_chars: int = KEPT_CHARS) -> None:
         self._max_chars = max_chars
@@ -44,18 +44,18 @@ class MemoryResultStore:
 
     @property
     def size(self) -> int:
-        """How many characters are kept."""
+        """The number of characters stored."""
         return self._size
 
     def copy(self) -> MemoryResultStore:
-        """Return a store with the same texts under the same ids; what either keeps from now on, the other does not know."""
+        """Return an independent store with the same texts under the same ids."""
         other = MemoryResultStore(max_chars=self._max_chars)
         other._texts, other._ids = dict(self._texts), dict(self._ids)
         other._size, other._count = self._size, self._count
         return other
 
     async def keep(self, text: str) -> str:
-        """Keep ``text`` and return its id."""
+        """Store ``text`` and return its id."""
         if (known := self._ids.get(text)) is not None:
             return known
         self._count += 1
@@ -70,12 +70,12 @@ class MemoryResultStore:
         return result_id
 
     async def read(self, result_id: str) -> str | None:
-        """Return the text, or None if it is not kept."""
+        """Return the text, or None if it is not stored."""
         return self._texts.get(result_id)
 
 
 class ReadResult(Tool):
-    """Reads a kept result, ``limit`` characters at most with one call. ``taken`` are the names that other tools have."""
+    """Reads a stored result, at most ``limit`` characters per call. ``taken`` are the names of other tools."""
 
     def __init__(self, store: ResultStore, taken: Container[str], limit: int | None) -> None:
         self._store = store
@@ -96,11 +96,11 @@ class ReadResult(Tool):
         super().__init__(name, "Read a part of a result that was too long to be shown whole.", parameters=parameters)
 
     def advice(self, result_id: str) -> Callable[[int], str]:
-        """Return what says how to read the result from a place on."""
+        """Return a function of an offset that returns advice on how to read the result from there."""
         return lambda offset: f'Read them with {self.name}(result_id="{result_id}", offset={offset}).'
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:  # noqa: ARG002  (a Tool's signature)
-        """Return the piece, behind a line that says where it stands. Raises ToolRetry for an id or place that is none."""
+        """Return a piece of the result, with a heading. Raises ToolRetry for an unknown id or an invalid offset."""
         result_id = str(arguments.get("result_id", ""))
         text = await self._store.read(result_id)
         if text is None:
@@ -119,7 +119,7 @@ class ReadResult(Tool):
 
 
 def _whole(number: Any, otherwise: int) -> int:
-    """A count as the model wrote it; where arguments are not validated it may be anything."""
+    """Return a count that the model wrote, which may be anything if arguments are not validated."""
     if isinstance(number, float) and number.is_integer():  # 7.0 is an integer in JSON Schema
         number = int(number)
     return max(number, 0) if isinstance(number, int) else otherwise

@@ -1,4 +1,4 @@
-"""How what a tool returned, or raised, is written for a model."""
+"""Tool results and errors as text for a model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from uuid import UUID
 from patchbay.types import Attachment, Illustrated
 
 _NEAR = 200
-"""How far a cut is moved to stand at the end of a line."""
+"""The most characters by which a cut is moved to the end of a line."""
 
 
 def excerpt(text: str, limit: int, *, how_to_read: Callable[[int], str] | None = None) -> str:
-    """Return at most ``limit`` characters of a text: head and tail, and between them how much is missing.
+    """Return at most ``limit`` characters of a text: head, tail, and a note on the omitted part between them.
 
-    Two thirds are from the head; both are cut at the end of a line where one is near. ``limit`` is at least 1000.
-    ``how_to_read`` gets the position of the missing part, in characters, and returns how to read it.
+    Two thirds are from the head; both are cut at a line end if one is near. ``limit`` is at least 1000. ``how_to_read`` takes
+    the position of the omitted part, in characters, and returns advice on how to read it.
     """
     if len(text) <= limit:
         return text
@@ -35,26 +35,26 @@ def excerpt(text: str, limit: int, *, how_to_read: Callable[[int], str] | None =
         advice = f" {how_to_read(begin)}" if how_to_read is not None else ""
         return f"\n[... {end - begin} of {len(text)} characters are left out here, from {begin} to {end}.{advice} ...]\n"
 
-    room = limit - len(note(len(text), 2 * len(text)))  # no number in it can be longer
-    if room < limit // 2 and how_to_read is not None:
-        return excerpt(text, limit)  # advice that leaves no room for what it is about
-    head = _cut_behind_a_line(text, room * 2 // 3)
-    tail = len(text) - (room - room * 2 // 3)
+    size = limit - len(note(len(text), 2 * len(text)))  # no number in the note can be longer
+    if size < limit // 2 and how_to_read is not None:
+        return excerpt(text, limit)  # the advice is too long
+    head = _cut_after_line(text, size * 2 // 3)
+    tail = len(text) - (size - size * 2 // 3)
     if (newline := text.find("\n", tail, tail + _NEAR)) >= 0:
         tail = newline + 1
     return f"{text[:head]}{note(head, tail)}{text[tail:]}"
 
 
-def _cut_behind_a_line(text: str, at: int) -> int:
+def _cut_after_line(text: str, at: int) -> int:
     newline = text.rfind("\n", at - _NEAR, at)
     return at if newline < 0 else newline + 1
 
 
 MOST_ITEMS = 1_000_000
-"""How many items are read of what may have no end."""
+"""The most items that are read from an iterable, which may be infinite."""
 
 MOST_CONTAINERS = 250_000
-"""How many containers are gone into where a value has to be taken apart by hand: what refers to itself has endlessly many."""
+"""The most containers that ``_plain`` visits: a value that contains itself has infinitely many."""
 
 T = TypeVar("T")
 
@@ -64,17 +64,17 @@ _MOST_BITS = 14_000  # Python writes no more than 4300 decimal digits
 _JSON_TYPES = (dict, list, tuple, int, float, type(None))
 _TEXT_TYPES = (Decimal, UUID, PurePath, timedelta)
 _ARRAY_TYPES = (list, tuple, deque, range, Iterator, KeysView, ValuesView, ItemsView)
-"""What becomes an array. No other iterable does: its items need not be all that there is to it."""
+"""Types that become an array. Other iterables do not: they may hold more than their items."""
 
 _LIST_METHODS = ("tolist", "to_dicts", "to_list", "to_pylist")  # numpy and array.array; polars; pyarrow
 _UNKNOWN = object()
 
 
 def render_result(value: Any) -> str:
-    """Write a tool's result: a str as it is, None as ``null``, all else as JSON, and what cannot be JSON by its ``str()``.
+    """Write a tool's result: a str as it is, None as ``null``, all else as JSON, or by its ``str()`` if JSON cannot express it.
 
-    Where that is Python's default, which shows nothing of the value, a note says so.
-    An iterator is read to its end; what it raises is raised here, and ValueError if it seems to have none.
+    Where that is Python's default, which shows nothing of the value, a note says so. An iterator is read to its end; raises
+    what it raises, and ValueError if it has more than MOST_ITEMS items.
     """
     if type(value) is str:
         return well_formed(value)
@@ -94,7 +94,7 @@ def render_result(value: Any) -> str:
 
 
 def read_items(items: Iterable[T]) -> list[T]:
-    """Return all of the items. Raises ValueError where there are more than MOST_ITEMS."""
+    """Return all items. Raises ValueError for more than MOST_ITEMS."""
     read = list(itertools.islice(items, MOST_ITEMS + 1))
     if len(read) > MOST_ITEMS:
         raise too_many_items()
@@ -102,17 +102,17 @@ def read_items(items: Iterable[T]) -> list[T]:
 
 
 def too_many_items() -> ValueError:
-    """The error of what was not read to its end."""
+    """Return the error of an iterable that was not read to its end."""
     return ValueError(f"more than {MOST_ITEMS} items")
 
 
 def render_error(name: str, error: BaseException) -> str:
-    """Write what a tool raised: its class and its message."""
+    """Write a tool's exception: its class and its message."""
     return well_formed(f"Error: tool {name!r} failed: {describe(error)}")
 
 
 def describe(error: BaseException) -> str:
-    """Return ``Type: message``, or the type alone where there is no message; of a group also what is in it."""
+    """Return ``Type: message``, or the type alone if there is no message; for a group also its members."""
     if isinstance(error, BaseExceptionGroup):
         leaves = [describe(leaf) for leaf in itertools.islice(_leaves(error), _MOST_LEAVES + 1)]
         if len(leaves) > _MOST_LEAVES:
@@ -133,7 +133,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def well_formed(text: str) -> str:
-    """Replace lone surrogates, which no server can be sent. All other text is returned as it is."""
+    """Replace lone surrogates, which cannot be sent to a server."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -143,10 +143,8 @@ def well_formed(text: str) -> str:
 
 def _json(value: Any) -> str:
     try:
-        stand_in = value if isinstance(value, _JSON_TYPES) else _stand_in(value)
-        if stand_in is _UNKNOWN:
-            return _text(value)
-        return _encode(stand_in)
+        replacement = value if isinstance(value, _JSON_TYPES) else _json_type(value)
+        return _text(value) if replacement is _UNKNOWN else _encode(replacement)
     except Exception:  # noqa: BLE001  (odd keys, cycles, NaN, or a broken method of the value's own)
         try:
             plain = _plain(value, (), iter(range(MOST_CONTAINERS)))
@@ -167,22 +165,22 @@ def _text(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _plain(value: Any, parents: tuple[int, ...], room: Iterator[int]) -> Any:
-    """Return ``value`` as JSON types all the way down; what contains itself, is very deep, or finds no ``room`` ends as text."""
+def _plain(value: Any, parents: tuple[int, ...], budget: Iterator[int]) -> Any:
+    """Convert ``value`` to JSON types recursively; cycles, very deep values, and those beyond ``budget`` become text."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
         return value if value.bit_length() < _MOST_BITS else hex(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if id(value) in parents or len(parents) >= _MAX_DEPTH or next(room, None) is None:
+    if id(value) in parents or len(parents) >= _MAX_DEPTH or next(budget, None) is None:
         return f"<{type(value).__name__}>"
     parents = (*parents, id(value))
     if isinstance(value, Mapping):
-        return {_key(key): _plain(item, parents, room) for key, item in value.items()}
+        return {_key(key): _plain(item, parents, budget) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, parents, room) for item in value]
-    return _plain(_stand_in_or_text(value), parents, room)
+        return [_plain(item, parents, budget) for item in value]
+    return _plain(_json_type_or_text(value), parents, budget)
 
 
 def _key(key: Any) -> str:
@@ -191,16 +189,16 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else render_result(key)
 
 
-def _stand_in_or_text(value: Any) -> Any:
+def _json_type_or_text(value: Any) -> Any:
     try:
-        stand_in = _stand_in(value)
+        replacement = _json_type(value)
     except Exception:  # noqa: BLE001  (the value's own method failed: the rest of the result need not)
         return _text(value)
-    return _text(value) if stand_in is _UNKNOWN else stand_in
+    return _text(value) if replacement is _UNKNOWN else replacement
 
 
-def _stand_in(value: Any) -> Any:
-    """Return what stands for ``value`` in JSON, for what the JSON writer does not know; _UNKNOWN if nothing does."""
+def _json_type(value: Any) -> Any:
+    """Return a replacement that JSON can express, or that this function converts further; _UNKNOWN if there is none."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, BaseException):
@@ -229,7 +227,7 @@ def _stand_in(value: Any) -> Any:
 
 
 def _converted(value: Any) -> Any:
-    """Return what an object of a class that is not known here says of itself by its methods; _UNKNOWN if nothing."""
+    """Convert an object of a third-party class by its methods; _UNKNOWN if it has none of them."""
     if iso := _method(value, "isoformat"):
         return iso()
     if (to_dict := _method(value, "to_dict")) and hasattr(value, "iloc"):  # pandas
@@ -249,7 +247,7 @@ def _method(value: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _members(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return the items as a dict; those of a key that occurs several times (headers) as a list."""
+    """Return the items as a dict, with a list for a key that occurs several times (headers)."""
     found: dict[Any, list[Any]] = {}
     for key, item in read_items(items):
         found.setdefault(key, []).append(item)
@@ -257,7 +255,7 @@ def _members(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _body(value: Any) -> dict[str, Any]:
-    """Return the payload of an email message, whose items are its headers alone; nothing for all other mappings."""
+    """Return the payload of an email message, whose items are only its headers; {} for other mappings."""
     if (payload := _method(value, "get_payload")) is None:
         return {}
     content = payload(decode=True)
@@ -265,7 +263,7 @@ def _body(value: Any) -> dict[str, Any]:
 
 
 def _frame(frame: Any, to_dict: Callable[..., Any]) -> Any:
-    """Return a DataFrame as records, its index among their members where that is more than a row number."""
+    """Return a DataFrame as records, which include its index if that is more than a row number."""
     if not frame.columns.is_unique:
         return to_dict(orient="tight")
     if not _is_row_numbers(frame.index):
@@ -277,7 +275,7 @@ def _frame(frame: Any, to_dict: Callable[..., Any]) -> Any:
 
 
 def _series(series: Any, to_dict: Callable[..., Any]) -> Any:
-    """Return a Series by its index; as pairs where a label occurs several times."""
+    """Return a Series by its index; as pairs if a label occurs several times."""
     return to_dict() if series.index.is_unique else [list(pair) for pair in series.items()]
 
 
@@ -292,38 +290,35 @@ def _bytes(value: bytes) -> str:
         return base64.b64encode(value).decode()
 
 
-def json_stand_in(value: Any) -> Any:
-    """Return what stands for a value that JSON does not know; a writer's ``default``.
-
-    Raises TypeError for what can be read only once.
-    """
+def json_default(value: Any) -> Any:
+    """Convert a value for ``json``; a writer's ``default``. Raises TypeError for an iterator, which can be read only once."""
     if isinstance(value, Iterator):
         raise TypeError("can be read only once, and this attempt may fail")
-    return _stand_in_or_text(value)
+    return _json_type_or_text(value)
 
 
-# Made once: json.dumps makes an encoder for each value where it is not given the defaults.
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=json_stand_in).encode
+# Created once: json.dumps creates an encoder for each value unless all options have their defaults.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=json_default).encode
 
 
-write_exactly = json.JSONEncoder(default=json_stand_in).encode
-"""Write a value as JSON in which nothing is mended, for what is compared and approved; also NaN, and half of a surrogate pair.
+write_exactly = json.JSONEncoder(default=json_default).encode
+"""Write a value as JSON unrepaired, to be compared or approved; NaN and lone surrogates stay.
 
-Raises TypeError, ValueError, and RecursionError for what JSON does not have.
+Raises TypeError, ValueError, and RecursionError for values that JSON cannot express.
 """
 
 
-def _stand_in_or_fail(value: Any) -> Any:
-    if (stand_in := _stand_in(value)) is _UNKNOWN:
+def _json_type_or_raise(value: Any) -> Any:
+    if (replacement := _json_type(value)) is _UNKNOWN:
         raise TypeError(f"a {type(value).__name__} is not JSON")
-    return stand_in
+    return replacement
 
 
-write_strictly = json.JSONEncoder(ensure_ascii=False, default=_stand_in_or_fail).encode
-"""Write a value as JSON; raises TypeError for what could only be written as text that says little of it."""
+write_strictly = json.JSONEncoder(ensure_ascii=False, default=_json_type_or_raise).encode
+"""Write a value as JSON; raises TypeError for a value that only has a ``str()``."""
 
 read_exactly = json.JSONDecoder(parse_constant=str).decode
-"""Read what was written so: a number that JSON does not have is its name ("Infinity")."""
+"""Read the output of ``write_exactly``: a number that JSON does not have becomes its name ("Infinity")."""
 
 
 def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The session's state as one call sees it; numbers read from it record their origin, so that ``+=`` merges as a delta."""
+"""The session's state in one call; numbers read from it record their origin, so that ``+=`` merges as a delta."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 class _Counted:
-    """What both kinds add to ``int`` and ``float``. All but ``+`` and ``-`` is theirs, and gives plain numbers."""
+    """A number with the value that it was computed from by ``+`` and ``-``; all other operations return plain numbers."""
 
     key: str
     found: Any
@@ -38,7 +38,7 @@ _KINDS: dict[type, Any] = {int: _CountedInt, float: _CountedFloat}
 
 
 def counted(value: Any, key: str, found: Any) -> Any:
-    """Return an int or float that remembers that it began as ``found`` under ``key``; other values as they are."""
+    """Return an int or float that records its origin, ``found`` under ``key``; other values unchanged."""
     kind = _KINDS.get(type(value))
     if kind is None:
         return value
@@ -48,14 +48,14 @@ def counted(value: Any, key: str, found: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return the number without its memory; other values as they are."""
+    """Return the number without its origin; other values unchanged."""
     if not isinstance(value, _Counted):
         return value
     return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
 
 
 def origin_of(value: Any, key: str) -> Any:
-    """Return the number that ``value`` began as under ``key``; None if it is no such number."""
+    """Return the origin of ``value`` under ``key``; None if it has none."""
     return value.found if isinstance(value, _Counted) and value.key == key else None
 
 
@@ -64,13 +64,11 @@ _CONTAINERS: Final = (dict, list, set)
 
 
 class State(MutableMapping[str, Any]):
-    """A mapping over ``base`` that keeps every change in ``delta``; ``base`` is only read.
+    """A mapping over ``base`` that records changes in ``delta``; ``base`` is only read.
 
-    Deleting a key and assigning None are the same: the delta says None, and the key is gone. Containers (dict, list, set) are
-    handed out as copies, and a copy that was changed in place counts as written: ``state["cart"].append(item)`` is kept.
-    ``found`` says of which value a change is one.
-
-    Made for one call and one thread of control: it is not locked.
+    Deleting a key and assigning None are the same: the delta has None, and the key is gone. Containers (dict, list, set) are
+    returned as copies, and changing a copy in place counts as a change: ``state["cart"].append(item)`` is recorded. ``found`` has
+    the values that changes are based on. Not thread-safe.
     """
 
     __slots__ = ("_base", "_found", "_lent", "_offered", "_written")
@@ -81,28 +79,28 @@ class State(MutableMapping[str, Any]):
 
     def _begin(self) -> None:
         self._written: dict[str, Any] = {}
-        # What was there before, of the keys in _written whose new value was made of it.
+        # The previous value of those keys in _written whose new value was derived from it.
         self._found: dict[str, Any] = {}
-        # key -> (the base's own container, the copy that was handed out), as long as nothing else was assigned
+        # key -> (the base's container, the copy that was returned), until something else is assigned
         self._lent: dict[str, tuple[Any, Any]] = {}
-        # key -> (a copy, the container that was handed out as the default), for when it comes back changed
+        # key -> (a copy, the container that was returned as the default), in case it is assigned after a change
         self._offered: dict[str, tuple[Any, Any]] = {}
 
     @property
     def delta(self) -> dict[str, Any]:
-        """The changes so far; None where a key was deleted. A new dict each time."""
+        """The changes so far, None for a deleted key; a new dict each time."""
         return {**{key: mine for key, (_, mine) in self._changed()}, **self._written}
 
     @property
     def found(self) -> dict[str, Any]:
-        """What was there, under those keys of ``delta`` where a value was changed: added to, or a container changed in place.
+        """The previous values of the keys of ``delta`` whose value was changed: added to, or a container changed in place.
 
-        A key that is not in it was given a new value, whatever was there (``actions.merge_actions`` needs to know).
+        All other keys were assigned (``merge_actions`` needs to know).
         """
         return {**{key: found for key, (found, _) in self._changed()}, **self._found}
 
     def take(self) -> dict[str, Any]:
-        """Return the changes so far and begin anew: what was changed is the caller's to put into the base."""
+        """Return the changes so far and clear them: the caller applies them to the base."""
         delta = self.delta
         self._begin()
         return delta
@@ -114,18 +112,18 @@ class State(MutableMapping[str, Any]):
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of ``key``, or ``default``, which then counts as what was there: ``get("n", 0) + 1`` adds one."""
+        """Return the value of ``key``, or ``default``, which then counts as the previous value: ``get("n", 0) + 1`` adds one."""
         value = self._find(key)
         if value is not _MISSING:
             return value
-        if key in self._written:  # deleted by this call: what it puts there now is made of nothing
+        if key in self._written:  # deleted by this call: a new value is not based on anything
             return default
         if isinstance(default, _CONTAINERS):
             self._offered[key] = (_own_copy(default), default)
         return counted(default, key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return the value of ``key``; where there is none, write ``default`` first."""
+        """Return the value of ``key``, after writing ``default`` if there is none."""
         if self._find(key) is _MISSING:
             self[key] = self.get(key, default)
         return self.get(key)
@@ -151,7 +149,7 @@ class State(MutableMapping[str, Any]):
         self[key] = None
 
     def __contains__(self, key: object) -> bool:
-        # Not by __getitem__: who only asks needs no copy.
+        # Not by __getitem__, which copies.
         written = self._written.get(key, _MISSING)  # type: ignore[call-overload]
         if written is _MISSING:
             return self._base.get(key) is not None  # type: ignore[call-overload]
@@ -168,7 +166,7 @@ class State(MutableMapping[str, Any]):
         return f"State({self.to_dict()!r})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that this call sees, as a plain dict of its own."""
+        """Return all keys and values as a new plain dict."""
         return {key: _own_copy(plain(self[key])) for key in self}
 
     def _find(self, key: str) -> Any:
@@ -193,12 +191,12 @@ class State(MutableMapping[str, Any]):
 
 
 def _own_copy(value: Any) -> Any:
-    """Return a container that may be changed without anyone else noticing; what cannot be copied is handed out as it is."""
+    """Return a deep copy of a container; one that cannot be copied, and any other value, is returned unchanged."""
     if not isinstance(value, _CONTAINERS):
         return value
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)
+    except Exception:  # noqa: BLE001  (it may hold a lock or a connection, which refuse to be copied)
         return value
 
 
@@ -207,5 +205,5 @@ def _differ(original: Any, mine: Any) -> bool:
         return False
     try:
         return bool(original != mine)
-    except Exception:  # noqa: BLE001  (values of unknown types compare as they like)
+    except Exception:  # noqa: BLE001  (values may raise anything when compared)
         return True

@@ -1,4 +1,4 @@
-"""Code of the caller's in threads and on the event loop: bounded threads, sync or async functions, and a user's Ctrl-C."""
+"""Runs the caller's functions, sync in bounded threads and async on the event loop, and recognises a user's Ctrl-C."""
 
 from __future__ import annotations
 

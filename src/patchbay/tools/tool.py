@@ -1,7 +1,7 @@
-"""What every kind of tool has in common: one class with one method to write, its annotations, and facts about its calls.
+"""The base classes of tools, their annotations, and the facts about a call.
 
-A kind of tool (a function, an HTTP callback, a plugin's) extends ``Tool`` and says how it runs; finding, checking, deadlines and
-results are the executor's. ``BaseTool`` is the seed's class with a declaration of its own.
+A kind of tool (a function, an HTTP callback, a plugin's) extends ``Tool`` with one method, ``run``; the executor finds and
+checks calls, and applies deadlines. ``BaseTool`` is the seed's class, which declares itself.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from patchbay.tools.threads import invoke, is_async
 from patchbay.types import EMPTY_PARAMETERS, ToolSpec
 
 MOST_ANNOTATIONS: Final = 32
-"""How many things a tool of another process may say of itself."""
+"""The most annotations of a tool of another process."""
 
 ANNOTATION_NAME: Final = r"^[A-Za-z0-9_.\-]{1,64}$"
-"""What such a thing may be called."""
+"""The pattern of an annotation's name."""
 
 _ANNOTATION_NAME: Final = re.compile(ANNOTATION_NAME)
 _HINTS: Final = {
@@ -37,18 +37,18 @@ _HINTS: Final = {
     "idempotentHint": "idempotent",
     "openWorldHint": "open_world",
 }
-"""What MCP calls the same."""
+"""MCP's names of annotations."""
 
 
 def normalized_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Return annotations by our names, also where they have MCP's."""
+    """Return annotations with MCP's names replaced by ours."""
     return {_HINTS.get(name, name): value for name, value in annotations.items()}
 
 
 def checked_annotations(annotations: Any) -> dict[str, bool]:
-    """Return what a tool of another process says of itself, by our names. Raises ConfigurationError, which says why.
+    """Return the annotations of a tool of another process, by our names. Raises ConfigurationError for invalid ones.
 
-    It is an object of booleans: at most ``MOST_ANNOTATIONS``, under names that fit ``ANNOTATION_NAME``, none of them told twice.
+    They are an object of at most ``MOST_ANNOTATIONS`` booleans, with names that match ``ANNOTATION_NAME``, and no duplicates.
     """
     if not isinstance(annotations, Mapping):
         raise ConfigurationError(f"annotations must be an object of booleans, not {type(annotations).__name__}")
@@ -59,18 +59,18 @@ def checked_annotations(annotations: Any) -> dict[str, bool]:
             raise ConfigurationError("an annotation's name must be 1 to 64 of A-Z, a-z, 0-9, '_', '.', '-'")
         if not isinstance(value, bool):
             raise ConfigurationError(f"the annotation {name!r} must be true or false, not {type(value).__name__}")
-    told = normalized_annotations(annotations)
-    if len(told) != len(annotations):
+    normalized = normalized_annotations(annotations)
+    if len(normalized) != len(annotations):
         raise ConfigurationError("annotations say the same thing twice, by our name and by MCP's")
-    return told
+    return normalized
 
 
 @dataclass(frozen=True)
 class Validation:
     """How arguments are checked before a tool runs.
 
-    Both switches are about tools with a JSON Schema of their own; a Python function's arguments are always
-    coerced as its annotations say, and its defaults are its own.
+    Both options are for tools with a JSON Schema; a Python function's arguments are always coerced to its annotations, and
+    Python applies its defaults.
     """
 
     coerce_types: bool = False
@@ -85,47 +85,45 @@ class _BaseToolOptions(TypedDict, total=False):
 
 
 class ToolOptions(_BaseToolOptions, total=False):
-    """What every kind of tool takes; see Tool."""
+    """The options of every kind of tool; see Tool."""
 
     timeout: float | None
 
 
 class Tool(ABC):
-    """Something that a model may call.
+    """A tool that a model may call.
 
-    ``name`` is what a model calls it by, ``description`` and ``parameters`` (a JSON Schema of type object)
-    are what it is told of it. ``timeout`` is in seconds, None for no limit of its own; it may be set later. With
-    ``sequential`` the tool runs alone: the calls before it in a reply are over, the calls after it wait.
-    ``max_parallel`` is how many of its calls run at the same time, None for no limit of its own. With ``strict`` a
-    provider that can hold a model to the schema is asked to. ``annotations`` is what the tool says of itself, such as
-    ``{"read_only": True}`` or ``{"destructive": True}``: no model is shown them, policies go by them. Raises ConfigurationError
-    for a name or limit that cannot work.
+    The model gets ``name``, ``description`` and ``parameters`` (a JSON Schema of type object). ``timeout`` is in seconds, None
+    for no limit of its own; it may be set later. With ``sequential`` the tool runs alone: the calls before it in a reply have
+    ended, the calls after it wait. ``max_parallel`` limits its concurrent calls (None: no limit). With ``strict`` a provider is
+    asked to enforce the schema, if it can. ``annotations`` describe the tool for policies, such as ``{"read_only": True}`` or
+    ``{"destructive": True}``; models do not get them. Raises ConfigurationError for an invalid name or limit.
     """
 
     interruptible = True
-    """Whether cancelling ``run`` stops the work. Where it is False, a result about a timeout says that the work may go on."""
+    """Whether cancelling ``run`` stops the work. If not, the result of a timeout says that the work may go on."""
 
     owner: str = ""
-    """The hook that answers the tool's calls; "" for all tools but those that a hook has added to a turn."""
+    """The hook that answers the tool's calls; "" except for tools that a hook has added to a turn."""
 
     acts: bool = True
-    """Whether a call does something. Hooks are not asked about one that does not."""
+    """Whether a call does something. Hooks do not get calls of a tool that does not act."""
 
     source: str = ""
-    """Who the tool is from, as its registration has it (``plugin:weather``, ``hook:search``); "" for this program's own."""
+    """The source of its registration (``plugin:weather``, ``hook:search``); "" for a tool of this program."""
 
     endpoint: str = ""
     """The address that its calls are sent to; "" for a tool of this process."""
 
     annotations: Mapping[str, Any] = MappingProxyType({})
-    """What the tool says of itself. A kind of tool may say it of all its tools."""
+    """The tool's annotations. A subclass may set them for all its tools."""
 
     facts: Callable[[dict[str, Any]], Any] | None = None
-    """What finds out what a call is really about, where its arguments do not show it: where a symlink leads, which row an id is.
+    """A function that finds facts about a call which its arguments do not show: the target of a symlink, the row of an id.
 
-    It is given the call's arguments and returns a mapping of what JSON knows, or an awaitable of one; one that is not async is
-    called in a thread. It only looks. Whoever approves the call is shown the facts; they are asked for again right before it
-    runs, which it does not if they are others then; and ``ToolContext.facts`` has them. None: there are none.
+    It takes the call's arguments, has no side effects, and returns a JSON-compatible mapping, or an awaitable of one; a sync
+    function is called in a thread. Approvers see the facts. They are looked up again right before the call runs, which fails if
+    they have changed; ``ToolContext.facts`` has them. None: no facts.
     """
 
     def __init__(
@@ -169,14 +167,14 @@ class Tool(ABC):
 
     @abstractmethod
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Carry out one call and return its result: anything that can be written as JSON.
+        """Run one call and return its result: any JSON-compatible value.
 
-        ``arguments`` have been validated. Whatever is raised becomes an error result for the model.
+        ``arguments`` are validated. An exception becomes an error result for the model.
         """
 
     @property
     def description(self) -> str:
-        """The description for the model; it may be set until the model has got it."""
+        """The description for the model; it may be set until the spec is made."""
         return self._description
 
     @description.setter
@@ -190,12 +188,12 @@ class Tool(ABC):
 
     @property
     def offered(self) -> bool:
-        """Whether the tool is offered to models. One that is not can still be called by its name."""
+        """Whether the tool is offered to models. Otherwise it can still be called by its name."""
         return True
 
     @property
     def problem(self) -> str | None:
-        """Why the tool cannot be offered to any model, None where it can; for the author of its schema."""
+        """Why the tool cannot be offered to any model (None: it can); for the author of its schema."""
         return None
 
     @cached_property
@@ -208,7 +206,7 @@ class Tool(ABC):
         self._validator.check()
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
-        """Read a call's argument text; None for ``validation`` demands no more than a JSON object. Raises ToolArgumentsError."""
+        """Parse a call's arguments; ``validation`` None requires only a JSON object. Raises ToolArgumentsError."""
         if validation is None:
             return self._unchecked(raw_arguments)
         result = self._validator.validate(
@@ -235,7 +233,7 @@ class Tool(ABC):
 
 
 def checked_timeout(seconds: float | None, what: str) -> float | None:
-    """Return ``seconds``, or raise ConfigurationError for a limit that cannot be kept."""
+    """Return ``seconds``, or raise ConfigurationError for a limit that cannot be enforced."""
     if seconds is None:
         return None
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -245,11 +243,11 @@ def checked_timeout(seconds: float | None, what: str) -> float | None:
 
 
 def checked_schema(parameters: Mapping[str, Any], what: str) -> str:
-    """Return a schema as JSON text, or raise ConfigurationError for one that is not JSON: no list with it could be sent."""
+    """Return a schema as JSON text. Raises ConfigurationError for one that is not JSON, which could not be sent."""
     try:
         return json.dumps(parameters, sort_keys=True, allow_nan=False, ensure_ascii=False, default=_as_dict)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"parameters of {what} are no JSON: {error}") from None
+        raise ConfigurationError(f"parameters of {what} are not JSON: {error}") from None
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
@@ -261,7 +259,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 class BaseTool(Tool):
     """A tool that declares itself: write ``get_declaration`` and ``run_async``.
 
-    ``timeout`` is in seconds, None for no limit of its own. The declaration is asked for once; arguments are checked against
+    ``timeout`` is in seconds, None for no limit of its own. ``get_declaration`` is called once; arguments are checked against
     its ``parameters`` before ``run_async`` is called.
     """
 
@@ -280,10 +278,10 @@ class BaseTool(Tool):
 
     @abstractmethod
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
-        """Carry out one call. ``args`` have been validated; whatever is raised becomes an error result."""
+        """Run one call. ``args`` are validated; an exception becomes an error result."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call ``run_async``, under the names that the seed gives its parameters."""
+        """Call ``run_async`` with the seed's parameter names."""
         result: Any = self.run_async(args=arguments, tool_context=context)
         # A subclass may have written it as a plain function.
         return await result if inspect.isawaitable(result) else result
@@ -316,12 +314,12 @@ class BaseTool(Tool):
             kind = type(declaration).__name__
             raise ConfigurationError(f"get_declaration of tool {self.name!r} must return a dict, not {kind}.")
         if not isinstance(declaration.get("parameters") or {}, Mapping):
-            raise ConfigurationError(f"The declaration of tool {self.name!r} has parameters that are no JSON Schema object.")
+            raise ConfigurationError(f"The parameters in the declaration of tool {self.name!r} are not a JSON Schema object.")
         return declaration
 
 
 MOST_FACTS_CHARS: Final = 8 * 1024
-"""How many characters of JSON the facts of a call may have: an approver reads them all."""
+"""The most characters of JSON in the facts of a call: an approver reads them all."""
 
 DENIED: Final = "Tool execution denied"
 
@@ -329,10 +327,10 @@ _ERROR_CHARS: Final = 300
 
 
 async def find_facts(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``tool.facts`` says of a call with ``arguments``, as JSON knows it; {} of a tool that has no such function.
+    """Return the result of ``tool.facts`` for a call as JSON types; {} if the tool has no such function.
 
-    The arguments are the function's own from then on. One that is not async is called in a thread. Raises ToolDeniedError where
-    it fails, and for what are no facts; what it raises of the ToolErrors (``ToolRetry``, ``ToolFailed``) is raised as it is.
+    The function may keep and change the arguments. A sync one is called in a thread. Raises ToolDeniedError if it fails or
+    returns invalid facts; its own ToolErrors (``ToolRetry``, ``ToolFailed``) are raised unchanged.
     """
     if tool.facts is None:
         return {}
@@ -341,12 +339,12 @@ async def find_facts(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     except ToolError:
         raise
     except Exception as error:
-        words = f"what the call is about could not be found out: {describe(error):.{_ERROR_CHARS}}"
+        words = f"the facts of the call could not be found: {describe(error):.{_ERROR_CHARS}}"
         raise ToolDeniedError(DENIED, words, tool_name=tool.name, by=tool.name) from error
 
 
 def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that are not the same in both."""
+    """Return the names of the facts that differ."""
     # As text: to Python 1 and True are the same.
     one, other = ({name: json.dumps(value, sort_keys=True) for name, value in facts.items()} for facts in (before, now))
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]

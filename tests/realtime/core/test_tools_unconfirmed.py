@@ -265,7 +265,7 @@ def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_ever():
             manager = managing(played)
             await soon(manager.register_tool_and_sync(named("one")))
             await played.until(lambda: len(played.of(ErrorEvent)) == 2)
-            assert {"active": "its model's server has not taken them after all"} == manager.untold
+            assert {"active": "its model's server has not accepted them"} == manager.untold
             assert [[], ["one"], ["one"]] == peers[0].tools()
             peers[0].kill()
             await played.until(lambda: played.states == ["open", "lost", "open"])

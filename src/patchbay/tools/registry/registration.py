@@ -1,4 +1,4 @@
-"""A registered tool, the changes of the registry, and what a reader sees of it in one moment."""
+"""A registered tool, changes of the registry, and its immutable snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patchbay.tools.tool import Tool, checked_schema, checked_timeout
 from patchbay.types import EMPTY_PARAMETERS, ToolSpec
 
 MAX_TIMEOUT: Final = 300.0
-"""The longest that a callback may be waited for, in seconds."""
+"""The longest timeout of a callback, in seconds."""
 
 DEFAULT_TIMEOUT: Final = 30.0
 
@@ -29,14 +29,14 @@ _TYPES: Final = (
     ("metadata", Mapping, False),
     ("secret", str, True),
 )
-"""Which field is of which type, and whether it may be None instead."""
+"""The fields' types, and whether they may be None."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Key(NamedTuple):
-    """What there is one registration of: a name for a role, or (None) for all roles."""
+    """The key of a registration: a name, for a role or (None) for all roles."""
 
     role: str | None
     name: str
@@ -46,14 +46,13 @@ class Key(NamedTuple):
 class Registration:
     """A tool, the role it is for, and its source.
 
-    It has either a ``callback_url``, where another process answers its calls, or a ``tool``, which lives in this one.
-    ``role`` is None for all roles, those to come included; ``""`` is taken as None. ``source`` is whatever its owner calls
-    itself. ``timeout_seconds`` is the limit of one call: at most 300 for a callback, None (no limit) only for a ``tool``.
-    ``secret`` is known to its owner and to us. ``metadata`` is the owner's own; ``metadata["annotations"]`` is what the tool says
-    of itself.
+    It has either a ``callback_url``, where another process answers its calls, or a ``tool`` of this process. ``role`` is None
+    (or ``""``) for all roles, future ones included. ``source`` is the name of its owner. ``timeout_seconds`` is the limit of one
+    call: at most 300 for a callback, None (no limit) only for a ``tool``. ``secret`` is known to its owner and the registry.
+    ``metadata`` is the owner's own; ``metadata["annotations"]`` are the tool's.
 
-    ``excluded`` are roles that a registration for all roles does not reach any more, and ``place`` is where it stands in lists;
-    both are the registry's to set. Nothing in it may be changed. Raises ConfigurationError for what no call could ever work with.
+    ``excluded`` are roles that a registration for all roles no longer reaches, and ``place`` is its position in lists; the
+    registry sets both. Immutable. Raises ConfigurationError for values with which no call could work.
     """
 
     name: str
@@ -86,7 +85,7 @@ class Registration:
 
     @classmethod
     def of(cls, tool: Tool, *, source: str | None = None, role: str | None = None) -> Registration:
-        """Register ``tool``, which lives in this process. Without ``source`` it is that of the tool's metadata, or ``""``."""
+        """Return a registration of a tool of this process. ``source`` defaults to that of the tool's metadata, or ``""``."""
         metadata: Mapping[str, Any] = getattr(tool, "metadata", None) or {}
         return cls(
             name=tool.name,
@@ -100,22 +99,22 @@ class Registration:
         )
 
     def check(self) -> None:
-        """Raise ConfigurationError for a schema that is no JSON: no list that it is in could be shown."""
+        """Raise ConfigurationError for a schema that is not JSON: no list with it could be sent."""
         checked_schema(self.parameters, f"tool {self.name!r}")
 
     @property
     def key(self) -> Key:
-        """What there is only one of."""
+        """The key, which is unique."""
         return Key(self.role, self.name)
 
     @property
     def order(self) -> tuple[int, str, str]:
-        """What to sort by: the place, and where processes that share a store have given one place twice, the name."""
+        """The sort key: the place, then the name, since processes that share a store may have used a place twice."""
         return self.place or 0, self.name, self.role or ""
 
     @property
     def annotations(self) -> Mapping[str, Any]:
-        """What the tool says of itself; policies go by it, as far as they believe its source."""
+        """The tool's annotations, for policies that trust its source."""
         if self.tool is not None:
             return self.tool.annotations
         said = self.metadata.get("annotations")
@@ -140,18 +139,18 @@ class Registration:
         return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def reaches(self, role: str) -> bool:
-        """Whether the role has it."""
+        """Whether it is for this role."""
         return self.role == role if self.role is not None else role not in self.excluded
 
 
 Action = Literal["register", "unregister", "clear", "hide", "show", "add_role", "remove_role", "restore"]
 
 EVERY_ROLE = "*"
-"""How a registration for all roles is spoken of where no role stands for it."""
+"""The name of "all roles" in failures."""
 
 
 class Failure(NamedTuple):
-    """A role for which it could not be done, and why. ``code`` is stable, ``error`` is for people."""
+    """A role for which a change failed, and why. ``code`` is stable, ``error`` is for people."""
 
     role: str
     error: str
@@ -159,7 +158,7 @@ class Failure(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A role whose tool was left alone, because another source owns it (``owned_by``)."""
+    """A role whose tool was not removed, because another source owns it (``owned_by``)."""
 
     role: str
     owned_by: str
@@ -167,15 +166,12 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """What was done, and what was not.
+    """The result of a change of the registry.
 
-    ``affected_roles`` are the roles that it was done for: all that were meant where a tool was registered (also if it was there
-    just so), those that lost one where tools were removed, those that see another list where tools were hidden or shown, or a
-    role came or went. ``failed_roles`` and ``refused_roles`` (where tools were to be removed) say where not, and why.
-    ``removed`` is how many tools went, each counted for every role that had it.
-
-    ``revision`` is the registry's, after it. ``keys`` are the registrations that have changed, for whatever stores
-    them; what they are now, the registry knows.
+    ``affected_roles`` are: for a registration, all its roles (even if nothing changed); for a removal, those that lost a tool;
+    else those whose list changed. ``failed_roles`` and ``refused_roles`` (of removals) say where the change was not made, and
+    why. ``removed`` counts removed tools, each for every role that had it. ``revision`` is the registry's after the change.
+    ``keys`` are the changed registrations, for stores, which read them from the registry.
     """
 
     action: Action
@@ -186,11 +182,11 @@ class Change:
     revision: int = 0
     keys: tuple[Key, ...] = ()
     changed: bool = False
-    """Whether anything is not as it was, in what a role sees or in what is stored."""
+    """Whether anything changed, in a role's list or in the stored registrations."""
 
     @property
     def ok(self) -> bool:
-        """Whether it was done for any role, or, for what was to be removed, nothing stood in the way."""
+        """Whether a registration was made for any role, or a removal did not fail."""
         if self.action == "register":
             return bool(self.affected_roles)
         return not self.failed_roles or self.removed > 0
@@ -198,7 +194,7 @@ class Change:
 
 @dataclass
 class Changing:
-    """A change under way. ``roles`` are those that see another list than before, ``affected`` those it was done for."""
+    """A change in progress. ``roles`` are those whose list changes, ``affected`` those that the change is made for."""
 
     affected: tuple[str, ...] = ()
     roles: dict[str, None] = field(default_factory=dict)
@@ -208,7 +204,7 @@ class Changing:
     removed: int = 0
 
     def done(self, action: Action, roles: Collection[str], revision: int) -> Change:
-        """Return it as data; ``roles`` are all that there are, in their order."""
+        """Return the finished change; ``roles`` are all roles in order."""
         there = [role for role in roles if role in self.roles]
         gone = [role for role in self.roles if role not in roles]
         return Change(
@@ -225,11 +221,11 @@ class Changing:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a role has: nothing in it ever changes, so a turn that took one sees one list from its beginning to its end.
+    """A role's tools, immutable, so that a turn has one list from its beginning to its end.
 
-    ``registrations`` are all of the role's by name, in the order they came in (without exclusions: those are other roles'
-    affair); ``hidden`` names those whose callback is thought to be gone. ``tools`` are the others, for an Executor
-    (``Executor(snapshot.tools.values())``). ``revision`` grows with every change that this role sees.
+    ``registrations`` are all of the role's by name, in order (without the exclusions of other roles); ``hidden`` names those
+    whose callback seems unreachable. ``tools`` are the others, for an Executor (``Executor(snapshot.tools.values())``).
+    ``revision`` grows with every change of this role's list.
     """
 
     role: str
@@ -241,7 +237,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, role: str, revision: int, entries: Iterable[tuple[Registration, Tool, bool]]) -> Snapshot:
-        """Make one of registrations with their tools, and whether each is hidden."""
+        """Return a snapshot of registrations, each with its tool and whether it is hidden."""
         rows = tuple((_without_exclusions(registration), tool, hidden) for registration, tool, hidden in entries)
         return cls(
             role,
@@ -253,24 +249,24 @@ class Snapshot:
         )
 
     def state(self, name: str) -> str:
-        """Return "active" or "hidden". Raises KeyError for a name that the role has no tool of."""
+        """Return "active" or "hidden". Raises KeyError for an unknown name."""
         return "hidden" if self.registrations[name].name in self.hidden else "active"
 
     def problem(self, name: str) -> str | None:
-        """Return why no model can be told of a tool, hidden or not; None where one can, and for a name that there is none of."""
+        """Return why no model can get a tool, hidden or not; None if models can, and for an unknown name."""
         tool = self._all.get(name)
         return tool.problem if tool is not None else None
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The specs of the tools for a model, under the names they are registered by."""
+        """The specs of the tools for a model, by their registered names."""
         return tuple(tool.spec for tool in self.tools.values() if tool.offered)
 
     def specs_for(self, dialect: str) -> list[dict[str, Any]]:
-        """Return the tools in the shape of a provider's wire (``patchbay.schema.dialects``), under their registered names.
+        """Return the tools in a provider's wire format (``patchbay.schema.dialects``), by their registered names.
 
-        What the provider has no words for in a schema is left out of it, and so is a tool whose schema it cannot take at all.
-        Raises ConfigurationError for a dialect that does not exist.
+        Parts of a schema that the provider does not support are left out, and so is a tool whose schema it cannot take at all.
+        Raises ConfigurationError for an unknown dialect.
         """
         from patchbay.schema.dialects import DIALECTS
         from patchbay.schema.subsets import Unsupported
@@ -282,7 +278,7 @@ class Snapshot:
 
     @cached_property
     def listing(self) -> tuple[Mapping[str, Any], ...]:
-        """Each tool as JSON: what there is to know of it but its secret."""
+        """Each tool as JSON, without its secret."""
         return tuple(
             MappingProxyType(
                 {
@@ -304,7 +300,7 @@ class Snapshot:
 
     @cached_property
     def etag(self) -> str:
-        """A digest of the listing: the same in every process where the list is the same. Letters and digits, no quotes."""
+        """A digest of the listing, the same in every process for the same list. Letters and digits, no quotes."""
         text = json.dumps([self.role, [dict(each) for each in self.listing]], sort_keys=True, default=_plain)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

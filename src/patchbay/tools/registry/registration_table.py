@@ -1,4 +1,4 @@
-"""The registry's rows, and who may change which of them."""
+"""The registry's table of registrations, and the permissions to change them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patchbay.tools.tool import Tool
 
 
 class Undispatched(Tool):
-    """Answers every call with an error."""
+    """A remote tool without a dispatcher: every call fails."""
 
     def __init__(self, registration: Registration) -> None:
         super().__init__(registration.name, registration.description, parameters=registration.parameters)
@@ -25,19 +25,18 @@ class Undispatched(Tool):
 
 
 BUILTIN: Final = "builtin"
-"""The source of tools that are part of the program. Only code inside of it registers or removes them."""
+"""The source of the program's own tools. Only code of the program registers or removes them."""
 
 RESERVED: Final = (BUILTIN, "plugin:*")
-"""Sources that not everybody may claim; ``*`` at the end stands for anything."""
+"""Sources that only trusted callers may claim; a final ``*`` matches anything."""
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """How far a caller reaches.
+    """The permissions of a caller.
 
-    ``inside`` is code of this program, which may do anything. ``trusted`` is a caller who has shown the token: the builtins alone
-    are out of reach. Everybody else is kept from reserved sources, and, with ``needs_secret``, from registrations whose
-    ``secret`` they do not know.
+    ``inside`` is code of this program, which may do anything. ``trusted`` is a caller with the token, who may change all but the
+    builtins. Other callers may not change reserved sources, nor, with ``needs_secret``, registrations with another ``secret``.
     """
 
     trusted: bool
@@ -71,7 +70,7 @@ def _bytes(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registration with the tool that carries out its calls."""
+    """A registration with the tool that runs its calls."""
 
     registration: Registration
     tool: Tool
@@ -79,12 +78,12 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """The registration's."""
+        """The registration's key."""
         return self.registration.key
 
 
 class RegistrationTable:
-    """The registrations. Not for more than one thread at a time."""
+    """The registrations. Not thread-safe."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[str | None, Entry]] = {}
@@ -94,15 +93,15 @@ class RegistrationTable:
         return iter([entry for entries in self._by_name.values() for entry in entries.values()])
 
     def get(self, key: Key) -> Entry | None:
-        """Return what is registered under a key."""
+        """Return the entry of a key."""
         return self._by_name.get(key.name, {}).get(key.role)
 
     def named(self, name: str) -> list[Entry]:
-        """Return what is registered under a name, for all roles."""
+        """Return the entries of a name, of all roles."""
         return list(self._by_name.get(name, {}).values())
 
     def seen(self, role: str, name: str) -> Entry | None:
-        """Return the tool of this name that the role has."""
+        """Return the entry of this name that is visible to the role."""
         entries = self._by_name.get(name, {})
         if (own := entries.get(role)) is not None:
             return own
@@ -110,12 +109,12 @@ class RegistrationTable:
         return common if common is not None and common.registration.reaches(role) else None
 
     def view(self, role: str) -> list[Entry]:
-        """Return all that the role has, in order."""
+        """Return the entries that are visible to the role, in order."""
         seen = (self.seen(role, name) for name in self._by_name)
         return in_order(entry for entry in seen if entry is not None)
 
     def displaced_by(self, registration: Registration) -> list[Entry]:
-        """Return what would be gone, or reach fewer roles, if ``registration`` came in: its own older version first."""
+        """Return the entries that ``registration`` would replace or restrict: its own older version first."""
         role = registration.role
         others = (
             entry
@@ -125,12 +124,12 @@ class RegistrationTable:
         return sorted(others, key=lambda entry: entry.registration.role != role)
 
     def put(self, entry: Entry) -> list[Key]:
-        """Take an entry in, with what it displaces, and return the keys of all that is not what it was."""
+        """Add an entry, remove or restrict those that it displaces, and return the keys of all changed entries."""
         registration = entry.registration
         displaced = self.displaced_by(registration)
         here = self.get(entry.key)
         if here is not None and len(displaced) == 1 and here.registration == registration and here.hidden == entry.hidden:
-            return []  # it is there just so
+            return []  # no change
         for other in displaced:
             self.take(other, registration.role)
         place = here.registration.place if here is not None else _first_place(displaced)
@@ -140,7 +139,7 @@ class RegistrationTable:
         return [entry.key, *(other.key for other in displaced if other.key != entry.key)]
 
     def take(self, entry: Entry, role: str | None) -> None:
-        """Take an entry away from a role, or (None) from all."""
+        """Remove an entry from a role, or (None) from all."""
         registration = entry.registration
         if role is None or registration.role == role:
             self._drop(entry.key)
@@ -148,15 +147,14 @@ class RegistrationTable:
             self._set(replace(entry, registration=replace(registration, excluded=registration.excluded | {role})))
 
     def give_back(self, entry: Entry, role: str) -> None:
-        """Let an entry for all roles reach a role again that was excluded from it."""
+        """Remove a role from the exclusions of an entry."""
         registration = entry.registration
         self._set(replace(entry, registration=replace(registration, excluded=registration.excluded - {role})))
 
     def restore(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Key]]:
-        """Take in what was stored, places and exclusions too, as if it had come before all that is there already.
+        """Add stored entries with their places and exclusions, as if they were older than all present ones.
 
-        Returns what came in, and the keys of what was stored and is not so here: for what is there takes its place, or excludes
-        a role from it.
+        Returns the added entries, and the keys of stored ones that differ now: a present entry replaces or restricts them.
         """
         older = list(entries)
         there = {entry.key.name: self.named(entry.key.name) for entry in older}
@@ -180,7 +178,7 @@ class RegistrationTable:
         return [self._by_name[key.name][key.role] for key in came], differ
 
     def mark(self, entry: Entry, *, hidden: bool) -> None:
-        """Hide an entry, or show it again."""
+        """Set whether an entry is hidden."""
         self._set(replace(entry, hidden=hidden))
 
     def _set(self, entry: Entry) -> None:
@@ -197,7 +195,7 @@ class RegistrationTable:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort as lists show them."""
+    """Sort entries by their order in lists."""
     return sorted(entries, key=lambda entry: entry.registration.order)
 
 

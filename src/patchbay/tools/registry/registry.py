@@ -28,47 +28,47 @@ _logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """The listeners, and the changes that they have not been told of yet."""
+    """The registry's listeners, and a queue of changes to deliver to them in order."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._listeners: tuple[Callable[[Change], object], ...] = ()
-        self._untold: deque[Change] = deque()
-        self._telling = threading.Lock()
-        self._teller: int | None = None
+        self._lock = threading.Lock()
+        self._listeners: dict[object, Callable[[Change], object]] = {}
+        self._queue: deque[Change] = deque()
+        self._delivery = threading.Lock()
+        self._deliverer: int | None = None
 
     def add(self, listener: Callable[[Change], object]) -> Callable[[], None]:
-        """Tell ``listener`` too; what is returned ends that."""
+        """Add a listener; return a function that removes it."""
+        key = object()
 
-        def told(change: Change) -> None:
-            listener(change)
+        def remove() -> None:
+            with self._lock:
+                self._listeners.pop(key, None)
 
-        def end() -> None:
-            with self._guard:
-                self._listeners = tuple(each for each in self._listeners if each is not told)
-
-        with self._guard:
-            self._listeners = (*self._listeners, told)
-        return end
+        with self._lock:
+            self._listeners[key] = listener
+        return remove
 
     def queue(self, change: Change) -> None:
-        """Put a change behind those before it; the caller holds the lock that puts changes in order."""
-        self._untold.append(change)
+        """Append a change; the caller holds the lock that orders changes."""
+        self._queue.append(change)
 
-    def tell(self) -> None:
-        """Return when all queued changes were delivered; what a listener changes itself is delivered after that."""
-        if self._teller == threading.get_ident():
+    def deliver(self) -> None:
+        """Deliver all queued changes; those that a listener makes itself are delivered after it."""
+        if self._deliverer == threading.get_ident():
             return
-        with self._telling:
-            self._teller = threading.get_ident()
+        with self._delivery:
+            self._deliverer = threading.get_ident()
             try:
-                while self._untold:
-                    self._tell(self._untold.popleft())
+                while self._queue:
+                    self._notify(self._queue.popleft())
             finally:
-                self._teller = None
+                self._deliverer = None
 
-    def _tell(self, change: Change) -> None:
-        for listener in self._listeners:
+    def _notify(self, change: Change) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners.values())
+        for listener in listeners:
             try:
                 listener(change)
             except Exception:
@@ -79,15 +79,14 @@ DEFAULT_ROLE: Final = "default"
 
 
 class ToolRegistry:
-    """Which tools exist, for which role, from which source. Any number of threads may use it.
+    """Which tools exist, for which role, from which source. Thread-safe.
 
-    ``make_remote`` makes the tool that carries out the calls of a registration with a ``callback_url``; without one each such
-    call is answered with an error. What it raises, ``register`` raises. ``reserved`` are the sources that only trusted callers
-    may claim. With ``needs_secret`` a registration that has a secret is replaced and removed only by who knows it, or is trusted.
+    ``make_remote`` makes the tool that runs the calls of a registration with a ``callback_url``; without one each such call
+    fails. ``register`` raises what it raises. ``reserved`` are the sources that only trusted callers may claim. With
+    ``needs_secret`` a registration that has a secret can only be replaced or removed with it, or by trusted callers.
 
-    ``trusted``, ``inside`` and ``secret`` of the methods say who is asking (``Permissions``). ``inside`` is code of this
-    program: it may do anything. A ``role`` of None or ``""`` is all roles; one that does not exist raises UnknownRoleError, and
-    nothing is changed then.
+    ``trusted``, ``inside`` and ``secret`` are the caller's permissions (``Permissions``); ``inside`` is code of this program,
+    which may do anything. A ``role`` of None or ``""`` is all roles; an unknown one raises UnknownRoleError and changes nothing.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class ToolRegistry:
         self._lock = threading.Lock()
         self._table = RegistrationTable()
         self._revision = 0
-        self._roles: dict[str, int] = {}  # the revision that each last saw
-        self._snapshots: dict[str, Snapshot] = {}  # what is missing is made when it is asked for
+        self._roles: dict[str, int] = {}  # each with the revision of its last change
+        self._snapshots: dict[str, Snapshot] = {}  # a cache
         self._listeners = Listeners()
         for role in roles:
             self.add_role(role)
@@ -114,56 +113,56 @@ class ToolRegistry:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles there are, in the order they came."""
+        """The roles, in the order they were added."""
         with self._lock:
             return tuple(self._roles)
 
     @property
     def revision(self) -> int:
-        """It grows with every change, of any role."""
+        """The number of the last change, of any role."""
         return self._revision
 
     def snapshot(self, role: str) -> Snapshot:
-        """Return what the role has now."""
+        """Return the role's tools."""
         if (found := self._snapshots.get(role)) is not None:
             return found
         with self._lock:
             return self._snapshot(role)
 
     def snapshots(self, role: str | None = None) -> dict[str, Snapshot]:
-        """Return what each role has (or one of them), all of the same moment."""
+        """Return the tools of each role (or of one), all at the same revision."""
         with self._lock:
             return {each: self._snapshot(each) for each in self._targets(role)}
 
     def get(self, key: Key) -> Registration | None:
-        """Return what is registered under a key, exclusions and all."""
+        """Return the registration under a key, with its exclusions."""
         with self._lock:
             entry = self._table.get(key)
             return entry.registration if entry is not None else None
 
     def problem(self, key: Key) -> str | None:
-        """Return why no model can be told of what is registered under a key; None where one can, or there is nothing."""
+        """Return why no model can get the tool under a key; None if models can, or there is no such tool."""
         with self._lock:
             entry = self._table.get(key)
             return entry.tool.problem if entry is not None else None
 
     def registrations(self) -> list[Registration]:
-        """Return all that is registered, also for roles that do not exist (yet), in order."""
+        """Return all registrations in order, also those for roles that do not exist (yet)."""
         with self._lock:
             return [entry.registration for entry in in_order(self._table)]
 
     def subscribe(self, listener: Callable[[Change], object]) -> Callable[[], None]:
-        """Have ``listener`` called after each change, one after the other in their order; call what is returned to end it.
+        """Call ``listener`` after each change, in order; return a function that unsubscribes it.
 
-        It is called in some thread that makes a change, and must not block: a change returns when all have been told of it. What
-        it changes itself is delivered later. What it raises is logged.
+        It is called in a thread that makes a change, which waits for it: it must not block. Changes that it makes itself are
+        delivered later. Its exceptions are logged.
         """
         return self._listeners.add(listener)
 
     # Changing
 
     def add_role(self, role: str) -> Change:
-        """Have a role from now on; it inherits what is registered for all roles. One that exists already stays as it is."""
+        """Add a role, which inherits what is registered for all roles; does nothing for one that exists."""
         if not isinstance(role, str) or not role:
             raise ConfigurationError(f"A role's name must be a non-empty string, not {role!r}.")
 
@@ -175,7 +174,7 @@ class ToolRegistry:
         return self._change("add_role", work)
 
     def remove_role(self, role: str) -> Change:
-        """Forget a role: what was registered for it alone, and that it was excluded from anything."""
+        """Remove a role, the registrations for it alone, and its exclusions."""
 
         def work(change: Changing) -> None:
             self._known(role)
@@ -195,16 +194,16 @@ class ToolRegistry:
     def register(
         self, registration: Registration, *, trusted: bool = False, inside: bool = False, secret: str | None = None
     ) -> Change:
-        """Register a tool, in the place of one of the same name and source.
+        """Register a tool, replacing one of the same name and source.
 
-        Nothing is changed where any role's tool of that name is another source's, or the source is reserved, or there is no
-        role at all; ``failed_roles`` says which and why. A registration for all roles takes the place of those for one; one for
-        a role excludes that role from the one for all. A hidden tool that is registered again is hidden no longer. Raises
-        ConfigurationError for a tool that cannot be made.
+        Nothing is changed if any role's tool of that name is another source's, the source is reserved, or there is no role;
+        ``failed_roles`` says which and why. A registration for all roles replaces those for one; one for a role excludes that
+        role from the one for all. A hidden tool that is registered again becomes visible. Raises ConfigurationError for an
+        invalid tool.
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
         with self._lock:
-            self._targets(registration.role)  # before the tool is made: the role's error comes first
+            self._targets(registration.role)  # the role's error comes before those of making the tool
         entry = self._entry(replace(registration, excluded=frozenset(), place=None))
 
         def work(change: Changing) -> None:
@@ -229,9 +228,9 @@ class ToolRegistry:
         inside: bool = False,
         secret: str | None = None,
     ) -> Change:
-        """Take a tool away from a role, or from all. With ``expected_source`` only that source's.
+        """Remove a tool from a role, or from all; with ``expected_source`` only that source's.
 
-        One that is registered for all roles stays for the others. What the caller may not change is listed in ``refused_roles``.
+        One that is registered for all roles stays for the others. ``refused_roles`` lists what the caller may not change.
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
 
@@ -253,9 +252,9 @@ class ToolRegistry:
         inside: bool = False,
         secret: str | None = None,
     ) -> Change:
-        """Take away all tools of a source (exactly that; None: of any), from a role or from all.
+        """Remove all tools of exactly this source (None: any), from a role or from all.
 
-        With ``origin`` only those whose callback is there (``Registration.origin``).
+        With ``origin`` only those with a callback there (``Registration.origin``).
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
 
@@ -271,20 +270,20 @@ class ToolRegistry:
         return self._change("clear", work)
 
     def hide(self, source: str | None = None, *, origin: str | None = None) -> Change:
-        """Hide the tools of a source, or of an origin, or both, from models until ``show``.
+        """Hide the tools of a source, of an origin, or both, from models until ``show``.
 
-        They stay registered. A tool that is registered meanwhile is not hidden.
+        They stay registered. A tool that is registered later is not hidden.
         """
         return self._mark("hide", source, origin, hidden=True)
 
     def show(self, source: str | None = None, *, origin: str | None = None) -> Change:
-        """End what ``hide`` did."""
+        """Make hidden tools visible again."""
         return self._mark("show", source, origin, hidden=False)
 
     def restore(self, registrations: Iterable[Registration]) -> Change:
-        """Take in what was stored: as it was, whoever's it is, and also for roles that do not exist yet.
+        """Add stored registrations unchanged, without checking permissions, also for roles that do not exist yet.
 
-        What is registered already stays, as if it had come later. One whose tool cannot be made is left out, and logged.
+        Present registrations stay, as if they were newer. One whose tool cannot be made is left out, and logged.
         """
         made: list[Entry] = []
         for registration in registrations:
@@ -320,7 +319,7 @@ class ToolRegistry:
             change = changing.done(action, self._roles, self._revision)
             if changed:
                 self._listeners.queue(change)
-        self._listeners.tell()
+        self._listeners.deliver()
         return change
 
     def _mark(self, action: Action, source: str | None, origin: str | None, *, hidden: bool) -> Change:
@@ -350,7 +349,7 @@ class ToolRegistry:
         change.removed += len(seen_by)
 
     def _objections(self, registration: Registration, targets: tuple[str, ...], permissions: Permissions) -> list[Failure]:
-        """Say what stands against a registration: first what roles have, then what stands in the table."""
+        """Return the reasons to refuse a registration: first those of the roles' tools, then those of the table."""
         source, name = registration.source, registration.name
         if not permissions.may_claim(source):
             return [_reserved(role, source) for role in targets]
