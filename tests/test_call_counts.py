@@ -25,8 +25,7 @@ from bench.turns.patchbay_model import FakeModel
 from patchbay import StreamParser, ToolCall, ToolRunner, parse, tool
 from patchbay.agents import InMemorySessionService, LlmAgent, RunConfig, Runner
 from patchbay.agents.content import Event
-from patchbay.agents.convert import from_messages
-from patchbay.agents.view import is_question
+from patchbay.agents.convert import from_messages, is_question
 from patchbay.executor import Executor
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange

@@ -107,7 +107,7 @@ def test_a_contents_text_is_its_parts_without_thoughts():
 
 @pytest.mark.parametrize("text", ["", "[]", '{"content": 1}', '{"content": {"parts": [{"text": 5}]}}', b"\xff", "[" * 100_000])
 def test_what_is_no_event_is_an_error_that_says_so(text):
-    with pytest.raises(InvalidRequestError, match="This is no Event"):
+    with pytest.raises(InvalidRequestError, match="Invalid Event"):
         Event.from_json(text)
 
 

@@ -25,7 +25,7 @@ def schema(**about: object) -> dict:
         ({"name": "half \ud83d"}, "lone surrogate"),
         ({"parameters": schema(description="half \ud83d")}, "lone surrogate"),
         ({"parameters": schema(default=float("nan"))}, "no JSON"),
-        ({"parameters": schema(default=date(2026, 1, 1))}, "no JSON: there is a date in it"),
+        ({"parameters": schema(default=date(2026, 1, 1))}, "not JSON: there is a date in it"),
         ({"parameters": schema(examples={1, 2})}, "no JSON: there is a set in it"),
         ({"parameters": DEEP}, "no JSON"),
     ],

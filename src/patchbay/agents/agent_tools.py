@@ -1,4 +1,4 @@
-"""Tools that agents are given: an agent as a tool, the transfer to another agent, and the tool that takes a typed answer."""
+"""Tools of agents: an agent as a tool, the transfer to another agent, and the tool for a typed answer."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
 
 
 class AgentTool(BaseTool):
-    """A tool with one parameter, ``request``, that runs ``agent`` and returns what it answers.
+    """A tool with one parameter, ``request``, that runs ``agent`` and returns its answer.
 
-    The agent sees the request and the caller's state, and nothing of the caller's conversation. What it changes in the state is
-    changed once it has answered; where two such calls at the same time change one key, the later one has its way. Its model and
-    tool calls count for the run's limits. Where it gives no answer the call fails with what went wrong. It works in a runner
-    without agents too.
+    The agent gets the request and the caller's state, but not the caller's conversation. Its changes of the state are applied
+    once it has answered; of two concurrent calls that change one key, the later one wins. Its model and tool calls count for the
+    run's limits. Without an answer the call fails with the agent's error. It also works in a runner without agents.
     """
 
     def __init__(self, agent: BaseAgent, *, timeout: float | None = None) -> None:
         if not isinstance(agent, BaseAgent):
-            raise TypeError(f"AgentTool takes an agent, not {type(agent).__name__}.")
+            raise TypeError(f"AgentTool needs an agent, not {type(agent).__name__}.")
         super().__init__(agent.name, agent.description or f"Ask the agent {agent.name}.", timeout)
         self.agent = agent
 
@@ -46,7 +45,7 @@ class AgentTool(BaseTool):
         return {"name": self.name, "description": self.description, "parameters": parameters}
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> str | ToolOutput:
-        """Run the agent on the request; what its tools have for the user goes along. Raises ToolFailed without an answer."""
+        """Run the agent on the request; the result has its tools' output for the user too. Raises ToolFailed without answer."""
         said = Content("user", [Part(args["request"])])
         caller: InvocationContext | None = tool_context.invocation_context
         ctx = await self._context(said, caller, tool_context)
@@ -72,13 +71,13 @@ class AgentTool(BaseTool):
                 caller.shared.usage += ctx.usage
         if failure is not None:
             raise ToolFailed(f"The agent {self.name!r} gave no answer: {failure.error_code}: {failure.error_message}")
-        for event in ctx.session.events:  # not all of them have been told
+        for event in ctx.session.events:  # not all of them were yielded
             tool_context.state.update(event.actions.state_delta)
         answer = "\n\n".join(filter(None, answers))
         return _for_both(answer, outputs) if outputs else answer
 
     async def _context(self, said: Content, caller: InvocationContext | None, tool_context: ToolContext) -> InvocationContext:
-        """Return a run of its own, within the limits of the caller's."""
+        """Return the context of a separate run, within the limits of the caller's."""
         config = caller.run_config if caller is not None else RunConfig()
         service = InMemorySessionService()
         state = tool_context.state.to_dict()
@@ -86,7 +85,7 @@ class AgentTool(BaseTool):
             caller.app_name if caller is not None else self.name, caller.user_id if caller is not None else USER, state=state
         )
         session.state.update(temporary_changes(state))  # it is the same run
-        # A call of a run that is taken up again is the same call, and so are those that it leads to.
+        # The call has the same id in a resumed run, and so have the calls that it makes.
         outer = tool_context.invocation_id
         return InvocationContext(
             agent=self.agent,
@@ -104,7 +103,7 @@ class AgentTool(BaseTool):
 
 
 def _hooks(caller: InvocationContext | None, tool_context: ToolContext) -> dict[str, Any]:
-    """The hooks of the turn that made the call, for a turn that is part of it."""
+    """Return the options of the context that make the agent's turn a part of the caller's turn for hooks."""
     turn: TurnHooks | None = tool_context.hooks
     if turn is None:
         return {"hooks": caller.hooks, "hook_scope": caller.hook_scope} if caller is not None else {}
@@ -112,7 +111,7 @@ def _hooks(caller: InvocationContext | None, tool_context: ToolContext) -> dict[
 
 
 def _for_both(answer: str, outputs: list[UserOutput]) -> ToolOutput:
-    """What the agent said, and what its tools had for the user. Without an answer they were it."""
+    """Return the agent's answer with its tools' outputs for the user; without an answer, the outputs are the answer."""
     return ToolOutput(
         for_llm=answer or DELIVERED,
         for_user="\n\n".join(output.text for output in outputs if output.text),
@@ -122,7 +121,7 @@ def _for_both(answer: str, outputs: list[UserOutput]) -> ToolOutput:
 
 
 class TransferToAgentTool(BaseTool):
-    """``transfer_to_agent(agent_name)``: one of ``agents`` goes on in this agent's place, and the run is over when it is."""
+    """``transfer_to_agent(agent_name)``: one of ``agents`` takes over, and its end is the end of the run."""
 
     def __init__(self, agents: Sequence[BaseAgent]) -> None:
         self._agents = tuple(agents)
@@ -140,7 +139,7 @@ class TransferToAgentTool(BaseTool):
         return {"name": self.name, "description": self.description, "parameters": parameters}
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, str]:
-        """Ask for the hand-over."""
+        """Request the transfer."""
         tool_context.actions.transfer_to_agent = args["agent_name"]
         return {"status": "transferring", "agent": args["agent_name"]}
 
@@ -165,9 +164,9 @@ REMINDER: Final = f"Give your answer by calling the tool {ANSWER_TOOL!r}, and in
 
 
 class AnswerTool(Tool):
-    """``give_answer``: its arguments are the answer, as ``output_schema`` says (any type that pydantic knows).
+    """``give_answer``: its arguments are the answer, of the type ``output_schema`` (any type that pydantic supports).
 
-    What is no object in JSON is given under the name ``answer``.
+    A type that is not a JSON object is wrapped: ``{"answer": ...}``.
     """
 
     acts = False
@@ -207,7 +206,7 @@ class AnswerTool(Tool):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The schema of the answer; ``$defs`` stay at the root."""
+        """The schema of the answer, with ``$defs`` at the root."""
         if self._is_object:
             return self._schema
         inner = {key: value for key, value in self._schema.items() if key != "$defs"}
@@ -221,7 +220,7 @@ class AnswerTool(Tool):
         _ = self.spec
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:  # noqa: ARG002  (there is one way)
-        """Return the answer in JSON's types, as its type writes it. Raises ToolArgumentsError."""
+        """Return the answer as JSON types, serialised by its type. Raises ToolArgumentsError."""
         from pydantic import ValidationError
 
         from patchbay.schema.validation import pydantic_error_messages
@@ -240,7 +239,7 @@ class AnswerTool(Tool):
         return {_ONLY: self._adapter.dump_python(answer, mode="json", by_alias=True)}
 
     def read(self, text: str) -> Any:
-        """Return the answer that a model wrote as text. Raises ToolArgumentsError, and ValueError for invalid JSON."""
+        """Parse an answer that a model wrote as text. Raises ToolArgumentsError, and ValueError for invalid JSON."""
         try:
             value = json.loads(text.strip().removeprefix("```json").removeprefix("```").removesuffix("```"))
         except RecursionError:

@@ -35,18 +35,18 @@ USER = "user"
 
 @dataclass
 class Shared:
-    """What all agents of one run share: its limits, what it has used, and which events have been seen to.
+    """The state that all agents of one run share.
 
-    ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop,
-    ``call_ids`` those of calls. ``writing`` is held by the one parallel branch that works out its changes and records them.
-    ``turns`` counts the turns of its agents, ``rewound`` says that a hook wants all of the run out of the model's sight.
+    ``recorded`` are the ids of events in the log, ``handled_escalations`` those of events that have ended a loop, ``call_ids``
+    those of calls. ``writing`` is the lock of parallel branches that compute and record changes of the state. ``turns`` counts
+    the turns of the agents. ``rewound``: a hook has hidden the run from models.
     """
 
     budget: Budget
     usage: Usage = NO_USAGE
     ended: bool = False
     recorded: set[str] = field(default_factory=set)
-    escalations_met: set[str] = field(default_factory=set)
+    handled_escalations: set[str] = field(default_factory=set)
     call_ids: set[str] = field(default_factory=set)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     turns: int = 0
@@ -54,13 +54,12 @@ class Shared:
 
 
 class InvocationContext:
-    """One run, as an agent of it sees it; callbacks get it as their ``ctx``, tools as ``tool_context.invocation_context``.
+    """The context of one run for one agent: callbacks get it as ``ctx``, tools as ``tool_context.invocation_context``.
 
-    ``session`` is read, and written through ``state``: what a callback puts there goes into the log with the agent's next event.
-    ``branch`` names the way through parallel agents, None outside of them. ``invocation_id`` is the run's. Setting
-    ``end_invocation`` ends the run after what is being done now. ``hooks`` are those that are asked about its turns, None
-    where there are none, and ``hook_scope`` is what they are told of the run. ``media`` has the files that go along with what
-    tools say, None for the process's own store; they are those of the session that ``session_key`` names (``Session.key``): this
+    ``session`` is only read; a callback's changes of ``state`` are recorded with the agent's next event. ``branch`` is the path
+    through parallel agents, None outside of them. ``invocation_id`` is the run's. Setting ``end_invocation`` ends the run after
+    the current step. ``hooks`` are those of its turns, or None, and ``hook_scope`` identifies the run to them. ``media`` is the
+    store of results' files, None for the process's own; the files belong to the session ``session_key`` (``Session.key``): this
     one, or that of the caller of the agent as a tool.
     """
 
@@ -97,14 +96,14 @@ class InvocationContext:
 
     @property
     def state(self) -> State:
-        """The session's state; what is changed in it is kept with the agent's next event."""
+        """The session's state; changes are recorded with the agent's next event."""
         if self._state is None:
             self._state = State(self.session.state)
         return self._state
 
     @property
     def agent_name(self) -> str:
-        """The name of the agent at work."""
+        """The agent's name."""
         return self.agent.name
 
     @property
@@ -119,17 +118,17 @@ class InvocationContext:
 
     @property
     def session_key(self) -> str:
-        """Whose files those of this run are."""
+        """The key of the session that the run's files belong to."""
         return self._session_key if self._session_key is not None else self.session.key
 
     @property
     def budget(self) -> Budget:
-        """What the run may still use, shared by all its agents."""
+        """The limits of the run, shared by all its agents."""
         return self.shared.budget
 
     @property
     def llm_call_count(self) -> int:
-        """How often a model was asked in this run."""
+        """The number of requests to models in this run."""
         return self.shared.budget.iterations
 
     @property
@@ -147,7 +146,7 @@ class InvocationContext:
         self.shared.ended = ended
 
     def child(self, agent: BaseAgent, *, branch: str | None = None) -> InvocationContext:
-        """Return the same run as ``agent`` sees it; ``branch`` is one more step on the way through parallel agents."""
+        """Return the context of the same run for ``agent``; ``branch`` is appended to the path through parallel agents."""
         mine = InvocationContext.__new__(InvocationContext)
         vars(mine).update(vars(self))
         mine.agent = agent
@@ -157,7 +156,7 @@ class InvocationContext:
         return mine
 
     def turn_scope(self, model: str) -> HookScope | None:
-        """Return the hook scope of a turn of this agent that begins now; None where there are no hooks."""
+        """Return the hook scope of a turn of this agent that begins now; None without hooks."""
         if self.hooks is None or self.hook_scope is None:
             return None
         self.shared.turns += 1
@@ -167,7 +166,7 @@ class InvocationContext:
     def event(
         self, parts: list[Part] | None = None, *, role: str = "model", actions: EventActions | None = None, **about: Any
     ) -> Event:
-        """Return an event of this agent's in this run."""
+        """Return an event of this agent in this run."""
         return Event(
             author=self.agent.name,
             invocation_id=self.invocation_id,
@@ -178,13 +177,13 @@ class InvocationContext:
         )
 
     def error(self, code: str, message: str) -> Event:
-        """Return the event that a run ends with where there is no answer."""
+        """Return the last event of a run without an answer."""
         return self.event(error_code=code, error_message=message)
 
     async def record(self, event: Event) -> None:
-        """Put ``event`` into the session's log, with the changes of ``state`` since the last one.
+        """Append ``event`` to the session's log, with the changes of ``state`` since the last one.
 
-        Each event is kept once, and partial ones not. Raises what the session service does.
+        Ignores partial events, and those recorded already. Raises the session service's errors.
         """
         recorded = self.shared.recorded
         if event.partial or event.id in recorded:
@@ -199,35 +198,35 @@ class InvocationContext:
         recorded.add(event.id)
 
     def take_changes(self) -> dict[str, Any]:
-        """Return what was changed in ``state`` and is in no event yet; it is the caller's to record."""
+        """Return the changes of ``state`` that are in no event yet; the caller records them."""
         return self._state.take() if self._state is not None else {}
 
     def mark_recorded(self, event: Event) -> None:
-        """Take note that what ``event`` says is in the log already, in pieces."""
+        """Mark ``event`` as recorded: the log has its content already, in other events."""
         self.shared.recorded.add(event.id)
 
     async def publish(self, topic: str, data: Mapping[str, Any]) -> None:
-        """Tell the bus, if there is one."""
+        """Publish on the bus, if there is one."""
         if self.bus is not None:
             await self.bus.publish(BusEvent(topic, dict(data), source=self.agent.name))
 
 
 CallbackContext = ReadonlyContext = InvocationContext
-"""What callbacks get, and functions that write an instruction."""
+"""The seed's names of the context for callbacks and instruction functions."""
 
 
 class BaseAgent:
     """An agent: write ``_run_async_impl(ctx)``, an async generator of events.
 
-    ``name`` is an identifier, unique in its tree. An agent has one parent at most (``parent_agent``). What
-    ``before_agent_callback(ctx)`` returns (a Content or text) is said in the agent's place; what ``after_agent_callback(ctx)``
-    returns is said after it, unless the agent has failed. What a subclass declares (``key: str``, ``limit: int = 3``) is taken by
-    keyword; it is not checked. Raises ConfigurationError for a name or a tree that cannot work,
-    TypeError for what is no agent.
+    ``name`` is an identifier, unique in its tree. An agent has at most one parent (``parent_agent``). If
+    ``before_agent_callback(ctx)`` returns a Content or text, that replaces the agent's run; what ``after_agent_callback(ctx)``
+    returns is added after it, unless the agent has failed. Fields that a subclass declares (``key: str``, ``limit: int = 3``) are
+    keyword parameters; their types are not checked. Raises ConfigurationError for an invalid name or tree, TypeError for anything
+    but agents.
     """
 
     keeps_time: ClassVar[bool] = False
-    """Whether ``_run_async_impl`` ends by itself when the run's time is up; otherwise it is stopped then."""
+    """Whether ``_run_async_impl`` ends by itself when the run's time is up; otherwise it is stopped."""
 
     def __init__(
         self,
@@ -242,7 +241,7 @@ class BaseAgent:
         if not isinstance(name, str) or not name.isidentifier():
             raise ConfigurationError(f"An agent's name must be an identifier (letters, digits, _), not {name!r}.")
         if name == USER:
-            raise ConfigurationError(f"No agent may be called {USER!r}: that is who writes the user's messages.")
+            raise ConfigurationError(f"No agent may be named {USER!r}: that is the author of the user's messages.")
         self.name = name
         self.description = description
         self.parent_agent: BaseAgent | None = None
@@ -253,7 +252,7 @@ class BaseAgent:
         self._adopt()
 
     def _set_fields(self, fields: dict[str, Any]) -> None:
-        """Set what subclasses have declared, each agent its own copy of a default. Raises TypeError."""
+        """Set the fields that subclasses have declared, with a copy of each default. Raises TypeError."""
         declared: dict[str, None] = {}
         for kind in reversed(type(self).__mro__):
             if issubclass(kind, BaseAgent) and not kind.__module__.startswith("patchbay."):
@@ -262,7 +261,7 @@ class BaseAgent:
             raise TypeError(f"{type(self).__name__} has no parameter {unknown[0]!r}; a subclass may declare one as a field.")
         for name in declared:
             if name in vars(self):
-                continue  # one of this class's own, declared again
+                continue  # an attribute of this class, declared again
             if name in fields:
                 setattr(self, name, fields[name])
             elif hasattr(type(self), name):
@@ -287,24 +286,24 @@ class BaseAgent:
         return next((agent for agent in self.walk() if agent.name == name and agent is not self), None)
 
     def walk(self) -> Iterator[BaseAgent]:
-        """Yield this agent and all below it, each before its own."""
+        """Yield this agent and all below it, parents first."""
         yield self
         for agent in self.sub_agents:
             yield from agent.walk()
 
     def run_async(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
-        """Work, as events; each is in the session's log when it is yielded. What goes wrong is an event with ``error_code``."""
+        """Run the agent and yield events, each recorded before it is yielded. A failure is an event with ``error_code``."""
         return self.events(ctx.child(self))
 
     async def events(self, ctx: InvocationContext, *, bug: tuple[str, str] = ("AGENT_ERROR", "")) -> AsyncGenerator[Event, None]:
-        """Do as ``run_async`` in a context of the agent's own; ``bug`` is the code of what it raises, and words before it."""
+        """Run the agent in its own context; ``bug`` is the code of its exceptions, and the text before their messages."""
         try:
             if self.before_agent_callback:
-                if (said := await _callback_event(self.before_agent_callback, ctx)) is not None:
-                    yield said
+                if (answer := await _callback_event(self.before_agent_callback, ctx)) is not None:
+                    yield answer
                     return
                 if (changed := await _record_changes(ctx)) is not None:
-                    yield changed  # at once: the instruction and the sub-agents are to see it
+                    yield changed  # now, so that the instruction and the sub-agents see the changes
                 if ctx.end_invocation:
                     return
             work = self._run_async_impl(ctx)
@@ -317,8 +316,8 @@ class BaseAgent:
                     yield event
             finally:
                 await events.aclose()
-            if self.after_agent_callback and (said := await _callback_event(self.after_agent_callback, ctx)) is not None:
-                yield said
+            if self.after_agent_callback and (answer := await _callback_event(self.after_agent_callback, ctx)) is not None:
+                yield answer
             if (changed := await _record_changes(ctx)) is not None:
                 yield changed
             return
@@ -328,15 +327,15 @@ class BaseAgent:
             failure = _error_event(ctx, error, *bug)
         try:
             await ctx.record(failure)
-        except InvalidRequestError:  # what a callback gave as a code or as content cannot be kept
+        except InvalidRequestError:  # a callback's code or content cannot be stored
             failure = ctx.error(str(failure.error_code), str(failure.error_message))
             await ctx.record(failure)
         await ctx.publish("agent.error", {"agent": self.name, "error": failure.error_code, "message": failure.error_message})
         yield failure
 
     def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
-        """Work, as events; they are recorded as they are yielded. Overridden by every kind of agent."""
-        raise NotImplementedError(f"{type(self).__name__} must write _run_async_impl.")
+        """Run and yield events, which are recorded when they are yielded. Overridden by every kind of agent."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _run_async_impl.")
 
     def _adopt(self) -> None:
         for agent in self.sub_agents:
@@ -349,7 +348,7 @@ class BaseAgent:
         names: set[str] = set()
         for agent in self.walk():
             if agent.name in names:
-                raise ConfigurationError(f"Two agents of one tree are named {agent.name!r}: nobody could tell them apart.")
+                raise ConfigurationError(f"Two agents of one tree are named {agent.name!r}: names must be unique.")
             names.add(agent.name)
         for agent in self.sub_agents:
             agent.parent_agent = self
@@ -358,17 +357,17 @@ class BaseAgent:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-def as_content(said: Any) -> Content | None:
-    """Return what a callback or a user said as a Content: None, text, or one already. Raises TypeError for anything else."""
-    if said is None or isinstance(said, Content):
-        return said
-    if isinstance(said, str):
-        return Content("model", [Part(said)])
-    raise TypeError(f"A Content or a text was expected, not {type(said).__name__}.")
+def as_content(value: Any) -> Content | None:
+    """Return a Content, None, or a text as a Content. Raises TypeError for anything else."""
+    if value is None or isinstance(value, Content):
+        return value
+    if isinstance(value, str):
+        return Content("model", [Part(value)])
+    raise TypeError(f"A Content or a text was expected, not {type(value).__name__}.")
 
 
 def is_being_stopped(error: BaseException) -> bool:
-    """Whether this is the cancellation of the run, and not one that an agent's own code raised."""
+    """Whether this is the cancellation of the run, and not one that an agent's code raised."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
@@ -383,7 +382,7 @@ def _error_event(ctx: InvocationContext, error: BaseException, code: str, words:
 
 
 async def _callback_event(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
-    """Return what a callback says, as an event in the log; None where it says nothing. Raises RunFailed."""
+    """Return the recorded event of a callback's content; None if it returns none. Raises RunFailed."""
     with callback_errors():
         content = as_content(await within_time(ctx.budget, lambda: first_answer(as_callbacks(callbacks, "A callback"), ctx)))
     if content is None:
@@ -395,7 +394,7 @@ async def _callback_event(callbacks: Callbacks, ctx: InvocationContext) -> Event
 
 
 async def _record_changes(ctx: InvocationContext) -> Event | None:
-    """Return the changes of the state that are in no event yet, as one in the log; None where there are none."""
+    """Return a recorded event of the changes of the state that are in no event yet; None if there are none."""
     changes = ctx.take_changes()
     if not changes:
         return None

@@ -1,9 +1,8 @@
-"""Callbacks of agents and their models, and how they join the hooks of a turn.
+"""Callbacks of agents and their models, as callbacks of the executor and hooks of a turn.
 
-A callback is sync or async, one or a list; the first that returns something else than None decides. ``before_tool(ctx, name,
-args)`` and ``after_tool(ctx, name, result)`` may take one more parameter, ``tool_context``; of several ``after_tool`` each sees
-the result of the one before. They are not called for the tool by which a model gives a typed answer. Calls that a callback of
-the model returns are run as the model's own are.
+A callback is sync or async, one or a list; the first result other than None counts. ``before_tool(ctx, name, args)`` and
+``after_tool(ctx, name, result)`` may have another parameter, ``tool_context``; each ``after_tool`` gets the result of the
+previous one. They are not called for the tool of a typed answer. Calls in the answer of a model's callback run as the model's.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class LlmRequest:
     """One round's request; a ``before_model_callback`` may change any of it, for this round.
 
     ``contents`` is the conversation, ``tools_dict`` the tools that the model may call, by name. ``model`` is its name, None for a
-    model that was given as an object: another name asks another model of the same server. ``metadata`` is for callbacks.
+    model object: another name selects another model of the same server. ``metadata`` is for callbacks.
     """
 
     contents: list[Content]
@@ -62,22 +61,22 @@ class LlmRequest:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def append_instructions(self, instructions: Sequence[str]) -> None:
-        """Add to the system instruction, a blank line between."""
-        said = [self.system_instruction] if self.system_instruction else []
-        self.system_instruction = "\n\n".join([*said, *instructions])
+        """Append paragraphs to the system instruction."""
+        before = [self.system_instruction] if self.system_instruction else []
+        self.system_instruction = "\n\n".join([*before, *instructions])
 
     def append_tools(self, tools: Sequence[Any]) -> None:
-        """Offer more tools. Raises ConfigurationError for a name that one has already."""
+        """Add tools. Raises ConfigurationError for a duplicate name."""
         self.tools_dict = collect_tools([*self.tools_dict.values(), *tools])
 
     def get_tools_schema(self) -> list[dict[str, Any]]:
-        """Return the tools' specs for the model, in OpenAI's form."""
+        """Return the tools' specs in OpenAI's format."""
         return [tool.spec.to_openai() for tool in self.tools_dict.values() if tool.offered]
 
 
 @dataclass(kw_only=True)
 class LlmResponse:
-    """One answer of a model, or a callback's in its place. With ``error_code`` the run ends there."""
+    """A model's answer, or a callback's instead of it. ``error_code`` ends the run."""
 
     content: Content | None = None
     partial: bool = False
@@ -90,7 +89,7 @@ class LlmResponse:
 def as_llm_request(
     request: ChatRequest, *, config: GenerateContentConfig, tools: Mapping[str, Tool], model: str | None, metadata: dict[str, Any]
 ) -> LlmRequest:
-    """Return a request of the loop's as callbacks see it."""
+    """Return a request of the loop for callbacks."""
     return LlmRequest(
         contents=from_messages(request.messages),
         system_instruction=_system(request.messages),
@@ -101,39 +100,39 @@ def as_llm_request(
     )
 
 
-def changed(request: ChatRequest, asked: LlmRequest, *, model: str | None) -> ChatRequest:
-    """Return ``request`` as callbacks left it, but for the tools; ``model`` is the name that they were told."""
-    parameters = asked.config.parameters()
-    if asked.model is not None and asked.model != model:
-        parameters["model"] = asked.model
+def changed(request: ChatRequest, view: LlmRequest, *, model: str | None) -> ChatRequest:
+    """Return ``request`` with the changes that callbacks made to ``view``, except tools; ``model`` is the name it had."""
+    parameters = view.config.parameters()
+    if view.model is not None and view.model != model:
+        parameters["model"] = view.model
     messages: Sequence[Message] = request.messages
-    if asked.contents != from_messages(messages) or asked.system_instruction != _system(messages):
-        renew_calls(asked.contents)
-        system = [{"role": "system", "content": asked.system_instruction}] if asked.system_instruction else []
-        messages = [*system, *to_messages(asked.contents, asked.tools_dict)]
+    if view.contents != from_messages(messages) or view.system_instruction != _system(messages):
+        renew_calls(view.contents)
+        system = [{"role": "system", "content": view.system_instruction}] if view.system_instruction else []
+        messages = [*system, *to_messages(view.contents, view.tools_dict)]
     return replace(request, messages=messages, parameters=parameters)
 
 
 def as_llm_response(end: ModelReply) -> LlmResponse:
-    """Return a model's whole answer as callbacks see it."""
+    """Return a model's answer for callbacks."""
     reply = end.reply
     content = reply_content(reply, reply.tool_calls)
     return LlmResponse(content=content, usage=end.usage.counts(), finish_reason=end.finish_reason)
 
 
 def as_model_reply(response: LlmResponse, *, instead_of: ModelReply | None = None) -> ModelReply:
-    """Return a callback's answer as the loop takes it."""
+    """Return a callback's answer for the loop."""
     reply = content_reply(response.content) if response.content is not None else content_reply(Content())
     reason = response.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
     if instead_of is not None:
-        # What was cut off in the model's own answer stays cut off, unless the callback wrote calls of its own.
+        # Incomplete calls of the model's answer stay, unless the callback wrote calls.
         incomplete = instead_of.reply.incomplete if not reply.tool_calls else ()
         return ModelReply(replace(reply, incomplete=incomplete), reason, instead_of.usage)
     return ModelReply(reply, reason)
 
 
 def as_response(answer: Any) -> LlmResponse:
-    """Return what a callback returned as an LlmResponse: one, a Content or text. Raises TypeError for anything else."""
+    """Return a callback's result (an LlmResponse, a Content or text) as an LlmResponse. Raises TypeError for anything else."""
     if isinstance(answer, LlmResponse):
         return answer
     if isinstance(answer, Content):

@@ -1,4 +1,4 @@
-"""What users and agents said to each other, as text to be searched, and the tool that searches it."""
+"""The messages between users and agents as searchable text, and the tool that searches them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ChatMessage(msgspec.Struct, kw_only=True):
 
 
 class BaseChatHistoryService(ABC):
-    """Records messages and finds them again. Every ``limit`` is a number of messages; below 1 there are none."""
+    """Stores and finds messages. Every ``limit`` is a number of messages; below 1 the result is empty."""
 
     @abstractmethod
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
-        """Record a message, from either side."""
+        """Store a message, from either side."""
 
     @abstractmethod
     async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
@@ -42,19 +42,19 @@ class BaseChatHistoryService(ABC):
 
     @abstractmethod
     async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
-        """Return the newest of them that have ``keyword`` in them, in upper or lower case, the newest first."""
+        """Return the newest messages between them that contain ``keyword``, ignoring case, the newest first."""
 
     @abstractmethod
     async def delete_agent_history(self, user_id: str, agent: str) -> int:
-        """Delete the messages between a user and an agent; returns how many there were."""
+        """Delete the messages between a user and an agent; return their number."""
 
     @abstractmethod
     async def delete_session_history(self, session_id: str) -> int:
-        """Delete the messages of a session; returns how many there were."""
+        """Delete the messages of a session; return their number."""
 
     @abstractmethod
     async def count(self, user_id: str, agent: str | None = None) -> int:
-        """Return how many messages a user has, with one agent or with all."""
+        """Return the number of a user's messages, with one agent or with all."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,11 +63,11 @@ class BaseChatHistoryService(ABC):
         await self.close()
 
     async def close(self) -> None:  # noqa: B027  (most have nothing to close)
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 class InMemoryChatHistoryService(BaseChatHistoryService):
-    """Keeps messages for as long as it lives. What it gives out are copies."""
+    """Stores messages in memory; returns copies."""
 
     def __init__(self) -> None:
         self._messages: list[ChatMessage] = []
@@ -134,8 +134,8 @@ def create_history_tool(
 ) -> Callable[[str, str, int], Awaitable[str]]:
     """Return ``search_history(keyword="", agent="", limit=10)`` for an agent's ``tools``: an async function that returns text.
 
-    It finds the messages of ``user_id`` alone, whatever the model asks for; ``default_agent`` is searched where it names none. A
-    message is one line, ``[MM-DD HH:MM] User|AI: text``, in local time, cut at 200 characters; the newest comes first.
+    It only finds messages of ``user_id``, whatever the model asks for; ``default_agent`` is searched if it names none. A message
+    is one line, ``[MM-DD HH:MM] User|AI: text``, in local time, cut at 200 characters; the newest comes first.
     """
 
     async def search_history(keyword: str = "", agent: str = "", limit: int = 10) -> str:
@@ -159,7 +159,7 @@ def create_history_tool(
 
 
 history_tool = create_history_tool
-"""The factory's other name."""
+"""The seed's other name."""
 
 
 def _line(message: ChatMessage) -> str:
@@ -167,5 +167,5 @@ def _line(message: ChatMessage) -> str:
     who = "User" if message.role == "user" else "AI"
     text = message.content
     shown = text[:_LONGEST_SHOWN] + ("..." if len(text) > _LONGEST_SHOWN else "")
-    # A message is one line: one that holds line breaks must not pass for several.
+    # A message with line breaks must not look like several.
     return f"[{when:%m-%d %H:%M}] {who}: {' '.join(shown.split())}"

@@ -23,7 +23,7 @@ _messages = sa.Table(
     sa.Column("session_id", sa.Text, nullable=False),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("content", sa.Text, nullable=False),
-    sa.Column("folded", sa.Text, nullable=False),  # what is searched: databases fold the case of ASCII at most, or as they like
+    sa.Column("folded", sa.Text, nullable=False),  # for searches: databases fold case differently, or only that of ASCII
     sa.Column("l2_json", sa.Text, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Index("ix_patchbay_messages_agent", "user_id", "agent", "id"),
@@ -35,16 +35,16 @@ _COLUMNS: Final = tuple(_messages.c[name] for name in _NAMES)
 
 
 class DatabaseChatHistoryService(BaseChatHistoryService):
-    """Keeps messages in the database at ``url``: ``sqlite:///FILE``, the path of a SQLite file, or ``postgresql://HOST/NAME``.
+    """Stores messages in the database at ``url``: ``sqlite:///FILE``, the path of a SQLite file, or ``postgresql://HOST/NAME``.
 
-    It may be the one that sessions are kept in. Messages are ordered as they were recorded, whatever the clock said.
+    It may be the sessions' database. Messages are in the order of their insertion, whatever the clock said.
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite:///history.db") -> None:
         self._store = Store(url, _metadata, name="history", version=_VERSION)
 
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
-        """Record a message; characters that no database holds are replaced."""
+        """Store a message; characters that databases cannot store are replaced."""
         content = shown(content)
         row = {
             "user_id": shown(user_id),
@@ -68,7 +68,7 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
 
     async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
         """Return the newest with the keyword first."""
-        # Not LIKE: it has signs of its own, and a limit on what is looked for.
+        # Not LIKE: it has wildcards, and limits the pattern's length.
         position = sa.func.strpos if self._store.is_postgres else sa.func.instr
         found = position(_messages.c.folded, shown(keyword).casefold()) > 0
         return await self._newest(limit, sa.and_(_between(user_id, agent), found))

@@ -1,8 +1,6 @@
-"""What is said in a session: contents made of parts, and the events that the log is made of.
+"""The contents and events of a session, with the members and names of the agents' contract.
 
-The shapes and names are those of the agents' contract; ``to_json`` and ``from_json`` lose nothing of them.
-
-Structs and not pydantic models: a turn makes some twenty of them, and what comes from outside comes through ``from_json``.
+Structs and not pydantic models: a turn creates some twenty of them, and external data comes through ``from_json``.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ from patchbay.errors import InvalidRequestError
 
 
 def new_id() -> str:
-    """Return 32 hexadecimal digits that nothing else has."""
+    """Return a unique id: 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 
 class _Data(msgspec.Struct, omit_defaults=True):
-    """JSON in and out; what has its default value is left out."""
+    """Serialisable data; members with their default value are left out."""
 
     def to_json(self) -> str:
-        """Return this as JSON. Raises TypeError for a value that has no JSON (a session's log makes such values safe)."""
+        """Return this as JSON. Raises TypeError for a value that JSON cannot express (a session's log converts such values)."""
         return msgspec.json.encode(self).decode()
 
     def to_dict(self) -> dict[str, Any]:
@@ -33,25 +31,25 @@ class _Data(msgspec.Struct, omit_defaults=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
     def model_dump(self, *, mode: str = "json", exclude_none: bool = False) -> dict[str, Any]:  # noqa: ARG002  (pydantic's)
-        """Do as ``to_dict``, under pydantic's name; with ``exclude_none`` without what is None."""
+        """Return ``to_dict()``, under pydantic's name; with ``exclude_none`` without members that are None."""
         whole = self.to_dict()
         return _without_none(whole) if exclude_none else whole
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what ``to_json`` wrote. Unknown members are passed over. Raises InvalidRequestError for anything else."""
+        """Parse the output of ``to_json``, ignoring unknown members. Raises InvalidRequestError for anything else."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidRequestError(f"This is no {cls.__name__}: {error}") from error
+            raise InvalidRequestError(f"Invalid {cls.__name__}: {error}") from error
 
     @classmethod
     def from_dict(cls, value: Any) -> Self:
-        """Read what ``to_dict`` returned. Raises InvalidRequestError for anything else."""
+        """Convert the result of ``to_dict``. Raises InvalidRequestError for anything else."""
         try:
             return msgspec.convert(value, type=cls)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise InvalidRequestError(f"This is no {cls.__name__}: {error}") from error
+            raise InvalidRequestError(f"Invalid {cls.__name__}: {error}") from error
 
 
 def _without_none(value: dict[str, Any]) -> dict[str, Any]:
@@ -59,9 +57,9 @@ def _without_none(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class FunctionCall(_Data):
-    """A model's request to run the tool ``name``; ``id`` is what its response is matched by.
+    """A model's request to run the tool ``name``; its response has the same ``id``.
 
-    ``written`` is the arguments' text as the model wrote it, where that is not how ``args`` would be written.
+    ``written`` is the arguments' text as the model wrote it, if that differs from the JSON of ``args``.
     """
 
     name: str
@@ -71,9 +69,9 @@ class FunctionCall(_Data):
 
 
 class FunctionResponse(_Data):
-    """What became of the call with this ``id``: a dict, whatever the tool returned (``{"result": …}``, ``{"error": …}``).
+    """The result of the call with this ``id``, always a dict: ``{"result": …}``, ``{"error": …}``, or the tool's own.
 
-    ``shown`` is the text that the model was shown of it, where that does not follow from ``response``.
+    ``shown`` is the text that the model got, if it does not follow from ``response``.
     """
 
     name: str
@@ -83,7 +81,7 @@ class FunctionResponse(_Data):
 
 
 class Blob(_Data):
-    """An image or a file: ``data`` as it is in the file, and its media type, such as "image/png"."""
+    """An image or a file: its bytes, and its media type, such as "image/png"."""
 
     mime_type: str
     data: bytes
@@ -93,8 +91,8 @@ class Blob(_Data):
 class Part(_Data):
     """One piece of a content: text, a call, a response, or an image or file (``inline_data``).
 
-    ``thought`` marks text that is the model's reasoning and no answer. ``extra_content`` is what a provider wants back with this
-    part, unread (a signature of a thought, for one).
+    ``thought`` marks text that is the model's reasoning. ``extra_content`` is opaque data that a provider wants back with this
+    part (such as a signature of a thought).
     """
 
     text: str | None = None
@@ -106,9 +104,9 @@ class Part(_Data):
 
 
 class Content(_Data):
-    """What one side says. ``role`` is "user" or "model"; the results of tools are said by the user.
+    """A message of one side. ``role`` is "user" or "model"; the results of tools have the user's role.
 
-    ``extra_content`` is what a provider wants back with the whole message, unread.
+    ``extra_content`` is opaque data that a provider wants back with the whole message.
     """
 
     role: str = "model"
@@ -117,7 +115,7 @@ class Content(_Data):
 
     @property
     def text(self) -> str:
-        """The parts' texts in one, without the model's thoughts."""
+        """The joined texts of the parts, without the model's thoughts."""
         parts = self.parts
         if len(parts) == 1:  # most
             return "" if parts[0].thought else parts[0].text or ""
@@ -125,11 +123,11 @@ class Content(_Data):
 
 
 class EventActions(_Data):
-    """What an event does besides saying something.
+    """The effects of an event besides its content.
 
     ``state_delta`` changes the session's state; None deletes a key. ``artifact_delta`` and ``skip_summarization`` are part of the
-    contract's shape and kept as they are. ``rewind_before_invocation_id`` names a run, up to here: no model is shown it any more.
-    What it has changed in the state stays.
+    contract and stored unchanged. ``rewind_before_invocation_id`` names a run whose events up to here are hidden from models; its
+    changes of the state stay.
     """
 
     state_delta: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -141,7 +139,7 @@ class EventActions(_Data):
 
 
 class ToolProgress(_Data):
-    """What a running tool says of its work: of the call ``id`` of the tool ``name``. ``fraction`` is from 0 to 1."""
+    """Progress of the call ``id`` of the tool ``name``. ``fraction`` is from 0 to 1."""
 
     name: str
     id: str
@@ -151,9 +149,9 @@ class ToolProgress(_Data):
 
 
 class UserOutput(_Data):
-    """What a tool has for the user: of the call ``id`` of the tool ``name``. ``media`` are refs of files.
+    """Output for the user, of the call ``id`` of the tool ``name``. ``media`` are refs of files.
 
-    ``handled`` says that this is the answer to the user.
+    ``handled``: this is the answer to the user.
     """
 
     name: str
@@ -164,13 +162,12 @@ class UserOutput(_Data):
 
 
 class Event(_Data, kw_only=True):
-    """One entry of a session's log, or (``partial``) a piece of one that is on its way and is not kept.
+    """One entry of a session's log, or (``partial``) a fragment of the next one, which is not recorded.
 
-    ``author`` is "user" or an agent's name, ``timestamp`` seconds since the epoch; the log has an order of its own, whatever the
-    clocks said. ``branch`` names the way through parallel agents, its steps joined by dots. ``error_code`` and ``error_message``
-    say why a run ended without an answer. On what a model said, ``usage`` counts its tokens (``prompt_tokens``,
-    ``completion_tokens``, ``total_tokens``) and ``finish_reason`` is its server's word. ``progress`` is in partial events alone.
-    ``output`` is what a tool has for the user; no model is shown it.
+    ``author`` is "user" or an agent's name, ``timestamp`` seconds since the epoch; the log's order does not depend on it.
+    ``branch`` is the path through parallel agents, joined by dots. ``error_code`` and ``error_message`` say why a run ended
+    without an answer. In a reply, ``usage`` counts tokens (``prompt_tokens``, ``completion_tokens``, ``total_tokens``) and
+    ``finish_reason`` is the server's. ``progress`` is only in partial events. ``output`` is for the user; models do not get it.
     """
 
     id: str = msgspec.field(default_factory=new_id)
@@ -199,10 +196,10 @@ class Event(_Data, kw_only=True):
         return [part.function_response for part in parts if part.function_response is not None]
 
     def is_final_response(self) -> bool:
-        """Whether this is an answer: whole, with something said, and no call or response in it. An error is none."""
+        """Whether this is an answer: not partial, not an error, with content, and without calls or responses."""
         if self.partial or self.error_code is not None or self.content is None or not self.content.parts:
             return False
-        for part in self.content.parts:  # noqa: SIM110  (asked of every event, and a generator costs more than all of this)
+        for part in self.content.parts:  # noqa: SIM110  (called for every event, and a generator costs more than all of this)
             if part.function_call is not None or part.function_response is not None:
                 return False
         return True

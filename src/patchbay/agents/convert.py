@@ -1,8 +1,8 @@
-"""Contents as the messages that models are sent, and back.
+"""Contents as messages for models, and back.
 
-What a model is shown of a session in a later turn is, byte for byte, what it was shown in the turn itself, so that its server's
-prompt cache holds: where a text does not follow from the data, the data keep it (``FunctionCall.written``,
-``FunctionResponse.shown``). Files of results are for their turn alone: later turns have a note in their place.
+A session's messages are, byte for byte, the same in later turns, so that the server's prompt cache holds: text that does not
+follow from the data is stored with them (``FunctionCall.written``, ``FunctionResponse.shown``). Files of results are sent in
+their turn only; later turns have a note instead.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _write(arguments: Any) -> str:
 
 
 def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list[Message]:
-    """Return contents as OpenAI's messages; the model's thoughts are left out, but for what its server wants back.
+    """Return contents as OpenAI's messages, without the model's thoughts, but with the extra data that its server wants back.
 
-    ``tools`` has the names of those that the model may call: they are written as they are, others as every server takes them.
+    ``tools`` has the names of the tools that the model may call; other names are written so that every server accepts them.
     """
     messages: list[Message] = []
     for content in contents:
@@ -44,41 +44,42 @@ def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list
             if (message := _assistant(content, tools)) is not None:
                 messages.append(message)
             continue
-        said = []
+        user_parts = []
         for part in content.parts:
             if (response := part.function_response) is not None:
                 text = response.shown if response.shown is not None else response_text(response.response)
                 messages.append({"role": "tool", "tool_call_id": response.id or response.name, "content": text})
             elif part.text is not None or part.inline_data is not None:
-                said.append(part)
-        if said:
-            messages.append({"role": "user", "content": _user(said)})
+                user_parts.append(part)
+        if user_parts:
+            messages.append({"role": "user", "content": _user(user_parts)})
     return messages
 
 
 def without_old_files(contents: Sequence[Content]) -> Sequence[Content]:
     """Return a session's contents without the files of earlier turns' results, before they would be encoded as base64."""
-    showing = {at for at, content in enumerate(contents) if _shows_files(content)}
-    if not showing:
+    with_files = {
+        at
+        for at, content in enumerate(contents)
+        if content.role == "user" and content.parts and is_introduction(content.parts[0].text)
+    }
+    if not with_files:
         return contents
-    asked = max((at for at, content in enumerate(contents) if at not in showing and _is_question(content)), default=0)
-    return [_in_words(content) if at < asked and at in showing else content for at, content in enumerate(contents)]
+    last = max((at for at, content in enumerate(contents) if at not in with_files and is_question(content)), default=0)
+    return [_without_files(content) if at < last and at in with_files else content for at, content in enumerate(contents)]
 
 
-def _is_question(content: Content) -> bool:
+def is_question(content: Content) -> bool:
+    """Whether this is a message of the user."""
     return content.role == "user" and all(part.function_response is None for part in content.parts)
 
 
-def _shows_files(content: Content) -> bool:
-    return content.role == "user" and bool(content.parts) and is_introduction(content.parts[0].text)
-
-
-def _in_words(content: Content) -> Content:
+def _without_files(content: Content) -> Content:
     return Content(content.role, [part if part.inline_data is None else Part(LEFT_OUT) for part in content.parts])
 
 
 def from_messages(messages: Sequence[Message]) -> list[Content]:
-    """Return messages as contents, system messages left out: what ``to_messages`` made comes back as it was."""
+    """Return messages as contents, without system messages: the inverse of ``to_messages``."""
     contents: list[Content] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -124,7 +125,7 @@ def content_reply(content: Content) -> Reply:
 
 
 def as_function_call(call: ToolCall) -> FunctionCall:
-    """Return a call as a part has it."""
+    """Return a call as a FunctionCall."""
     raw = call.raw_arguments
     try:
         arguments = msgspec.json.decode(raw)
@@ -136,7 +137,7 @@ def as_function_call(call: ToolCall) -> FunctionCall:
 
 
 def renew_calls(contents: Iterable[Content]) -> None:
-    """Let calls whose arguments a callback has changed forget how the model had written them."""
+    """Clear ``written`` of calls whose arguments a callback has changed."""
     for call in (part.function_call for content in contents for part in content.parts if part.function_call is not None):
         if call.written is not None and call.args != as_function_call(ToolCall(call.id, call.name, call.written)).args:
             call.written = None
@@ -147,7 +148,7 @@ def _written(call: FunctionCall) -> str:
 
 
 def response_part(execution: ToolExecution) -> Part:
-    """Return what became of a call as a part: what the tool returned as a dict, or ``{"error": …}``."""
+    """Return the result of a call as a part: the tool's value as a dict, or ``{"error": …}``."""
     result = execution.result
     response = _response(execution)
     shown = None if response_text(response) == result.content else result.content
@@ -155,7 +156,7 @@ def response_part(execution: ToolExecution) -> Part:
 
 
 def result_parts(execution: ToolExecution) -> list[Part]:
-    """Return ``response_part`` and the images and files that go with it, each behind a word on what it is, as in the loop."""
+    """Return ``response_part`` and the result's images and files, each after an introduction, as in the loop."""
     parts = [response_part(execution)]
     for number, attachment in enumerate(execution.result.attachments, 1):
         parts.append(Part(introduction(number, execution.result.call_id)))
@@ -164,7 +165,7 @@ def result_parts(execution: ToolExecution) -> list[Part]:
 
 
 def response_text(response: dict[str, Any]) -> str:
-    """Return the text that a model is shown of a response, where nothing else is said of it."""
+    """Return the text of a response for a model, if ``shown`` is None."""
     if len(response) == 1:
         if "result" in response:
             return render_result(response["result"])
@@ -175,8 +176,7 @@ def response_text(response: dict[str, Any]) -> str:
 
 def _response(execution: ToolExecution) -> dict[str, Any]:
     if execution.error is not None:
-        # What a tool raised is told in the tool's own words, and a timeout in those of the agents' contract. What the model is
-        # told beside, such as what to do next, stands in ``shown``.
+        # A tool's exception and a timeout are written as in the agents' contract. Advice for the model is in ``shown``.
         if execution.result.code == "tool_error":
             return {"error": describe(execution.error)}
         if execution.result.code == ToolTimeoutError.code:
@@ -185,7 +185,7 @@ def _response(execution: ToolExecution) -> dict[str, Any]:
     value = execution.value
     if value is None or type(value) is bool:
         return {"result": value}
-    # What the model was shown, read again: an iterator can be read once only, and what was too long for it is so for the log.
+    # Parsed from the text for the model: an iterator can be read only once, and a long result is shortened in the log too.
     content = execution.result.content
     if type(value) is not str:
         try:
@@ -198,8 +198,8 @@ def _response(execution: ToolExecution) -> dict[str, Any]:
 
 
 def _assistant(content: Content, tools: Container[str]) -> Message | None:
-    """The model's message; None where it holds nothing that can be sent (a thought alone)."""
-    said = [part.text for part in content.parts if part.text is not None and not part.thought]
+    """Return the model's message; None if there is nothing to send (a thought alone)."""
+    texts = [part.text for part in content.parts if part.text is not None and not part.thought]
     calls = [
         sendable_call(
             call.id or call.name, call.name, _written(call), deepcopy(part.extra_content) if part.extra_content else {}, tools
@@ -207,9 +207,9 @@ def _assistant(content: Content, tools: Container[str]) -> Message | None:
         for part in content.parts
         if (call := part.function_call) is not None
     ]
-    if not calls and not any(said):
+    if not calls and not any(texts):
         return None
-    message: Message = {"role": "assistant", "content": "".join(said) if said else None}
+    message: Message = {"role": "assistant", "content": "".join(texts) if texts else None}
     if content.extra_content:
         message = {**deepcopy(content.extra_content), **message}
     if calls:
@@ -222,8 +222,8 @@ def _model(message: Message) -> Content:
     for call in message.get("tool_calls") or ():
         function = call["function"]
         extra = {key: value for key, value in call.items() if key not in _OF_A_CALL}
-        told = ToolCall(call["id"], function["name"], function["arguments"])
-        parts.append(Part(function_call=as_function_call(told), extra_content=extra or None))
+        made = as_function_call(ToolCall(call["id"], function["name"], function["arguments"]))
+        parts.append(Part(function_call=made, extra_content=extra or None))
     return Content("model", parts, {key: value for key, value in message.items() if key not in _OF_A_MESSAGE} or None)
 
 
@@ -232,29 +232,23 @@ def _user(parts: Sequence[Part]) -> Any:
         return parts[0].text or ""
     if all(part.inline_data is None for part in parts):
         return "\n".join(part.text or "" for part in parts)
-    shown: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     for part in parts:
         if part.text is not None:
-            shown.append({"type": "text", "text": part.text})
+            items.append({"type": "text", "text": part.text})
         if (blob := part.inline_data) is not None:
-            shown.append(Attachment(blob.data, blob.mime_type, blob.display_name).to_openai())
-    return shown
+            items.append(Attachment(blob.data, blob.mime_type, blob.display_name).to_openai())
+    return items
 
 
 def _parts(content: Any) -> list[Part]:
     if isinstance(content, str):
         return [Part(content)]
-    parts = []
-    for item in content:
-        if item["type"] == "text":
-            parts.append(Part(item["text"]))
-        else:
-            parts.append(Part(inline_data=_blob(item)))
-    return parts
+    return [Part(item["text"]) if item["type"] == "text" else Part(inline_data=_blob(item)) for item in content]
 
 
 def _blob(item: dict[str, Any]) -> Blob:
-    """Read back what ``Attachment.to_openai`` wrote."""
+    """Parse the output of ``Attachment.to_openai``."""
     if item["type"] == "input_audio":
         audio = item["input_audio"]
         return Blob({"wav": "audio/wav", "mp3": "audio/mpeg"}[audio["format"]], base64.b64decode(audio["data"]))

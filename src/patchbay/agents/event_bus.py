@@ -44,7 +44,7 @@ _TYPES_REMEMBERED = 1000
 
 @dataclass
 class BusEvent:
-    """Something that happened: ``type`` is a topic such as "tool.call", ``data`` JSON, ``timestamp`` seconds since the epoch."""
+    """An event: ``type`` is a topic such as "tool.call", ``data`` JSON, ``timestamp`` seconds since the epoch."""
 
     type: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ Filter = Callable[[BusEvent], object]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """An event that did not get to a handler, and why."""
+    """An event that was not delivered to a handler, and why."""
 
     event: BusEvent
     handler_name: str
@@ -67,8 +67,8 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredSession:
-    """An immutable copy of an event in the bus."""
+class _StoredEvent:
+    """An immutable copy of an event."""
 
     type: str
     body: bytes
@@ -86,19 +86,19 @@ class _Subscription:
     handler: Handler
     priority: int
     filter_func: Filter | None
-    queue: deque[_StoredSession] = field(default_factory=deque)
+    queue: deque[_StoredEvent] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def at_work(self) -> bool:
+    def is_running(self) -> bool:
         return self.task is not None and not self.task.done() and self.loop is not None and not self.loop.is_closed()
 
 
 class EventBus:
-    """Topics and listeners. ``queue_size`` events may wait for one listener; those beyond become dead letters.
+    """Delivers events to subscribers by topic. ``queue_size`` events may wait for one handler; further ones become dead letters.
 
-    The last ``history_size`` events are kept for ``replay``, the last ``dead_letter_size`` dead letters to be looked at.
+    Stores the last ``history_size`` events for ``replay``, and the last ``dead_letter_size`` dead letters.
     """
 
     def __init__(self, history_size: int = 1000, dead_letter_size: int = 500, *, queue_size: int = 1000) -> None:
@@ -107,17 +107,17 @@ class EventBus:
         self._queue_size = queue_size
         self._subscriptions: list[_Subscription] = []
         self._matching: dict[str, tuple[_Subscription, ...]] = {}
-        self._history: deque[_StoredSession] = deque(maxlen=history_size)
+        self._history: deque[_StoredEvent] = deque(maxlen=history_size)
         self._dead_letters: deque[DeadLetter] = deque(maxlen=dead_letter_size)
         self._guard = threading.Lock()  # loops of several threads may publish
         self._counts = {"published": 0, "delivered": 0, "failed": 0, "dropped": 0}
 
     def subscribe(self, event_type: str, handler: Handler, *, priority: int = 0, filter_func: Filter | None = None) -> None:
-        """Have ``handler`` told of events of this type: "tool.call", all below "tool.*", or everything "*".
+        """Call ``handler`` with events of this type: "tool.call", all below "tool.*", or everything "*".
 
-        It may be sync (then it runs in a thread) or async. It gets one event after the other, in order, and gets a
-        copy. Where ``filter_func`` returns nothing true, it is not told. An event is handed out by ``priority``, the highest
-        first, whatever the patterns; a handler that takes its time does not keep the next one waiting.
+        It may be sync (then it runs in a thread) or async. It gets copies, one at a time and in order, but only of events for
+        which ``filter_func`` is true. Handlers with a higher ``priority`` get an event first; a slow handler does not delay the
+        others.
         """
         with self._guard:
             self._subscriptions.append(_Subscription(event_type, handler, priority, filter_func))
@@ -125,7 +125,7 @@ class EventBus:
             self._matching.clear()
 
     def unsubscribe(self, event_type: str, handler: Handler) -> bool:
-        """Tell ``handler`` nothing more of this pattern, also not what waits for it; returns whether it was subscribed."""
+        """Remove a subscription and its waiting events; return whether there was one."""
         with self._guard:
             gone = [item for item in self._subscriptions if item.pattern == event_type and item.handler == handler]
             for subscription in gone:
@@ -135,49 +135,46 @@ class EventBus:
             return bool(gone)
 
     async def publish(self, event: BusEvent) -> int:
-        """Hand ``event`` to its listeners, without waiting for them; returns how many it was handed to. Never raises."""
-        kept = _StoredSession(event.type, dumps(event.data), event.timestamp, event.source)
-        handed = 0
+        """Queue ``event`` for its handlers, without waiting for them; return their number. Never raises."""
+        stored = _StoredEvent(event.type, dumps(event.data), event.timestamp, event.source)
+        queued = 0
         with self._guard:
             self._counts["published"] += 1
-            self._history.append(kept)
+            self._history.append(stored)
             for subscription in self._listeners(event.type):
                 if len(subscription.queue) < self._queue_size:
-                    subscription.queue.append(kept)
+                    subscription.queue.append(stored)
                     self._wake(subscription)
-                    handed += 1
+                    queued += 1
                 else:
                     self._counts["dropped"] += 1
-                    self._bury(subscription.handler, kept, "the handler's queue is full")
-        return handed
+                    self._add_dead_letter(subscription.handler, stored, "the handler's queue is full")
+        return queued
 
     async def drain(self) -> None:
-        """Wait until the listeners have been told of everything so far. Bound it with ``asyncio.timeout``: a handler may hang."""
+        """Wait until all queued events are handled. Use ``asyncio.timeout``: a handler may hang."""
         while True:
             with self._guard:
                 for subscription in self._subscriptions:
                     if subscription.queue:
                         self._wake(subscription)
                 here = asyncio.get_running_loop()
-                working = [item.task for item in self._subscriptions if item.at_work and item.loop is here]
+                working = [item.task for item in self._subscriptions if item.is_running and item.loop is here]
             tasks = [task for task in working if task is not None and task is not asyncio.current_task()]
             if not tasks:
                 return
             await asyncio.wait(tasks)
 
     async def replay(self, handler: Handler, event_type: str | None = None, last_n: int | None = None) -> int:
-        """Tell ``handler`` of past events, the oldest first, and wait for it; returns how many it took without raising.
+        """Call ``handler`` with past events, the oldest first; return the number of those that it handled without raising.
 
-        ``event_type`` is a pattern as in ``subscribe`` (None: all), ``last_n`` counts after it.
+        ``event_type`` is a pattern as in ``subscribe`` (None: all), ``last_n`` limits the matching events.
         """
         with self._guard:
-            past = [kept for kept in self._history if event_type is None or _matches(event_type, kept.type)]
+            past = [stored for stored in self._history if event_type is None or _matches(event_type, stored.type)]
         if last_n is not None:
             past = past[-last_n:] if last_n > 0 else []
-        taken = 0
-        for kept in past:
-            taken += await self._deliver(handler, None, kept)
-        return taken
+        return sum([await self._deliver(handler, None, stored) for stored in past])
 
     def get_stats(self) -> dict[str, int]:
         """Return counts: published, delivered, failed, dropped; waiting, history_size, dead_letter_size, subscriptions."""
@@ -199,7 +196,7 @@ class EventBus:
         return letters[-last_n:] if last_n > 0 else []
 
     def clear_dead_letters(self) -> int:
-        """Forget the dead letters; returns how many there were."""
+        """Delete the dead letters; return their number."""
         with self._guard:
             count = len(self._dead_letters)
             self._dead_letters.clear()
@@ -215,10 +212,10 @@ class EventBus:
         return found
 
     def _wake(self, subscription: _Subscription) -> None:
-        """Have someone empty the queue; the guard is held."""
-        if not subscription.at_work:
+        """Start the task that empties the queue; the guard is held."""
+        if not subscription.is_running:
             subscription.loop = asyncio.get_running_loop()
-            # Not in the publisher's context: the task goes on to events of others.
+            # Not in the publisher's context: the task also handles events of other publishers.
             subscription.task = subscription.loop.create_task(self._empty(subscription), context=contextvars.Context())
 
     async def _empty(self, subscription: _Subscription) -> None:
@@ -227,46 +224,46 @@ class EventBus:
                 if not subscription.queue:
                     subscription.task = None
                     return
-                kept = subscription.queue.popleft()
-            await self._deliver(subscription.handler, subscription.filter_func, kept)
+                stored = subscription.queue.popleft()
+            await self._deliver(subscription.handler, subscription.filter_func, stored)
 
-    async def _deliver(self, handler: Handler, filter_func: Filter | None, kept: _StoredSession) -> bool:
+    async def _deliver(self, handler: Handler, filter_func: Filter | None, stored: _StoredEvent) -> bool:
         try:
-            told = await _tell(handler, filter_func, kept)
+            delivered = await _call(handler, filter_func, stored)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             # A SystemExit too: raised out of a task it would stop the loop.
             with self._guard:
                 self._counts["failed"] += 1
-                self._bury(handler, kept, describe(error))
+                self._add_dead_letter(handler, stored, describe(error))
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             return False
-        if told:
+        if delivered:
             with self._guard:
                 self._counts["delivered"] += 1
         return True
 
-    def _bury(self, handler: Handler, kept: _StoredSession, error: str) -> None:
+    def _add_dead_letter(self, handler: Handler, stored: _StoredEvent, error: str) -> None:
         name = getattr(handler, "__qualname__", None) or type(handler).__name__
-        self._dead_letters.append(DeadLetter(kept.copy(), name, error))
-        _logger.warning("The event %r did not get to the handler %s: %s", kept.type, name, error)
+        self._dead_letters.append(DeadLetter(stored.copy(), name, error))
+        _logger.warning("The event %r was not delivered to the handler %s: %s", stored.type, name, error)
 
 
 def _matches(pattern: str, event_type: str) -> bool:
     if pattern == "*":
         return True
-    # "a.*" is for what is below "a", however deep, and not for "a".
+    # "a.*" is for all topics below "a", but not for "a".
     return event_type.startswith(pattern[:-1]) if pattern.endswith(".*") else event_type == pattern
 
 
-async def _tell(handler: Handler, filter_func: Filter | None, kept: _StoredSession) -> bool:
-    """Run the filter and the handler, what is not async in a thread; returns whether the filter let the event through."""
-    if filter_func is not None and not await run_in_thread(lambda: bool(filter_func(kept.copy()))):
+async def _call(handler: Handler, filter_func: Filter | None, stored: _StoredEvent) -> bool:
+    """Call the filter and the handler, sync ones in a thread; return whether the event passed the filter."""
+    if filter_func is not None and not await run_in_thread(lambda: bool(filter_func(stored.copy()))):
         return False
-    event = kept.copy()
+    event = stored.copy()
     result = handler(event) if _is_async(handler) else await run_in_thread(lambda: handler(event))
     if inspect.isawaitable(result):
         await result

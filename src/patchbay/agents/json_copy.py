@@ -1,7 +1,6 @@
-"""Values as JSON, whatever they are: for storage, and for copies that share nothing.
+"""Any values as JSON, for storage and for deep copies.
 
-What has JSON is written as it is: bytes as base64, sets as lists, dates in ISO format, NaN as null. The rest is
-converted as tools' results are.
+Bytes become base64, sets lists, dates ISO format, NaN null. Values that JSON cannot express are converted as tools' results are.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ def dumps(value: Any) -> bytes:
     try:
         body = _encoder.encode(value)
         msgspec.json.decode(body)
-    except Exception:  # noqa: BLE001  (what has no JSON fails as it likes)
+    except Exception:  # noqa: BLE001  (a value's own methods may raise anything)
         return _encoder.encode(_forced(value))
     return body
 
 
 def json_copy(value: Any) -> Any:
-    """Return ``value`` in JSON's own types, with no part of it shared."""
+    """Return a deep copy of ``value`` as JSON types."""
     try:
         return msgspec.json.decode(_encoder.encode(value))
     except Exception:  # noqa: BLE001  (as above)
@@ -39,4 +38,4 @@ def _forced(value: Any) -> Any:
     try:
         return json.loads(text)["value"]
     except (ValueError, TypeError, LookupError, RecursionError):
-        return text  # it refused even that: then its text is all there is
+        return text  # it cannot be converted: its text remains

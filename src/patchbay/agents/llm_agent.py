@@ -53,8 +53,8 @@ _KEY = re.compile(r"\{(\w[\w:.]*)(\??)\}")
 async def render(instruction: Instruction, ctx: InvocationContext) -> str:
     """Return the instruction's text for this run.
 
-    ``{key}`` becomes the state's value under ``key``, and stays as it is where there is none, so JSON may stand in an
-    instruction; ``{key?}`` becomes nothing then.
+    ``{key}`` becomes the state's value under ``key``, and stays unchanged without one, so an instruction may contain JSON;
+    ``{key?}`` then becomes empty.
     """
     if callable(instruction):
         text = instruction(ctx)
@@ -65,7 +65,7 @@ async def render(instruction: Instruction, ctx: InvocationContext) -> str:
 
 
 def substitute(text: str, state: Mapping[str, Any]) -> str:
-    """Put values of ``state`` into ``text``; what they hold is not looked at again."""
+    """Replace ``{key}`` in ``text`` by values of ``state``, which are not substituted again."""
     if "{" not in text:
         return text
 
@@ -79,7 +79,7 @@ def substitute(text: str, state: Mapping[str, Any]) -> str:
 
 
 MAX_REMINDERS: Final = 2
-"""How often a model is reminded to give its answer by the tool that takes it."""
+"""The most reminders to give the answer by its tool."""
 
 _FORCED: Final = {"type": "function", "function": {"name": ANSWER_TOOL}}
 
@@ -395,28 +395,25 @@ def _uncounted(usage: Usage, counted: Usage) -> Usage:
 
 
 class LlmAgent(BaseAgent):
-    """An agent that asks a model, and carries out the tools that it calls, until it answers.
+    """An agent that asks a model, and runs the tools that it calls, until it answers.
 
     ``model`` is a name ("gpt-4o-mini", "qwen/qwen-plus"), the URL of any OpenAI-compatible server ("http://host/v1#name"), an
-    openai client or a ChatModel; without one it is the parent's. ``tool_mode`` says how the model gets the tools: "auto",
-    "native" or "text". ``instruction`` is text, or a function of the context (sync or async); ``{key}`` in it becomes the value
-    in the session's state. ``tools`` are functions and tools, mixed; an agent with ``sub_agents`` gets ``transfer_to_agent`` by
-    itself.
+    openai client or a ChatModel; by default the parent's. ``tool_mode`` is how the model gets the tools: "auto", "native" or
+    "text". ``instruction`` is text, or a function of the context (sync or async); ``{key}`` in it becomes the value in the
+    session's state. ``tools`` are functions and tools, mixed; an agent with ``sub_agents`` also gets ``transfer_to_agent``.
 
-    ``include_contents`` says what the model is shown of the session: "default" all of it (as far as
-    ``RunConfig.max_history_events``), "current_turn" from the user's last message on, "none" nothing but the instruction. The
-    text of the answer is put under ``output_key`` into the state, by the event that brings it. With ``output_schema`` (any type
-    that pydantic knows) the answer is JSON of that type, and the value of ``output_key`` too. ``attachments`` are the kinds
-    ("image", "audio", "file") that the model can be shown of what tools return. ``heartbeat`` is the caller's own; nothing here
-    reads it.
+    ``include_contents`` is the part of the session that the model gets: "default" all of it (up to
+    ``RunConfig.max_history_events``), "current_turn" from the user's last message on, "none" only the instruction. The event of
+    the answer sets ``output_key`` in the state to its text. With ``output_schema`` (any type that pydantic supports) the answer
+    is JSON of that type, and ``output_key`` is set to its value. ``attachments`` are the kinds ("image", "audio", "file") of
+    tools' results that the model accepts. ``heartbeat`` is the caller's own.
 
     Callbacks are functions or lists of them, sync or async: ``before_model_callback(ctx, request)`` may change the request, or
-    return the answer (an LlmResponse, a Content, text), calls of which are carried out; ``after_model_callback(ctx, response)``
-    may return another answer; ``before_tool_callback(ctx, name, args)`` may return the result, so that the tool is not run;
+    return the answer (an LlmResponse, a Content, text), whose calls are run; ``after_model_callback(ctx, response)`` may return
+    another answer; ``before_tool_callback(ctx, name, args)`` may return the result, so that the tool does not run;
     ``after_tool_callback(ctx, name, result)`` may return another result.
 
-    Raises ConfigurationError, or TypeError for what is no tool, for what cannot work. A model's key is looked for when it is
-    first asked.
+    Raises ConfigurationError for invalid options, TypeError for an invalid tool. A model's API key is read at the first request.
     """
 
     keeps_time = True
@@ -480,22 +477,22 @@ class LlmAgent(BaseAgent):
                 tool.check()
         except BaseException:
             for each in self.sub_agents:
-                each.parent_agent = None  # those of an agent that was refused are free for another one
+                each.parent_agent = None  # so that another agent may have them
             raise
 
     @property
     def canonical_model(self) -> Any:
-        """The agent's model as it was given, or the nearest ancestor's. Raises ConfigurationError where there is none."""
+        """The agent's ``model``, or the nearest ancestor's. Raises ConfigurationError if there is none."""
         agent: BaseAgent | None = self
         while agent is not None:
             if isinstance(agent, LlmAgent) and agent.model not in ("", None):
                 return agent.model
             agent = agent.parent_agent
-        raise ConfigurationError(f"The agent {self.name!r} has no model, and nor has any above it.")
+        raise ConfigurationError(f"The agent {self.name!r} has no model, and neither has any parent.")
 
     @property
     def model_name(self) -> str:
-        """The model's name, "" where it has none, and where there is no model."""
+        """The model's name, "" if it has none, or there is no model."""
         try:
             model = self.canonical_model
         except ConfigurationError:
@@ -503,7 +500,7 @@ class LlmAgent(BaseAgent):
         return model if isinstance(model, str) else str(getattr(model, "name", None) or "")
 
     def chat_model(self) -> ChatModel:
-        """Return the model to ask. Raises ConfigurationError for a name that cannot be read, or a key that is missing."""
+        """Return the agent's model. Raises ConfigurationError for an invalid name, or a missing key."""
         given = self.canonical_model
         if self._resolved is None or self._resolved[0] is not given:
             self._resolved = given, resolve_model(given, tool_mode=self.tool_mode)
@@ -511,7 +508,7 @@ class LlmAgent(BaseAgent):
 
     @property
     def executor(self) -> Executor:
-        """What carries out this agent's calls; made anew where ``tools``, ``sub_agents`` or the callbacks have changed."""
+        """The agent's executor, recreated when ``tools``, ``sub_agents`` or the callbacks have changed."""
         made_of = (
             *self.tools,
             None,
@@ -529,12 +526,12 @@ class LlmAgent(BaseAgent):
 
     @property
     def answer_tool(self) -> AnswerTool | None:
-        """The tool that the model gives its answer by, where that has a type."""
+        """The tool of a typed answer."""
         tool = self.executor.tools.get("give_answer")
         return tool if isinstance(tool, AnswerTool) else None
 
     async def aclose(self) -> None:
-        """Close the connections of a model that was given by its name."""
+        """Close the connections of a model that was created from its name."""
         if self._resolved is not None and isinstance(model := self._resolved[1], HostedModel) and model is not self._resolved[0]:
             await model.aclose()
 
@@ -562,7 +559,7 @@ class LlmAgent(BaseAgent):
 
 def _checked_model(model: Any, tool_mode: str | None) -> Any:
     if not (model is None or isinstance(model, str | ChatModel) or hasattr(model, "chat")):
-        raise TypeError(f"A model is a name, a URL, an openai client or a ChatModel, not {type(model).__name__}.")
+        raise TypeError(f"model must be a name, a URL, an openai client or a ChatModel, not {type(model).__name__}.")
     if tool_mode is not None and isinstance(model, ChatModel):
         raise ConfigurationError(f"tool_mode cannot be applied to {model!r}: a ChatModel has settings of its own.")
     return model

@@ -28,10 +28,9 @@ class RunConfig:
     ``llm_timeout`` for each answer of a model, ``tool_timeout`` for tools without a limit of their own. With ``streaming`` the
     run's events include partial ones, as a model writes.
 
-    A model is shown what was said in the last ``max_history_events`` events of a session; of a longer one down to three quarters
-    of that, since what it is shown begins at the same event for as long as it can, so that its server's prompt cache holds. A
-    message of more than ``max_message_length`` characters is refused. ``context`` is the caller's own, for callbacks and tools.
-    Raises ConfigurationError for a limit that cannot be kept.
+    A model gets the last ``max_history_events`` events of a session with content; of a longer session at least three quarters of
+    that, since the window moves in steps, so that the server's prompt cache holds. A message of more than ``max_message_length``
+    characters is refused. ``context`` is the caller's own, for callbacks and tools. Raises ConfigurationError for invalid limits.
     """
 
     max_llm_calls: int | None = 50
@@ -57,9 +56,9 @@ class RunConfig:
 
 @dataclass(kw_only=True)
 class GenerateContentConfig:
-    """How a model is asked to write. What is None is left to the model's server; ``extra`` is passed on in OpenAI's words.
+    """A model's parameters. None leaves a value to the server; ``extra`` has further parameters by OpenAI's names.
 
-    Raises ConfigurationError for what no server takes.
+    Raises ConfigurationError for values of a wrong type.
     """
 
     temperature: float | None = None
@@ -79,20 +78,20 @@ class GenerateContentConfig:
             raise ConfigurationError(f"stop_sequences must be a list of texts, not {stops!r}.")
 
     def parameters(self) -> dict[str, Any]:
-        """Return these in OpenAI's words."""
-        said = {
+        """Return the parameters by OpenAI's names."""
+        values = {
             "temperature": self.temperature,
             "max_tokens": self.max_output_tokens,
             "top_p": self.top_p,
             "stop": list(self.stop_sequences) or None,
         }
-        return {**{name: value for name, value in said.items() if value is not None}, **self.extra}
+        return {**{name: value for name, value in values.items() if value is not None}, **self.extra}
 
 
-class RunFailed(Exception):  # noqa: N818  (it is an outcome of a run, which no caller catches)
+class RunFailed(Exception):  # noqa: N818  (an outcome of a run, which no caller catches)
     """An agent ends without an answer; ``code`` and the message are those of its last event.
 
-    ``event`` is that event, where there is something to keep of the incomplete answer: its text so far, the tokens it took.
+    ``event`` is that event, if an incomplete answer has text or tokens to record.
     """
 
     def __init__(self, code: str, message: str, event: Event | None = None) -> None:
@@ -103,7 +102,7 @@ class RunFailed(Exception):  # noqa: N818  (it is an outcome of a run, which no 
 
 @contextmanager
 def callback_errors() -> Iterator[None]:
-    """Make what a callback raises, or what is wrong with what it returned, a RunFailed with the code CALLBACK_ERROR."""
+    """Turn exceptions of a callback, or of its invalid result, into a RunFailed with the code CALLBACK_ERROR."""
     try:
         yield
     except RunFailed:
@@ -114,7 +113,7 @@ def callback_errors() -> Iterator[None]:
 
 
 def time_exceeded(budget: Budget, event: Event | None = None) -> RunFailed:
-    """Return the end of a run whose time is up."""
+    """Return the error of a run whose time is up."""
     budget.out_of_time()
     return RunFailed("RUN_TIMEOUT", f"The run timed out after {budget.max_seconds}s", event)
 
@@ -132,7 +131,7 @@ async def within_time(budget: Budget, work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def events_within_time(budget: Budget, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """Yield what comes while the run has time; the limit is on each wait, and never on a consumer (law 10)."""
+    """Yield events while the run has time; the limit is on each wait, and never on a consumer (law 10)."""
     async with aclosing(events):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""``Runner``: a user's message in, the events of the run out; runs on one session come one after the other."""
+"""The runner of agents: takes a user's message, yields the events of the run; runs of one session are sequential."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _logger = logging.getLogger(__name__)
 class Runner:
     """Runs ``agent`` for users of the application ``app_name``.
 
-    Sessions are kept by ``session_service`` (in memory without one), events of runs are published on ``bus``
-    (``patchbay.agents.event_bus``), and what users and agents say to each other is written into ``history_service``. ``hooks``
-    (``patchbay.hooks``) are asked about the turns of all agents, those behind tools included. ``media`` stores the files of
-    results (None: the process's own store, ``patchbay.media.shared_store``); those of a session are deleted with it. Two runs on
-    one session come one after the other.
+    ``session_service`` stores sessions (default: in memory), ``bus`` gets the events of runs (``patchbay.agents.event_bus``), and
+    ``history_service`` the messages of users and agents. ``hooks`` (``patchbay.hooks``) are called in the turns of all agents,
+    those of tools included. ``media`` stores the files of results (None: ``patchbay.media.shared_store``); those of a session
+    are deleted with it. Two runs of one session are sequential.
+
     Use it as a context manager (``async with``, or ``with`` around plain ``for`` loops), or ``aclose()`` it, to close the
-    connections of models that were given by name.
+    connections of models that were created from names.
     """
 
     def __init__(
@@ -79,34 +79,34 @@ class Runner:
             self.session_service.release_from(self.media)
 
     def run(self, user_id: str, session_id: str, message: str | Content, run_config: RunConfig | None = None) -> RunEvents:
-        """Run one turn; iterate over what this returns for its events: ``async for``, or ``for`` where no event loop is at hand.
+        """Run one turn; iterate over the result for its events: ``async for``, or ``for`` without an event loop.
 
-        A session that does not exist is begun. What goes wrong is a last event with ``error_code``; only what keeps events from
-        being recorded is raised. Leaving the iteration early stops the model and the tools. A tool must not run another turn of
-        its own session: that would wait for this one. Raises TypeError for a message that is neither text nor a Content.
+        Creates the session if there is none. A failure is a last event with ``error_code``; only errors of recording events are
+        raised. Leaving the iteration early stops the model and the tools. A tool must not run another turn of its own session,
+        which would wait for this one. Raises TypeError for a message that is neither text nor a Content.
         """
         if isinstance(message, str):
-            said = Content("user", [Part(message)])
+            content = Content("user", [Part(message)])
         elif isinstance(message, Content):
-            said = message if message.role == USER else msgspec.structs.replace(message, role=USER)
+            content = message if message.role == USER else msgspec.structs.replace(message, role=USER)
         else:
             raise TypeError(f"message must be text or a Content, not {type(message).__name__}.")
         config = run_config if run_config is not None else _USUAL
         if not isinstance(config, RunConfig):
             raise TypeError(f"run_config must be a RunConfig, not {type(config).__name__}.")
         state = _State()
-        return RunEvents(state, self._events(state, user_id, session_id, said, config))
+        return RunEvents(state, self._events(state, user_id, session_id, content, config))
 
     run_async = run
 
     async def aclose(self) -> None:
-        """Close the connections that this event loop's runs have opened to models given by name."""
+        """Close the connections of models that were created from names, as opened by this event loop's runs."""
         for agent in _all_agents(self.agent, set()):
             if isinstance(agent, LlmAgent):
                 await agent.aclose()
 
     def close(self) -> None:
-        """Do as ``aclose`` for the runs of plain ``for`` loops."""
+        """Close the connections of runs in plain ``for`` loops."""
         run_blocking(self.aclose())
 
     def __enter__(self) -> Self:
@@ -122,16 +122,16 @@ class Runner:
         await self.aclose()
 
     async def _events(
-        self, run: _State, user_id: str, session_id: str, said: Content, config: RunConfig
+        self, run: _State, user_id: str, session_id: str, content: Content, config: RunConfig
     ) -> AsyncGenerator[Event, None]:
         run.ended = asyncio.Event()
         try:
-            if config.max_message_length is not None and len(said.text) > config.max_message_length:
-                words = f"The message has {len(said.text)} characters; {config.max_message_length} are allowed."
+            if config.max_message_length is not None and len(content.text) > config.max_message_length:
+                words = f"The message has {len(content.text)} characters; {config.max_message_length} are allowed."
                 yield Event(author="system", error_code="MESSAGE_TOO_LONG", error_message=words)
                 return
             async with self.session_service.lock(self.app_name, user_id, session_id):
-                ctx = run.context = await self._begin(user_id, session_id, said, config)
+                ctx = run.context = await self._begin(user_id, session_id, content, config)
                 try:
                     events = self.agent.run_async(ctx)
                     try:
@@ -149,30 +149,30 @@ class Runner:
         finally:
             run.ended.set()
 
-    async def _begin(self, user_id: str, session_id: str, said: Content, config: RunConfig) -> InvocationContext:
-        """Record what the user said, in a session that may be new."""
-        session, is_new = await self._session(user_id, session_id, said)
+    async def _begin(self, user_id: str, session_id: str, content: Content, config: RunConfig) -> InvocationContext:
+        """Record the user's message, in a session that may be new."""
+        session, is_new = await self._session(user_id, session_id, content)
         ctx = InvocationContext(
             agent=self.agent,
             session=session,
             session_service=self.session_service,
             invocation_id=new_id(),
             run_config=config,
-            user_content=said,
+            user_content=content,
             bus=self.bus,
             hooks=self.hooks,
             hook_scope=self._hook_scope(session) if self.hooks is not None else None,
             media=self.media,
         )
         ctx.budget.start()
-        await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=said))
+        await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=content))
         if self.bus is not None:
             whose = {"session_id": session.id, "user_id": user_id}
             if is_new:
                 await ctx.publish("session.created", {**whose, "title": session.title})
             await ctx.publish("session.updated", whose)
         if self.history_service is not None:
-            await self._add_to_history(session, self.agent.name, "user", said.text)
+            await self._add_to_history(session, self.agent.name, "user", content.text)
         return ctx
 
     def _hook_scope(self, session: Session) -> HookScope:
@@ -181,12 +181,12 @@ class Runner:
         inbound = {"channel": self.app_name, "chat_id": session.id, "sender_id": session.user_id}
         return HookScope(session_key=session.key, context={"inbound": inbound})
 
-    async def _session(self, user_id: str, session_id: str, said: Content) -> tuple[Session, bool]:
+    async def _session(self, user_id: str, session_id: str, content: Content) -> tuple[Session, bool]:
         service = self.session_service
         session = await service.get_session_for_run(self.app_name, user_id, session_id)
         if session is not None:
             return session, False
-        about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": said.text[:_TITLE]}
+        about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": content.text[:_TITLE]}
         return await service.create_session(self.app_name, user_id, **about), True
 
     async def _record_answer(self, ctx: InvocationContext, event: Event, text: str) -> None:
@@ -200,7 +200,7 @@ class Runner:
             await self._add_to_history(session, event.author, "assistant", text)
 
     async def _add_to_history(self, session: Session, agent: str, role: str, text: str) -> None:
-        """Write into the history. It is beside the log: where that fails, the run goes on."""
+        """Add a message to the history. An error does not end the run, since the log has the message."""
         if self.history_service is None or not text:
             return
         try:
@@ -210,7 +210,7 @@ class Runner:
 
 
 async def _record_rewind(ctx: InvocationContext) -> None:
-    """Say at the end of the log too that this run was taken back, where parallel branches have written behind the first word."""
+    """Repeat the rewind at the end of the log, if parallel branches have appended events after it."""
     last = ctx.session.events[-1]
     if last.actions.rewind_before_invocation_id is None:
         actions = EventActions(rewind_before_invocation_id=ctx.invocation_id)
@@ -219,7 +219,7 @@ async def _record_rewind(ctx: InvocationContext) -> None:
 
 @dataclass
 class _State:
-    """How far a run is. Apart from RunEvents, so that its generator does not keep that alive: what is dropped ends at once."""
+    """The state of a run. Separate from RunEvents, which the generator must not keep alive: dropping that ends the run."""
 
     text: str | None = None
     context: InvocationContext | None = None
@@ -235,9 +235,9 @@ class RunEvents:
 
     def __init__(self, state: _State, events: AsyncGenerator[Event, None]) -> None:
         self._state = state
-        # Held until a loop has it: leaving the loop drops it then, and the event loop closes it. Were it still held here, the
-        # session would stay locked as long as this object exists.
-        self._held: AsyncGenerator[Event, None] | None = events
+        # Until iteration begins: leaving the loop then drops the generator, and the event loop closes it. A reference here would
+        # keep the session locked as long as this object exists.
+        self._unstarted: AsyncGenerator[Event, None] | None = events
         self._source = weakref.ref(events)
 
     @property
@@ -252,11 +252,11 @@ class RunEvents:
 
     @property
     def usage(self) -> Usage:
-        """The tokens that the run has used so far, over all agents and rounds."""
+        """The tokens used by the run so far, in all agents and rounds."""
         return self.context.usage if self.context is not None else NO_USAGE
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        source, self._held = self._source(), None
+        source, self._unstarted = self._source(), None
         return source if source is not None else self
 
     async def __anext__(self) -> Event:
@@ -275,7 +275,7 @@ class RunEvents:
             await self._state.ended.wait()
 
     def __iter__(self) -> Generator[Event, None, None]:
-        """Iterate from code that is not async; all such runs share one event loop in the background."""
+        """Iterate in sync code; all such runs share one background event loop."""
         if (source := self._source()) is None:
             return
         try:
@@ -286,7 +286,7 @@ class RunEvents:
 
 
 def _all_agents(agent: BaseAgent, seen: set[int]) -> Iterator[BaseAgent]:
-    """Yield the agents of the tree, and those that they have as tools, each once."""
+    """Yield the agents of the tree and their agent tools, each once."""
     for each in agent.walk():
         if id(each) in seen:
             continue

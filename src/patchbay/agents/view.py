@@ -1,8 +1,7 @@
-"""The session's log as messages for a model: every call with exactly one response, right behind it.
+"""The session's log as messages for a model: every call with exactly one response, right after it.
 
-The log is append-only and stays as it is, also where a run was killed between a call and its result; the view completes what is
-missing (laws 1 and 7). ``PastTurns`` caches the messages of past turns as JSON from run to run, so that a run reads and writes
-only what is new in the log.
+The log is append-only, even if a run was killed between a call and its result; the view adds what is missing (laws 1 and 7).
+``PastTurns`` caches the messages of past turns as JSON from run to run, so that a run only processes new events.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 import msgspec
 
 from patchbay.agents.content import Content, Event, FunctionCall, FunctionResponse, Part
-from patchbay.agents.convert import to_messages, without_old_files
+from patchbay.agents.convert import is_question, to_messages, without_old_files
 from patchbay.agents.sessions.log import EventLog
 from patchbay.cache import SizedCache
 from patchbay.models.wire import decode, encode
@@ -26,13 +25,13 @@ NO_RESULT: Final = (
     "No result: the run was interrupted before this call's result was recorded. It may or may not have been carried out: "
     "look before you call it again."
 )
-"""The result of a call that never got one."""
+"""The result of a call without one."""
 
 _STEPS: Final = 4
 """The window advances by this part of its size: one that moved with every event would invalidate the prompt cache each turn."""
 
 _LOOK_BACK: Final = 1000
-"""How far before the window the user's last message is searched."""
+"""The number of events before the window in which the user's last message is searched."""
 
 _MOST_SESSIONS: Final = 1000
 _MOST_BYTES: Final = 32 * 1024 * 1024
@@ -48,30 +47,29 @@ _Key = tuple[str | None, str]
 
 
 def model_contents(events: Sequence[Event], *, limit: int | None = None, branch: str | None = None) -> list[Content]:
-    """Return what was said in ``events``, oldest first, for a model; contents that need no change are the log's own.
+    """Return the contents of ``events`` for a model, oldest first; contents that need no change are the log's own.
 
-    Partial events and those without content are left out, and so is what parallel branches beside ``branch`` said, and all of
-    a run that was taken back (``EventActions.rewind_before_invocation_id``). Of the rest
-    the last ``limit`` events count (None: all). Where there are more, some of them, up to a quarter, are left out too: what is
-    shown begins at the same event until a quarter of the limit has come behind it, so that a prompt cache holds meanwhile. It
-    begins with a user's message, since servers refuse a conversation that begins with a call; the last turn is shown from there
-    on in any case, if that takes more events than the limit.
+    Partial events and those without content are left out, and so are those of parallel branches beside ``branch``, and of
+    rewound runs (``EventActions.rewind_before_invocation_id``). Of the rest the last ``limit`` events count (None: all). If there
+    are more, up to a quarter of them is left out too: the window begins at the same event until a quarter of the limit has
+    followed, so that a prompt cache holds meanwhile. It begins with a user's message, since servers reject a conversation that
+    begins with a call; the last turn is always complete, even if it has more events than the limit.
 
     A call without a response gets one that says so, a second response and one without a call are left out, and responses that
-    were recorded one by one stand in one content, in the order of their calls. What stands behind a response in its event, such
-    as an image, stands behind all of them, in the same order. An id that an earlier call has too gets a number, and
-    that of its response too: branches, and turns that did not see each other, may have used the same.
+    were recorded separately are in one content, in the order of their calls. Parts after a response in its event, such as an
+    image, follow all responses, in the same order. An id that an earlier call has too gets a number, and its response the same:
+    branches, and turns that did not see each other, may have used the same ids.
     """
-    shown, _ = visible_window(events, limit, branch)
-    return complete_calls([said for _, said in shown], {})
+    window, _ = visible_window(events, limit, branch)
+    return complete_calls([item for _, item in window], {})
 
 
 def complete_calls(window: Sequence[BranchContent], taken: dict[str, int], pairs: Pairs[_Key] | None = None) -> list[Content]:
-    """Return what was said with each call's response behind it; ``taken`` are the ids that earlier calls have, and grows.
+    """Return the contents with each call's response after it; the ids of calls are added to ``taken``.
 
-    ``pairs`` are those of ``window``, or of a longer one that begins with it, where they are known.
+    ``pairs`` are those of ``window``, or of a longer one that begins with it, if known.
     """
-    if len(window) == 1 and _is_text(window[0][0]):  # most often all that is new in a session is the question
+    if len(window) == 1 and _is_text(window[0][0]):  # usually the user's message alone is new
         return [window[0][0]]
     results = (pairs if pairs is not None else _pair(window)).results
     shown = set(results.values())
@@ -103,12 +101,12 @@ def complete_calls(window: Sequence[BranchContent], taken: dict[str, int], pairs
 
 
 def _is_text(content: Content) -> bool:
-    """Whether a content is one text and nothing else, as most are."""
+    """Whether a content is a single text, as most are."""
     return len(content.parts) == 1 and content.parts[0].text is not None
 
 
 def _pair(window: Sequence[BranchContent]) -> Pairs[_Key]:
-    """Pair calls and responses: by id within a branch, since branches that run at the same time may use the same ids."""
+    """Pair calls and responses by id within a branch, since parallel branches may use the same ids."""
     return pair_results([((), ()) if _is_text(content) else _keys(content, branch) for content, branch in window])
 
 
@@ -119,7 +117,7 @@ def _keys(content: Content, branch: str | None) -> tuple[list[_Key], list[_Key]]
 
 
 def _without_responses(content: Content, at: int, shown: set[tuple[int, int]], ids: Sequence[str]) -> list[Part]:
-    """Return the parts of a content that stay in its place: not responses, nor what stands behind one that is shown elsewhere."""
+    """Return the parts of a content that stay in place: not responses, nor the parts after one that is moved."""
     parts: list[Part] = []
     number = 0
     moves = False
@@ -140,7 +138,7 @@ def _without_responses(content: Content, at: int, shown: set[tuple[int, int]], i
 
 
 def _response_at(content: Content, index: int) -> tuple[FunctionResponse, list[Part]]:
-    """Return the response of this number in a content, and the parts behind it."""
+    """Return the response of this number in a content, and the parts after it."""
     behind: list[Part] = []
     found: FunctionResponse | None = None
     number = -1
@@ -158,37 +156,36 @@ def _response_at(content: Content, index: int) -> tuple[FunctionResponse, list[P
 
 
 def is_visible(branch: str | None, *, from_branch: str | None) -> bool:
-    """Whether what was said in ``branch`` is seen from ``from_branch``: on the same way, before or behind; not beside it."""
+    """Whether events of ``branch`` are visible from ``from_branch``: if one is the other, its ancestor or its descendant."""
     if branch is None or from_branch is None or branch == from_branch:
         return True
     return from_branch.startswith(f"{branch}.") or branch.startswith(f"{from_branch}.")
 
 
 def visible_window(events: Sequence[Event], limit: int | None, branch: str | None) -> tuple[list[PlacedContent], list[int]]:
-    """Return the last contents, as ``model_contents`` says, the oldest first, and the places of the last ``limit``.
+    """Return the contents of ``model_contents``' window, the oldest first, and the places of the last ``limit`` visible ones.
 
-    Before these stands that of the next older one, if there is one.
+    The places begin with that of the next older one, if there is one.
     """
     backward = visible(events, branch)
     newest = list(islice(backward, limit))
     places = [place for place, _ in reversed(newest)]
     if newest and (older := next(backward, None)) is not None:
         places.insert(0, older[0])
-        # By places in the log, which never change.
         begin = window_begin(places)
-        shown = _from_a_question([said for said in newest if said[0] >= begin])
-        newest = shown or _last_turn(chain(newest, [older], islice(backward, _LOOK_BACK))) or newest
+        window = _from_question([item for item in newest if item[0] >= begin])
+        newest = window or _last_turn(chain(newest, [older], islice(backward, _LOOK_BACK))) or newest
     return newest[::-1], places
 
 
 def window_begin(places: Sequence[int]) -> int:
-    """Return the place where what is shown may begin at the earliest: ``places`` are one more than the limit."""
+    """Return the earliest place where the window may begin; ``places`` are one more than the limit."""
     step = max(1, (len(places) - 1) // _STEPS)
     return -(-places[1] // step) * step
 
 
 def visible(events: Sequence[Event], branch: str | None) -> Iterator[PlacedContent]:
-    """Yield what was said and is seen from ``branch``, the newest first, each with its place in the log."""
+    """Yield the contents that are visible from ``branch``, the newest first, each with its place in the log."""
     rewound: str | None = None
     look = events.peek if isinstance(events, EventLog) else events.__getitem__
     for place in range(len(events) - 1, -1, -1):
@@ -202,8 +199,8 @@ def visible(events: Sequence[Event], branch: str | None) -> Iterator[PlacedConte
             yield place, (content, event.branch)
 
 
-def _from_a_question(backward: list[PlacedContent]) -> list[PlacedContent]:
-    """Return these without the oldest that come before the first thing the user said; none where that is not among them."""
+def _from_question(backward: list[PlacedContent]) -> list[PlacedContent]:
+    """Return the contents from the user's first message on; none if there is no such message."""
     for count in range(len(backward), 0, -1):
         if is_question(backward[count - 1][1][0]):
             return backward[:count]
@@ -211,22 +208,17 @@ def _from_a_question(backward: list[PlacedContent]) -> list[PlacedContent]:
 
 
 def _last_turn(backward: Iterable[PlacedContent]) -> list[PlacedContent]:
-    """Return these up to the last thing the user said; none where that is nowhere."""
-    gone: list[PlacedContent] = []
+    """Return the contents back to the user's last message; none if there is no such message."""
+    turn: list[PlacedContent] = []
     for item in backward:
-        gone.append(item)
+        turn.append(item)
         if is_question(item[1][0]):
-            return gone
+            return turn
     return []
 
 
-def is_question(content: Content) -> bool:
-    """Whether the user says something here."""
-    return content.role == "user" and all(part.function_response is None for part in content.parts)
-
-
 def _own_id(call: FunctionCall, taken: dict[str, int]) -> str:
-    """Return the call's id, or one made of it where an earlier call of the view has it; "" where its name stands for it."""
+    """Return the call's id, made unique in the view; "" if the call has none, and its name is used instead."""
     wanted = call.id or call.name
     if wanted not in taken:
         taken[wanted] = 1
@@ -244,11 +236,11 @@ CacheKey = tuple[tuple[str, str, str], str, str | None, int | None]
 
 @dataclass(frozen=True)
 class _CachedTurns:
-    """What a model is shown of the events before ``end``, which is the place of a question; ``last`` is the id of the one before.
+    """The messages of the events before ``end``, the place of a user's message; ``last`` is the id of the event before it.
 
-    ``body`` are the messages, an array of JSON without its brackets. ``places`` are those of the window and of one event before
-    it, if there is one, ``questions`` those of them where the user speaks, ``begin`` that of the first that is shown. ``taken``
-    are the ids that calls have.
+    ``body`` is the JSON array of the messages without its brackets. ``places`` are those of the window and of one event before
+    it, if there is one, ``questions`` those of the user's messages, ``begin`` is the first place of the window. ``taken`` are the
+    ids of calls.
     """
 
     tools: Container[str]
@@ -261,36 +253,36 @@ class _CachedTurns:
     body: bytes
 
     def is_of(self, events: EventLog) -> bool:
-        """Return whether this was made of the beginning of ``events``, and that is unchanged."""
+        """Return whether this was made from the beginning of ``events``, which is unchanged."""
         return self.end <= events.first_touched and self.last == events.id_at(self.end - 1)
 
 
 class PastTurns:
-    """What is kept of the past turns of a service's sessions."""
+    """Caches the messages of the past turns of a service's sessions."""
 
     def __init__(self) -> None:
-        self._kept: SizedCache[CacheKey, _CachedTurns] = SizedCache(most=_MOST_SESSIONS, most_bytes=_MOST_BYTES)
+        self._cache: SizedCache[CacheKey, _CachedTurns] = SizedCache(most=_MOST_SESSIONS, most_bytes=_MOST_BYTES)
 
     def messages(self, key: CacheKey, events: EventLog, tools: Container[str]) -> list[Message]:
-        """Return the messages of a session as ``model_contents`` and ``to_messages`` make them of ``events``."""
+        """Return the messages that ``model_contents`` and ``to_messages`` make of ``events``."""
         _, _, branch, limit = key
-        if len(events) == 1:  # nothing is past
-            return to_messages(complete_calls([said for _, said in visible(events, branch)], {}), tools)
-        past = self._kept.get(key)
+        if len(events) == 1:
+            return to_messages(complete_calls([item for _, item in visible(events, branch)], {}), tools)
+        past = self._cache.get(key)
         if past is not None and past.tools is tools and past.is_of(events):
             new = _since(past, events, branch)
-            pairs = _pair([said for _, said in new]) if new is not None else None
+            pairs = _pair([item for _, item in new]) if new is not None else None
             if new is not None and pairs is not None and not pairs.early:
                 places, questions = _window(past, new, limit)
                 if _begin(places, questions, limit) == past.begin:
                     return self._extend(key, past, new, pairs, events, places, questions)
-        shown, places = visible_window(events, limit, branch)
-        questions = [place for place, (content, _) in shown if is_question(content)]
-        begin = shown[0][0] if shown else -1
+        window, places = visible_window(events, limit, branch)
+        questions = [place for place, (content, _) in window if is_question(content)]
+        begin = window[0][0] if window else -1
         if begin < 0 or begin != _begin(places, questions, limit):
-            return to_messages(without_old_files(complete_calls([said for _, said in shown], {})), tools)
+            return to_messages(without_old_files(complete_calls([item for _, item in window], {})), tools)
         nothing = _CachedTurns(tools, begin, begin, "", [], [], {}, b"")
-        return self._extend(key, nothing, shown, None, events, places, questions)
+        return self._extend(key, nothing, window, None, events, places, questions)
 
     def _extend(
         self,
@@ -302,10 +294,10 @@ class PastTurns:
         places: list[int],
         questions: list[int],
     ) -> list[Message]:
-        """Return the messages of ``past`` and of ``new``, and keep those before the last question."""
+        """Return the messages of ``past`` and of ``new``, and cache those before the user's last message."""
         end = questions[-1] if questions else past.end
-        older = [said for place, said in new if place < end]
-        turn = [said for place, said in new if place >= end]
+        older = [item for place, item in new if place < end]
+        turn = [item for place, item in new if place >= end]
         if len(turn) > 1 and _pair(turn).early:
             turn, older, end = older + turn, [], past.end
         taken = dict(past.taken)
@@ -316,14 +308,14 @@ class PastTurns:
             body = b",".join([body, encode(more)[1:-1]]) if body else encode(more)[1:-1]
         if 0 < end <= events.first_touched:
             places, questions = [at for at in places if at < end], [at for at in questions if at < end]
-            kept = _CachedTurns(past.tools, past.begin, end, events.id_at(end - 1), places, questions, taken, body)
-            self._kept.put(key, kept, len(body) + 64 * (len(places) + len(taken)))
+            cached = _CachedTurns(past.tools, past.begin, end, events.id_at(end - 1), places, questions, taken, body)
+            self._cache.put(key, cached, len(body) + 64 * (len(places) + len(taken)))
         messages: list[Message] = decode(b"[" + body + b"]")
         return messages + to_messages(without_old_files(complete_calls(turn, dict(taken))), past.tools)
 
 
 def _since(past: _CachedTurns, events: EventLog, branch: str | None) -> list[PlacedContent] | None:
-    """What was said since ``past`` and is seen from ``branch``; None where a turn was taken back."""
+    """Return the contents since ``past`` that are visible from ``branch``; None if a run was rewound."""
     new: list[PlacedContent] = []
     for place in range(past.end, len(events)):
         event = events.peek(place)
@@ -336,7 +328,7 @@ def _since(past: _CachedTurns, events: EventLog, branch: str | None) -> list[Pla
 
 
 def _window(past: _CachedTurns, new: list[PlacedContent], limit: int | None) -> tuple[list[int], list[int]]:
-    """The places of the window, and those of the questions in it."""
+    """Return the places of the window, and those of the user's messages in it."""
     places = past.places + [place for place, _ in new]
     questions = past.questions + [place for place, (content, _) in new if is_question(content)]
     if limit is not None:
@@ -346,7 +338,7 @@ def _window(past: _CachedTurns, new: list[PlacedContent], limit: int | None) -> 
 
 
 def _begin(places: list[int], questions: list[int], limit: int | None) -> int:
-    """The place of the first that is shown; -1 where there is none, or only the log can tell."""
+    """Return the first place of the window; -1 if there is none, or it is not in ``places``."""
     if limit is None or len(places) <= limit:  # all of it
         return places[0] if places else -1
     begin = window_begin(places)

@@ -1,7 +1,6 @@
-"""Agents made of agents: one after the other, again and again, side by side.
+"""Agents made of agents: in sequence, in a loop, in parallel.
 
-What goes wrong in a child is an event with ``error_code``; it ends the sequence or the loop, and leaves its siblings side by side
-alone.
+A child's failure is an event with ``error_code``; it ends a sequence or a loop, but not parallel siblings.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from patchbay.executor.limits import checked_count
 from patchbay.tools import ToolContext
 
 _WAITING = 100
-"""How many events of parallel branches wait for a consumer that is busy; then the branches wait too."""
+"""The most events of parallel branches that wait for a busy consumer; then the branches wait too."""
 
 
 def exit_loop(tool_context: ToolContext) -> None:
@@ -27,7 +26,7 @@ def exit_loop(tool_context: ToolContext) -> None:
 
 
 class SequentialAgent(BaseAgent):
-    """Runs its sub-agents in order. After a child that escalates, or fails, the rest is not run."""
+    """Runs its sub-agents in order, until one escalates or fails."""
 
     keeps_time = True
 
@@ -43,10 +42,10 @@ class SequentialAgent(BaseAgent):
 
 
 class LoopAgent(BaseAgent):
-    """Runs its sub-agents in order, again and again, ``max_iterations`` times (None: until one of them ends it).
+    """Runs its sub-agents in order, ``max_iterations`` times (None: until one of them ends the loop).
 
-    A child that escalates ends the loop when it has finished, and the loop alone: what is around it goes on. A child that fails
-    ends the loop too. Raises ConfigurationError for ``max_iterations`` below 1.
+    A child that escalates or fails ends the loop when it has finished; an escalation does not reach the agents around the loop.
+    Raises ConfigurationError for ``max_iterations`` below 1.
     """
 
     keeps_time = True
@@ -82,58 +81,58 @@ class LoopAgent(BaseAgent):
                     async for event in events:
                         if _ends(ctx, event):
                             is_over = True
-                            ctx.shared.escalations_met.add(event.id)
+                            ctx.shared.handled_escalations.add(event.id)
                         yield event
                 if is_over or ctx.end_invocation:
                     return
 
 
 class ParallelAgent(BaseAgent):
-    """Runs its sub-agents at the same time, each on a branch of its own: it sees what was said before, and not its siblings.
+    """Runs its sub-agents in parallel, each on its own branch: it sees earlier events, but not those of its siblings.
 
-    Their events come as they happen. What a child raises becomes the event PARALLEL_ERROR; whatever goes wrong in one, the others
-    go on. The limits of the run are for all of them together.
+    Their events are yielded as they happen. A child's exception becomes the event PARALLEL_ERROR, and the others go on. They share
+    the limits of the run.
     """
 
     keeps_time = True
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
-        told: asyncio.Queue[Event | None] = asyncio.Queue()
-        room = asyncio.Semaphore(_WAITING)
-        tasks = [asyncio.create_task(self._branch(ctx, agent, told, room)) for agent in self.sub_agents]
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        places = asyncio.Semaphore(_WAITING)
+        tasks = [asyncio.create_task(self._branch(ctx, agent, queue, places)) for agent in self.sub_agents]
         try:
             running = len(tasks)
             while running:
-                event = await told.get()
+                event = await queue.get()
                 if event is None:
                     running -= 1
                 else:
-                    room.release()
+                    places.release()
                     yield event
-            await asyncio.gather(*tasks)  # what no branch could tell as an event
+            await asyncio.gather(*tasks)  # raises errors that are no event of a branch
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _branch(
-        self, ctx: InvocationContext, agent: BaseAgent, told: asyncio.Queue[Event | None], room: asyncio.Semaphore
+        self, ctx: InvocationContext, agent: BaseAgent, queue: asyncio.Queue[Event | None], places: asyncio.Semaphore
     ) -> None:
-        """Run one child; the last thing told is None."""
+        """Run one child, and queue its events and a final None."""
         mine = ctx.child(agent, branch=f"{self.name}.{agent.name}")
         try:
             async with aclosing(agent.events(mine, bug=("PARALLEL_ERROR", f"Sub-agent {agent.name!r} failed: "))) as events:
                 async for event in events:
-                    told.put_nowait(event)  # before any wait for room: events are told in the order of the log
-                    await room.acquire()
+                    queue.put_nowait(event)  # before the wait, to keep the order of the log
+                    await places.acquire()
         finally:
-            told.put_nowait(None)
+            queue.put_nowait(None)
 
 
 def _ends(ctx: InvocationContext, event: Event) -> bool:
-    """Whether a child's event ends what runs it: it escalates (and no loop inside was meant), or says what went wrong."""
+    """Whether a child's event ends the sequence or loop: an error, or an escalation that no inner loop has handled."""
     if event.partial:
         return False
     if event.error_code is not None:
         return True
-    return bool(event.actions.escalate) and event.id not in ctx.shared.escalations_met
+    return bool(event.actions.escalate) and event.id not in ctx.shared.handled_escalations

@@ -1,9 +1,9 @@
-"""The conversation of one turn as it grows: what a model is sent, always one that a server accepts.
+"""The conversation of one turn as it grows, in a form that every server accepts.
 
-Duplicate or missing call ids, names and arguments that a server would refuse to read back are repaired in this view, never in the
-record of what the model wrote (laws 1, 2, 7). Files of results are shown for one turn, the newest first, within ``MOST_FILES``
-and ``MOST_CHARS``. A file that is left out is replaced by a note and stays out; where there are too many, the oldest go, and
-some more with them, so that what a model was sent stays a prefix of what it is sent for as long as possible (prompt cache).
+Duplicate or missing call ids, and names and arguments that a server would reject, are repaired in this view, never in the record
+of what the model wrote (laws 1, 2, 7). Files of results are sent for one turn, the newest first, within ``MOST_FILES`` and
+``MOST_CHARS``. A file that is left out is replaced by a note and stays out; if there are too many, the oldest go, and some more
+with them, so that a request stays a prefix of the next one for as long as possible (prompt cache).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from patchbay.transcript import insert_results, tool_calls
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, ToolSpec, Usage
 
 MOST_FILES: Final = 16
-"""How many files of results a request has."""
+"""The most files of results in a request."""
 
 MOST_CHARS: Final = 28 * 1024 * 1024
-"""How many characters of base64 they have together: 21 MiB in files."""
+"""The most characters of base64 in them: 21 MiB in files."""
 
 LEFT_OUT: Final = (
     f"(It is left out: a request has the newest files of the turn, {MOST_FILES} of {MOST_CHARS * 3 // 4 >> 20} MiB together at "
     "most. To see this one, get it again.)"
 )
-"""What stands in the place of a file that is not shown (any more)."""
+"""The replacement of a file that is not sent (any more)."""
 
-_KEPT: Final = 0.75
-"""How much of the limits is left in use where something has to go."""
+_LOW_MARK: Final = 0.75
+"""The part of the limits that is used after files were removed."""
 
 _Files = dict[int, int]
-"""The files of a message that are shown: the place of each among the parts, and its characters."""
+"""The files of a message that are sent: their index among the parts, and their characters."""
 
 
 class AttachmentWindow:
-    """Which files of the results in ``messages`` are shown; call ``added`` for each further message with files."""
+    """Which files of the results in ``messages`` are sent; call ``add`` for each further message with files."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._shown: dict[int, _Files] = {}
@@ -61,12 +61,12 @@ class AttachmentWindow:
         asked = max((place for place, each in enumerate(messages) if _role(each) == "user" and place not in own), default=-1)
         for place in places:
             if place > asked:
-                self.added(messages, place)
+                self.add(messages, place)
             else:
                 self._views[place] = _without(messages[place], {})
 
-    def added(self, messages: Sequence[Message], place: int) -> None:
-        """Take up the files of the message at ``place``, which are the newest."""
+    def add(self, messages: Sequence[Message], place: int) -> None:
+        """Add the files of the message at ``place``, which are the newest."""
         files = self._shown[place] = _files_of(messages[place])
         if not _fit((files,), 1):
             count = chars = 0
@@ -79,13 +79,13 @@ class AttachmentWindow:
         if _fit(self._shown.values(), 1):
             return
         for older in [each for each in self._shown if each != place]:
-            if _fit(self._shown.values(), _KEPT):
+            if _fit(self._shown.values(), _LOW_MARK):
                 break
             del self._shown[older]
             self._views[older] = _without(messages[older], {})
 
     def view(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages as the model is sent them, in a list of its own."""
+        """Return a new list of the messages for the model."""
         view = list(messages)
         for place, message in self._views.items():
             view[place] = message
@@ -97,7 +97,7 @@ def _role(message: Any) -> Any:
 
 
 def _is_of_results(messages: Sequence[Message], place: int) -> bool:
-    """Whether a message shows the files of results; ``patchbay.loop.conversation`` has written it, in this turn or another."""
+    """Whether a message has the files of results, written by ``files_message`` in this turn or another."""
     first = messages[place]["content"][:1]
     is_behind = place > 0 and _role(messages[place - 1]) == "tool" and _role(messages[place]) == "user"
     return is_behind and bool(first) and is_introduction(_text(first[0]))
@@ -112,7 +112,7 @@ def _text(part: Any) -> Any:
 
 
 def _chars(part: Any) -> int:
-    """Return how many characters a part has, in all the texts of it."""
+    """Return the number of characters in all texts of a part."""
     if isinstance(part, Mapping):
         return sum(map(_chars, part.values()))
     return len(part) if isinstance(part, str) else 0
@@ -124,7 +124,7 @@ def _fit(shown: Iterable[_Files], share: float) -> bool:
 
 
 def _without(message: Message, shown: _Files) -> Message:
-    """Return a message with words in the place of the files that are not among ``shown``."""
+    """Return a message with a note in place of each file that is not in ``shown``."""
     parts = [
         part if at in shown or _text(part) is not None else {"type": "text", "text": LEFT_OUT}
         for at, part in enumerate(message["content"])
@@ -133,9 +133,9 @@ def _without(message: Message, shown: _Files) -> Message:
 
 
 DELIVERED = "Requested output delivered via tool attachment."
-"""What the history says of an answer that a tool has given to the user."""
+"""The history's text of an answer that a tool has given to the user."""
 
-# What a server is sure to accept as a function's name.
+# Function names that every server accepts.
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 _NONE: Final[frozenset[str]] = frozenset()
@@ -143,7 +143,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 @dataclass
 class Conversation:
-    """The conversation of one turn as it grows, and what was done in it."""
+    """The conversation of one turn as it grows, and its executions and tokens."""
 
     messages: list[Message]
     parameters: dict[str, Any]
@@ -153,7 +153,7 @@ class Conversation:
     usage: Usage = NO_USAGE
 
     def __post_init__(self) -> None:
-        # The run's own set: agents that do not see each other's calls must not give theirs the same ids, or the same keys.
+        # The run's own set: parallel agents must not use the same ids.
         self._ids = self.run.call_ids
         for message in self.messages:
             for call in tool_calls(message) if "tool_calls" in message else ():
@@ -163,20 +163,20 @@ class Conversation:
         self._files = AttachmentWindow(self.messages)
 
     def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
-        """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
+        """Return the next request. Its list is a copy, so that a recorded request does not change."""
         specs = self.run.specs
         if self.external:
-            # First, since the run's may grow at the end: what was sent stays a prefix of what is sent.
+            # First, since the run's may grow at the end: a request stays a prefix of the next one.
             specs = (*self.external, *(spec for spec in specs if spec.name not in self._external_names))
         return ChatRequest(self._files.view(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
 
     def external_calls(self, calls: Sequence[ToolCall | IncompleteCall]) -> tuple[ToolCall, ...]:
-        """Return those of ``calls`` that are the caller's to carry out. One that was cut off gets an error instead."""
+        """Return those of ``calls`` that the caller runs. An incomplete one gets an error instead."""
         names = self._external_names
         return tuple(call for call in calls if isinstance(call, ToolCall) and call.name in names) if names else ()
 
     def add_reply(self, reply: Reply, usage: Usage) -> list[ToolCall | IncompleteCall]:
-        """Append the assistant's message; return its calls, each with an id that is its own in this conversation."""
+        """Append the assistant's message; return its calls, each with an id that is unique in this conversation."""
         written: list[ToolCall | IncompleteCall] = [*reply.tool_calls, *reply.incomplete]
         calls = [self._with_own_id(call) for call in written]
         known = {*self.run.tools, *self._external_names} if self.external else self.run.tools
@@ -185,12 +185,12 @@ class Conversation:
         return calls
 
     def add_unfinished(self, text: str) -> None:
-        """Append what the model had said when its time was up."""
+        """Append the unfinished text of a model whose time was up."""
         if text:
             self.messages.append({"role": "assistant", "content": well_formed(text)})
 
     def add_results(self, executions: Sequence[ToolExecution]) -> None:
-        """Append the results, in call order, and what is attached to them."""
+        """Append the results, in call order, and their attachments."""
         self.executions.extend(executions)
         is_attached = False
         for execution in executions:
@@ -199,20 +199,20 @@ class Conversation:
             is_attached = is_attached or bool(result.attachments)
         if is_attached:
             self.messages.append(files_message([execution.result for execution in executions]))
-            self._files.added(self.messages, len(self.messages) - 1)
+            self._files.add(self.messages, len(self.messages) - 1)
 
     def answer_as_cancelled(self, calls: Sequence[ToolCall]) -> None:
-        """Put in results for calls that the caller was to carry out, and will not: the turn is over."""
+        """Insert results for external calls that the caller will not run, because the turn is over."""
         results = [ToolResult(call.id, call.name, error_for_model(call.name, CancelledError())[0] + NOT_BEGUN) for call in calls]
         self.messages = insert_results(self.messages, [result.to_message() for result in results])
 
     def add_delivered(self) -> str:
-        """Append what is said where the user has been given the answer already; return it as the turn's content: nothing."""
+        """Append a note that the user has the answer already; return the turn's content: nothing."""
         self.messages.append({"role": "assistant", "content": DELIVERED})
         return ""
 
     def _with_own_id(self, call: ToolCall | IncompleteCall) -> ToolCall | IncompleteCall:
-        # Some servers send no ids, some count from 0 in every answer, and some send what cannot be sent back.
+        # Some servers send no ids, some count from 0 in every answer, and some send ids that cannot be sent back.
         if not call.id or call.id in self._ids or well_formed(call.id) != call.id:
             call = replace(call, id=f"call_{uuid.uuid4().hex[:24]}")
         self._ids.add(call.id)
@@ -220,14 +220,14 @@ class Conversation:
 
 
 def reply_message(reply: Reply, calls: Sequence[ToolCall | IncompleteCall], tools: Container[str]) -> Message:
-    """Return an assistant's message as a server will read it back. ``calls`` are the reply's, with the ids that they have here.
+    """Return an assistant's message that a server accepts. ``calls`` are the reply's, with their ids in this conversation.
 
-    ``tools`` has the names of those that it may call.
+    ``tools`` has the names of the tools that it may call.
     """
     message: Message = {
         **(_sendable(reply.extra) if reply.extra else {}),
         "role": "assistant",
-        # Without calls there must be a text, if only an empty one.
+        # Without calls a text is required, if only an empty one.
         "content": well_formed(reply.content) if reply.content else (reply.content if calls else ""),
     }
     if calls:
@@ -236,7 +236,7 @@ def reply_message(reply: Reply, calls: Sequence[ToolCall | IncompleteCall], tool
 
 
 def files_message(results: Sequence[ToolResult]) -> Message:
-    """Return the user's message with what tools returned beside their text: a ``tool`` message may hold nothing but text."""
+    """Return the user's message with the results' attachments: a ``tool`` message may only have text."""
     parts: list[dict[str, Any]] = []
     for result in results:
         for number, attachment in enumerate(result.attachments, 1):
@@ -245,9 +245,9 @@ def files_message(results: Sequence[ToolResult]) -> Message:
 
 
 def sendable_call(call_id: str, name: str, arguments: str, extra: Mapping[str, Any], tools: Container[str]) -> dict[str, Any]:
-    """Return a call as a server will read it back: many refuse arguments that are no object, or a name of no tool that is odd.
+    """Return a call that a server accepts: many reject arguments that are not an object, and unusual names of unknown tools.
 
-    ``arguments`` is the text that the model wrote, ``tools`` has the names of those that it may call.
+    ``arguments`` is the text that the model wrote, ``tools`` has the names of the tools that it may call.
     """
     if name not in tools and not _SAFE_NAME.match(name):
         name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"
@@ -261,7 +261,7 @@ def _sent(call: ToolCall | IncompleteCall, tools: Container[str]) -> dict[str, A
 
 
 def _sendable(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the server wants back; half a surrogate pair, which its JSON may spell and ours cannot, is replaced."""
+    """Return the extra members for the server, with lone surrogates replaced."""
     text = json.dumps(extra, ensure_ascii=False)
     written = well_formed(text)
     return extra if written == text else json.loads(written)
@@ -272,7 +272,7 @@ def _is_object(text: str) -> bool:
 
     try:
         if isinstance(msgspec.json.decode(text), dict):
-            return True  # stricter than the other reader, and quicker
+            return True  # stricter than the other parser, and faster
     except (ValueError, RecursionError):
         pass
     try:

@@ -1,4 +1,4 @@
-"""The events of a turn, and one answer of the model while it arrives, within the time it may take."""
+"""The events of a turn, and the model's answer while it arrives."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ReasoningEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReplyEvent:
-    """The model's reply is whole, and none of its calls has begun.
+    """The model's reply is complete, and none of its calls has begun.
 
-    ``calls`` are those of ``reply``, each with the id that it has from here on; one that was cut off is among them, and will be
-    answered with an error. ``usage`` and ``finish_reason`` are this reply's, as its server said them.
+    ``calls`` are those of ``reply`` with their final ids, an incomplete one included, which will fail. ``usage`` and
+    ``finish_reason`` are the server's for this reply.
     """
 
     type: ClassVar = "reply"
@@ -48,7 +48,7 @@ class ReplyEvent:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEvent:
-    """A call is about to be carried out. Rounds (``iteration``) count from 1."""
+    """A call is about to run. Rounds (``iteration``) count from 1."""
 
     type: ClassVar = "tool_call"
     tool_call: ToolCall
@@ -57,7 +57,7 @@ class ToolCallEvent:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgressEvent:
-    """A running tool said how far it is. This is for people who wait: the model is never told."""
+    """Progress of a running tool, for people who wait; the model does not get it."""
 
     type: ClassVar = "tool_progress"
     tool_call: ToolCall
@@ -76,7 +76,7 @@ class ToolResultEvent:
 
 @dataclass(frozen=True, slots=True)
 class UserOutputEvent:
-    """A tool has something for the user: a text, files by their refs, or both. ``handled``: this is the answer to the user."""
+    """A tool's output for the user: a text, files by their refs, or both. ``handled``: this is the answer to the user."""
 
     type: ClassVar = "user_output"
     tool_call: ToolCall
@@ -87,7 +87,7 @@ class UserOutputEvent:
 
 @dataclass(frozen=True, slots=True)
 class IterationEndEvent:
-    """A round is over, its results included. ``finish_reason`` is "tool_calls" where the model called tools."""
+    """A round is over, its results included. ``finish_reason`` is "tool_calls" if the model called tools."""
 
     type: ClassVar = "iteration_end"
     iteration: int
@@ -104,7 +104,7 @@ class FinalEvent:
     over all rounds. ``handled``: tools have given the user the answer, and the model was not asked again.
 
     With "tool_calls" the turn ended with calls of external tools, which are left to the caller: ``pending`` has them, and they
-    alone have no result in ``messages`` yet (``patchbay.loop.answered`` puts theirs in).
+    alone have no result in ``messages`` yet (``patchbay.transcript.insert_results`` adds theirs).
     """
 
     type: ClassVar = "final"
@@ -133,7 +133,7 @@ LoopEvent: TypeAlias = (
 
 
 class IncompleteAnswerError(UpstreamError):
-    """The model said nothing more, and no ModelReply had come."""
+    """The model's events ended without a ModelReply."""
 
     def __init__(self) -> None:
         super().__init__("The model's answer ended before it was complete.")
@@ -150,14 +150,14 @@ def next_model_event(events: AsyncIterator[ModelEvent], budget: Budget) -> Await
 
 @dataclass
 class ModelAnswer:
-    """One answer of the model while it arrives."""
+    """The model's answer while it arrives."""
 
     end: ModelReply | None = None
     said: list[str] = field(default_factory=list)
     said_reasoning: bool = False
 
-    def take(self, response: Any) -> LoopEvent | None:
-        """Return the event for what the model said, if it is one."""
+    def add(self, response: Any) -> LoopEvent | None:
+        """Add an event of the model; return the turn's event for it, if there is one."""
         if self.end is not None:
             raise UpstreamError("The model went on after its reply was complete.")
         if isinstance(response, TextDelta):
@@ -175,18 +175,18 @@ class ModelAnswer:
         return None
 
     def settle(self, end: ModelReply) -> None:
-        """Take this for the whole reply. Raises TypeError for one that is put together wrongly."""
+        """Set the whole reply. Raises TypeError for an invalid one."""
         _check(end)
         self.end = end
 
     def ended(self) -> ModelReply:
-        """Return the model's reply as it gave it. Raises IncompleteAnswerError if the model stopped before it was whole."""
+        """Return the model's whole reply. Raises IncompleteAnswerError if there is none."""
         if self.end is None:
             raise IncompleteAnswerError
         return self.end
 
     def missing_deltas(self, reply: Reply) -> list[LoopEvent]:
-        """Return events for what a model that does not stream said all at once, in its whole ``reply``."""
+        """Return the events of a ``reply`` that came without deltas."""
         events: list[LoopEvent] = []
         if reply.reasoning and not self.said_reasoning:
             events.append(ReasoningEvent(reply.reasoning))
@@ -201,7 +201,7 @@ class ModelAnswer:
 
 
 def _check(end: ModelReply) -> None:
-    """Raise TypeError for a reply that is put together wrongly: here, where it can be said whose doing it is."""
+    """Raise TypeError for an invalid reply, with a message that names the model as the cause."""
     reply = end.reply
     if not isinstance(reply, Reply):
         raise TypeError(f"A model gave a ModelReply of {type(reply).__name__}: a Reply was expected.")

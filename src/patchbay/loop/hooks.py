@@ -30,13 +30,13 @@ _NOT_OPTIONS: Final = frozenset(
         "extra_headers", "extra_query", "http_options", "api_key", "api_base", "base_url",
     }
 )  # fmt: skip
-"""What no hook says by an option: it could say more by that than it may. What the caller says by it stays, and is not shown."""
+"""Parameters that hooks neither see nor set by ``options``; the caller's own values stay."""
 
 
 class RequestHookView:
-    """``request`` as it is now; a program's own callback is given this, and may put another one there.
+    """A request under review by hooks; a program's own callback gets this, and may replace ``request``.
 
-    ``tool_choice`` is what was asked for, also where there are no tools to choose from yet.
+    ``tool_choice`` is the caller's, also if there are no tools yet.
     """
 
     __slots__ = ("hooks", "iteration", "request", "run", "tool_choice")
@@ -49,11 +49,11 @@ class RequestHookView:
         self.tool_choice = tool_choice
 
     def member(self, name: str, point: str) -> Any:
-        """Return what hooks are shown. Raises KeyError."""
+        """Return a member that hooks see. Raises KeyError."""
         return _OF_REQUEST[name](self, point)
 
     def apply(self, changes: Mapping[str, Any], added: Sequence[Injection]) -> None:
-        """Change the request as a hook says; what it has added can be called from now on."""
+        """Apply a hook's changes; tools that it has added can be called from now on."""
         run, request = self.run, self.request
         if added:
             from patchbay.hooks import InjectedTool
@@ -74,12 +74,12 @@ class RequestHookView:
         )
 
     def owner_of(self, name: str) -> str | None:
-        """Return the hook that has added the tool of this name, "" for one that no hook has; None where there is no such tool."""
+        """Return the hook that has added the tool of this name, "" if none has; None for an unknown tool."""
         return tool.owner if (tool := self.run.tools.get(name)) is not None else None
 
 
 class ResponseHookView:
-    """``end``, a model's answer, as it is now; a program's own callback is given this, and may put another one there."""
+    """A model's answer under review by hooks; a program's own callback gets this, and may replace ``end``."""
 
     __slots__ = ("end", "hooks", "iteration", "request", "run")
 
@@ -91,11 +91,11 @@ class ResponseHookView:
         self.iteration = iteration
 
     def member(self, name: str, point: str) -> Any:
-        """Return what hooks are shown. Raises KeyError."""
+        """Return a member that hooks see. Raises KeyError."""
         return _OF_REPLY[name](self, point)
 
     def apply(self, changes: Mapping[str, Any]) -> None:
-        """Change the answer as a hook says."""
+        """Apply a hook's changes."""
         reply = self.end.reply
         calls, cut = reply.tool_calls, reply.incomplete
         if "tool_calls" in changes and changes["tool_calls"] != self.member("tool_calls", ""):
@@ -162,7 +162,7 @@ _OF_REPLY: Final[Mapping[str, Callable[[ResponseHookView, str], Any]]] = {
 
 
 def _specs(tools: Sequence[Any], run: Run) -> tuple[ToolSpec, ...]:
-    """Return tools as specs: their own where they were not changed. What is no tool is left out."""
+    """Return tools as specs, unchanged ones as the run's own. Invalid ones are left out."""
     known = {spec.name: spec for spec in run.specs}
     specs: dict[str, ToolSpec] = {}
     for tool in tools:
@@ -177,7 +177,7 @@ def _specs(tools: Sequence[Any], run: Run) -> tuple[ToolSpec, ...]:
 
 
 def _calls(written: Sequence[Mapping[str, Any]], reply: Reply) -> tuple[ToolCall, ...]:
-    """Return calls that a hook wrote or left; those of the model's own that it did not touch are the same objects."""
+    """Return the calls that a hook wrote; unchanged calls of the model are the same objects."""
     own = {call.id: call for call in reply.tool_calls}
     calls = []
     for each in written:

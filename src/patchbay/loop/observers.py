@@ -21,34 +21,34 @@ _SUMMARY = 200
 
 
 class ObservedTurn:
-    """Emits the start of a turn when it is made, and its end by ``over``.
+    """Emits the start of a turn when it is created, and its end by ``over``.
 
-    ``said`` is what the user said, as far as it is known, and ``media`` how many files go with it.
+    ``message`` is the user's, if known, and ``media`` the number of its files.
     """
 
-    def __init__(self, hooks: TurnHooks, said: str, media: int = 0) -> None:
-        self.said = said
+    def __init__(self, hooks: TurnHooks, message: str, media: int = 0) -> None:
+        self.message = message
         self._hooks = hooks
         self._began = time.perf_counter()
         scope = hooks.scope
         if scope.parent_turn_id:  # a sub-agent works for another turn
             spawned = {"AgentID": scope.agent_id, "Label": scope.turn_id, "ParentTurnID": scope.parent_turn_id}
             hooks.emit("agent.subturn.spawn", "subturn.spawn", 0, spawned)
-        hooks.emit("agent.turn.start", "turn.start", 0, {"UserMessage": said, "MediaCount": media})
+        hooks.emit("agent.turn.start", "turn.start", 0, {"UserMessage": message, "MediaCount": media})
 
     def failed(self, stage: str, message: str) -> str:
-        """Say what ended it, and return its status."""
+        """Emit the error that ended the turn, and return the turn's status."""
         self._hooks.emit("agent.error", "turn.error", 0, {"Stage": stage, "Message": message}, severity="error")
         return "error"
 
     def aborted(self, why: HookAbortError) -> str:
-        """Say that a hook has ended it, and return its status."""
+        """Return the status of a turn that a hook has ended; emit an error unless the abort is hard."""
         if why.hard:
             return "aborted"
         return self.failed(why.point, str(why))
 
     def over(self, status: str, iterations: int = 0, content: str = "", executions: Sequence[Any] | None = None) -> None:
-        """Say that it is over. ``executions`` are as ``summary_of`` makes them; None: nothing is known of them."""
+        """Emit the end of the turn. ``executions`` are those of ``summary_of``, None if unknown."""
         hooks = self._hooks
         payload = {
             "Status": status,
@@ -56,7 +56,7 @@ class ObservedTurn:
             "Iterations": iterations,
             "Duration": round((time.perf_counter() - self._began) * 1e9),
             "FinalContentLen": len(content),
-            "UserMessage": self.said,
+            "UserMessage": self.message,
             "FinalContent": content,
             "ActiveSkills": None,
             "AttemptedSkills": None,
@@ -74,7 +74,7 @@ class ObservedTurn:
 async def observed_turn(
     hooks: TurnHooks, events: AsyncGenerator[LoopEvent, None], messages: Sequence[Message]
 ) -> AsyncGenerator[LoopEvent, None]:
-    """Yield ``events``, and tell of the turn's beginning, its end and what went wrong."""
+    """Yield ``events``, and emit the turn's start, end and errors."""
     observed = ObservedTurn(hooks, *_last_user_message(messages))
     end: FinalEvent | None = None
     status = "aborted"  # where it is left before its end
@@ -96,7 +96,7 @@ async def observed_turn(
 
 
 def emit_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None:
-    """Say that a model is about to be asked."""
+    """Emit the event of a request to the model."""
     parameters = request.parameters
     model, most = parameters.get("model"), parameters.get("max_tokens", parameters.get("max_completion_tokens"))
     temperature = parameters.get("temperature")
@@ -109,28 +109,28 @@ def emit_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None
 
 
 def emit_request_counts(hooks: TurnHooks, iteration: int, *, messages: int, tools: int, **about: Any) -> None:
-    """Say that a model is asked, with so many messages and tools."""
+    """Emit the event of a request with these numbers of messages and tools."""
     payload = {"Model": hooks.scope.model, "MessagesCount": messages, "ToolsCount": tools, "MaxTokens": 0, "Temperature": 0}
     hooks.emit("agent.llm.request", "turn.llm.request", iteration, payload | about)
 
 
 def emit_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
-    """Say that a model has answered."""
+    """Emit the event of a model's answer."""
     reply = end.reply
     calls = len(reply.tool_calls) + len(reply.incomplete)
     emit_response_counts(hooks, iteration, chars=len(reply.content or ""), calls=calls, reasoning=bool(reply.reasoning))
 
 
 def emit_response_counts(hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False) -> None:
-    """Say that a model has answered, with so many characters and calls."""
+    """Emit the event of an answer with these numbers of characters and calls."""
     payload = {"ContentLen": chars, "ToolCalls": calls, "HasReasoning": reasoning}
     hooks.emit("agent.llm.response", "turn.llm.response", iteration, payload)
 
 
-def emit_output(hooks: TurnHooks, shown: UserOutputEvent, iteration: int) -> None:
-    """Emit what a tool has for the user: the text and the files themselves, for delivery."""
-    payload = {"Tool": shown.tool_call.name, "Text": shown.text, "Media": list(shown.media), "Handled": shown.handled}
-    hooks.emit("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": shown.tool_call.id})
+def emit_output(hooks: TurnHooks, output: UserOutputEvent, iteration: int) -> None:
+    """Emit a tool's output for the user: the text and the files themselves, for delivery."""
+    payload = {"Tool": output.tool_call.name, "Text": output.text, "Media": list(output.media), "Handled": output.handled}
+    hooks.emit("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": output.tool_call.id})
 
 
 def summary_of(execution: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def summary_of(execution: Any) -> dict[str, Any]:
 
 
 def _last_user_message(messages: Sequence[Message]) -> tuple[str, int]:
-    """Return the text of the user's last message, and how many images and files go with it."""
+    """Return the text of the user's last message, and the number of its images and files."""
     for message in reversed(messages):
         if message.get("role") != "user":
             continue

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def user_outputs(executions: Sequence[ToolExecution]) -> Iterator[UserOutputEvent]:
-    """Yield an event for each call that has something for the user, in call order."""
+    """Yield an event for each call with output for the user, in call order."""
     for execution in executions:
         output = execution.output
         if output is None:
@@ -45,7 +45,7 @@ def user_outputs(executions: Sequence[ToolExecution]) -> Iterator[UserOutputEven
 
 
 def all_handled(executions: Sequence[ToolExecution]) -> bool:
-    """Whether each of these calls has given the user the answer, so that the model need not."""
+    """Whether each of these calls has given the user the answer, so that the model is not asked again."""
     outputs = [execution.output for execution in executions]
     return bool(outputs) and all(
         output is not None and output.response_handled and not execution.is_error
@@ -69,24 +69,23 @@ def turn(
     without: Container[type[LoopEvent]] = (),
     final_answer_without_tools: bool = False,
 ) -> AsyncGenerator[LoopEvent, None]:
-    """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
+    """Ask ``model`` until it answers without calling a tool, or a limit is reached: ``max_iterations``, or the run's budget.
 
-    ``executor`` may be a Run that has begun, with its budget, agent_scope and attachments; of an Executor one is begun here. The
-    last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
-    are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
-    that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
-    ReplyEvents, ToolCallEvents and ToolResultEvents are left out where they are in ``without``: an unused event costs time.
+    ``executor`` may be a Run that has begun; of an Executor one is begun here. The last event is a FinalEvent, also if a limit
+    ends the turn, and by then every call has its result: those of the last round run, one beyond the budget fails, one that
+    still runs at the deadline is stopped. A ``tool_choice`` that demands a call is for the first round, then it is "auto".
+    ``messages`` is not changed. ReplyEvents, ToolCallEvents and ToolResultEvents are left out if they are in ``without``: an
+    unused event costs time.
 
-    ``external`` are tools that the caller carries out itself. The model is told of them too, and of no other tool that has the
-    name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
-    those of external tools are the FinalEvent's ``pending``.
+    ``external`` are tools that the caller runs itself; they hide tools of the same name. A reply that calls one ends the turn
+    with the finish_reason "tool_calls": its other calls run, and those of external tools are the FinalEvent's ``pending``.
 
-    With ``final_answer_without_tools`` the model is asked once more where the rounds or the calls are used up, without the
-    run's tools. Where it calls one all the same, and at another limit, the limit is what the turn has ended by.
+    With ``final_answer_without_tools`` the model is asked once more, without the run's tools, when the rounds or the calls are
+    used up. If it still calls one, the turn ends by the limit.
 
-    Hooks of the run are asked before and after each request. One that ends the turn does so with finish_reason "abort_turn", or
-    "hard_abort" and the messages as they were. What the model's server does wrong is raised as UpstreamError. Raises
-    ConfigurationError for ``max_iterations`` below 1; with None the run's budget alone counts the rounds.
+    Hooks of the run are called before and after each request. One that ends the turn sets finish_reason to "abort_turn", or to
+    "hard_abort", with the messages as they were. Raises UpstreamError for failures of the model's server, ConfigurationError for
+    ``max_iterations`` below 1; with None the run's budget alone limits the rounds.
     """
     if max_iterations is not None:
         checked_count(max_iterations, "max_iterations")
@@ -101,10 +100,10 @@ def turn(
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A turn under way. ``events`` is what happens, in order; the methods below it are the steps of a round, in the same order.
+    """A running turn: ``events`` drives it, the methods below are the steps of a round in order.
 
-    ``ending`` is why the turn is over, "" while it goes on: the step that ends it says so. Of the round that is under way,
-    ``answer`` is the model's and ``calls`` are those in it that are ours to carry out, as the model wrote them.
+    ``ending`` is the finish_reason, "" until a step ends the turn. ``answer`` is the model's in the current round, and ``calls``
+    are those of it that the run executes, as the model wrote them.
     """
 
     run: Run
@@ -138,12 +137,12 @@ class _Turn:
                 responses = self.model.respond(self.request)
                 source = aiter(responses)
                 try:
-                    while (said := await next_model_event(source, budget)) is not None:
-                        if (event := answer.take(said)) is not None:
+                    while (item := await next_model_event(source, budget)) is not None:
+                        if (event := answer.add(item)) is not None:
                             yield event
                 except OutOfTimeError:
                     budget.out_of_time()
-                    if answer.end is None:  # not where it was whole by then
+                    if answer.end is None:  # else it was complete in time
                         self.ending = "max_seconds"
                 finally:
                     if (close := getattr(responses, "aclose", None)) is not None:
@@ -157,7 +156,7 @@ class _Turn:
                 yield self.unfinished()
             if self.ending:
                 break
-            # The tools' own list: what they do to it, at once or when they were left to themselves, is not the conversation's.
+            # A copy: tools, also abandoned ones, may change it.
             batch = self.run.start(self.calls, messages=list(self.conversation.messages), iteration=self.iteration)
             try:
                 while (settled := await batch.next_event()) is not None:
@@ -172,7 +171,7 @@ class _Turn:
         yield self.end()
 
     def begin_round(self) -> bool:
-        """Begin a round with a request; False where the turn is over, or may have no more rounds."""
+        """Begin a round with a request; False if the turn is over, or no round is left."""
         was_last = self.max_iterations is not None and self.iteration >= self.max_iterations
         is_over = was_last or self.ending or not self.run.budget.take_iteration()
         if is_over and not self.has_closing_round():
@@ -187,7 +186,7 @@ class _Turn:
         return True
 
     def has_closing_round(self) -> bool:
-        """Where a limit has ended the turn, let the model answer without tools, once; return whether it is to."""
+        """Begin the final answer without tools if a limit has ended the turn; return whether there is one."""
         if not self.final_answer_without_tools or self.limit() not in ("max_iterations", "max_calls"):
             return False
         self.final_answer_without_tools = False
@@ -196,11 +195,11 @@ class _Turn:
         return True
 
     def limit(self) -> str:
-        """Why the turn is over."""
+        """Return why the turn is over."""
         return self.ending or self.run.budget.exceeded or "max_iterations"
 
     async def ask_before(self, hooks: TurnHooks) -> None:
-        """Let hooks see the request. They may change it, have an answer in the model's place, or end the turn."""
+        """Call the hooks before a request. They may change it, answer it, or end the turn."""
         if hooks.chains.before_llm:
             asked = RequestHookView(hooks, self.run, self.request, self.iteration, self.tool_choice)
             try:
@@ -217,7 +216,7 @@ class _Turn:
             emit_request(hooks, self.request, self.iteration)
 
     async def ask_after(self, hooks: TurnHooks) -> None:
-        """Let hooks see the model's answer. They may change it, or end the turn. Raises IncompleteAnswerError."""
+        """Call the hooks after an answer. They may change it, or end the turn. Raises IncompleteAnswerError."""
         answer = self.answer
         end = answer.ended()
         if hooks.observed:
@@ -234,17 +233,17 @@ class _Turn:
             self.abort(error)
         except OutOfTimeError:
             self.out_of_time()
-        self.conversation.usage += answer.usage  # it is no part of the conversation, and has cost its tokens
+        self.conversation.usage += answer.usage  # the answer is dropped, but has cost its tokens
 
     def unfinished(self) -> LoopEvent:
-        """Keep what the model had said when the time was up."""
+        """Add the model's unfinished text to the conversation when the time is up."""
         said = "".join(self.answer.said)
         self.conversation.add_unfinished(said)
         self.content = said or self.content
         return IterationEndEvent(self.iteration, "max_seconds")
 
     def reply(self) -> list[LoopEvent]:
-        """Take the answer into the conversation. Without calls it is the turn's last. Raises IncompleteAnswerError."""
+        """Add the answer to the conversation. Without calls it is the turn's last. Raises IncompleteAnswerError."""
         answer, conversation, iteration = self.answer, self.conversation, self.iteration
         end = answer.ended()
         reply, reason, usage = end.reply, end.finish_reason, end.usage
@@ -269,15 +268,15 @@ class _Turn:
         return events
 
     def results(self, batch: Batch) -> list[LoopEvent]:
-        """Take the results into the conversation, tell what is in them for the user, and see whether the turn is over."""
+        """Add the results to the conversation, return the events for the user, and end the turn if it is over."""
         executions = batch.executions
         self.conversation.add_results(executions)
         events: list[LoopEvent] = []
         if batch.has_outputs:
-            for shown in user_outputs(executions):
+            for output in user_outputs(executions):
                 if self.hooks is not None and self.hooks.observed:
-                    emit_output(self.hooks, shown, self.iteration)
-                events.append(shown)
+                    emit_output(self.hooks, output, self.iteration)
+                events.append(output)
         end_of_round = "tool_calls"
         if batch.aborted is not None:
             end_of_round = self.abort(batch.aborted)
@@ -292,7 +291,7 @@ class _Turn:
         return events
 
     def end(self) -> FinalEvent:
-        """What the turn came to."""
+        """Return the turn's final event."""
         conversation, aborted = self.conversation, self.aborted
         return FinalEvent(
             self.content,
@@ -307,7 +306,7 @@ class _Turn:
         )
 
     def abort(self, why: HookAbortError) -> str:
-        """End the turn because a hook has said so, and return the ending; calls left to the caller are answered as cancelled."""
+        """End the turn by a hook's decision, and return the ending; pending external calls are answered as cancelled."""
         self.aborted = why
         self.ending = ending = "hard_abort" if why.hard else "abort_turn"
         self.content = None
@@ -317,13 +316,13 @@ class _Turn:
         return ending
 
     def out_of_time(self) -> None:
-        """End the turn because the time was up while a hook was asked."""
+        """End the turn because the time was up during a hook."""
         self.run.budget.out_of_time()
         self.ending = "max_seconds"
 
 
 def relaxed(tool_choice: Any) -> Any:
-    """Return the tool_choice of the rounds after the first: one that demands a call no longer does."""
+    """Return the tool_choice of the rounds after the first, which no longer demands a call."""
     if tool_choice == "required":
         return "auto"
     if isinstance(tool_choice, Mapping):

@@ -60,8 +60,8 @@ class Turn:
 
     def add_input(self, text: str) -> None:
         """Add a transcript of the user."""
-        if (observed := self._observed) is not None and len(observed.said) < _MAX_INPUT_CHARS:
-            observed.said = f"{observed.said} {text}".strip()
+        if (observed := self._observed) is not None and len(observed.message) < _MAX_INPUT_CHARS:
+            observed.message = f"{observed.message} {text}".strip()
 
     def set_content(self, text: str) -> None:
         """Set the model's answer."""

@@ -1,4 +1,1 @@
-"""Where conversations are kept: sessions with their state and their log of events.
-
-``InMemorySessionService`` keeps them in the process, ``DatabaseSessionService`` in a database by URL.
-"""
+"""Session services: they store sessions with their state and their log of events, in memory or in a database."""

@@ -1,4 +1,4 @@
-"""What every session service does: the interface, the locks of runs, and the parts that do not depend on the storage."""
+"""The base class of session services, independent of the storage, and the locks of runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class _LockScope:
-    """One lock for the length of a block. A class, since a generator would cost three times as much."""
+    """Holds one lock for a block. A class, since a generator would cost three times as much."""
 
     __slots__ = ("_key", "_locks")
 
@@ -48,14 +48,14 @@ class RunLocks:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._queues: dict[Hashable, deque[_Waiter]] = {}  # held keys, with those who wait
+        self._queues: dict[Hashable, deque[_Waiter]] = {}  # held keys, with their waiters
 
     def hold(self, key: Hashable) -> _LockScope:
-        """Return what waits for the lock of ``key`` and holds it for the length of an ``async with`` block."""
+        """Return a context manager that waits for the lock of ``key`` and holds it."""
         return _LockScope(self, key)
 
     async def acquire(self, key: Hashable) -> None:
-        """Wait for the lock of ``key``; every one that is got must be released."""
+        """Wait for the lock of ``key``; it must be released."""
         with self._guard:
             queue = self._queues.get(key)
             if queue is None:
@@ -72,11 +72,11 @@ class RunLocks:
                 if waiting:
                     queue.remove((loop, turn))
             if not waiting:
-                self.release(key)  # the turn had been handed over just as the waiter gave up
+                self.release(key)  # the lock was assigned just before the cancellation
             raise
 
     def release(self, key: Hashable) -> None:
-        """Hand the lock over to the first who waits, if anybody does."""
+        """Release the lock, to the first waiter if there is one."""
         with self._guard:
             queue = self._queues[key]
             while queue:
@@ -95,17 +95,17 @@ def _wake(turn: asyncio.Future[None]) -> None:
 
 
 class BaseSessionService(ABC):
-    """Keeps sessions, by application, user and id.
+    """Stores sessions, by application, user and id.
 
-    Events are only ever appended, and numbered by the service: two writers to one session get one order, whatever their clocks
-    say. Use it as an async context manager, or ``close()`` it.
+    Events are append-only, and numbered by the service, so concurrent writers to one session get one order. Use it as an async
+    context manager, or ``close()`` it.
     """
 
     def __init__(self) -> None:
         self._locks = RunLocks()
         self._stores: weakref.WeakSet[MediaStore] = weakref.WeakSet()
         self.past_turns = PastTurns()
-        """What models are shown of past turns, for the agents' runs."""
+        """The cached messages of past turns, for the agents' runs."""
 
     @abstractmethod
     async def create_session(
@@ -118,21 +118,18 @@ class BaseSessionService(ABC):
         state: Mapping[str, Any] | None = None,
         title: str | None = None,
     ) -> Session:
-        """Begin a session; without ``session_id`` it gets a new one. Raises SessionExistsError where this id is taken."""
+        """Create a session; ``session_id`` defaults to a new one. Raises SessionExistsError if the id is taken."""
 
     @abstractmethod
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return the session as it is now, a copy of the caller's own, or None."""
+        """Return a current copy of the session, or None."""
 
     async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return the session as ``get_session`` does, for a run; a service may read the beginning of a long log later."""
+        """Return the session for a run, or None; a service may load the beginning of a long log later."""
         return await self.get_session(app_name, user_id, session_id)
 
     async def list_sessions(self, app_name: str, user_id: str, agent_name: str | None = None) -> list[Session]:
-        """Return a user's sessions, the one used last first, without their events and states.
-
-        ``agent_name`` leaves only those that were begun with this agent.
-        """
+        """Return a user's sessions, the last used first, without their events and states; of one agent with ``agent_name``."""
         sessions = await self.list_all_sessions(app_name, user_id)
         return [session for session in sessions if agent_name is None or session.agent_name == agent_name]
 
@@ -143,7 +140,7 @@ class BaseSessionService(ABC):
     async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session with its events, results, files and own state; ``user:`` and ``app:`` keys stay.
 
-        No session, no error. Of its files those go that the process's own media store has, and the stores of ``release_from``.
+        Does nothing for an unknown session. Its files are released from the process's media store and those of ``release_from``.
         """
         await self._delete(app_name, user_id, session_id)
         from patchbay.media.store import stores_in_use  # here: most programs have no files
@@ -154,10 +151,10 @@ class BaseSessionService(ABC):
 
     @abstractmethod
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete what is kept of a session."""
+        """Delete a session from the storage."""
 
     def release_from(self, store: MediaStore) -> None:
-        """Let the files of a session that is deleted go from this store too. A Runner does so with its own."""
+        """Release the files of deleted sessions from this store too; a Runner registers its own."""
         self._stores.add(store)
 
     @abstractmethod
@@ -166,15 +163,15 @@ class BaseSessionService(ABC):
 
     @abstractmethod
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
-        """Set which agent spoke last. Raises SessionNotFoundError."""
+        """Set the agent of the last answer. Raises SessionNotFoundError."""
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Append ``event`` to the log, make its changes of the state, and bring ``session`` up to date; returns ``event``.
+        """Append ``event`` to the log, apply its changes of the state, and update ``session``; return ``event``.
 
-        It is all kept or nothing of it, and once: an event whose id is in the log already is not appended again. A partial event
-        is not kept. ``session`` also takes up what others have appended meanwhile. ``temp:`` keys go into ``session.state`` and
-        nowhere else. Values without JSON are kept as the nearest thing that has it. Raises SessionNotFoundError where the session
-        has been deleted, InvalidRequestError for an event whose fields are of wrong types.
+        Atomic and idempotent: an event whose id is in the log already is not appended again. Partial events are ignored.
+        ``session`` also gets the events that others have appended. ``temp:`` keys are only set in ``session.state``. Values that
+        JSON cannot express are converted. Raises SessionNotFoundError for a deleted session, InvalidRequestError for an event
+        whose fields are of wrong types.
         """
         if event.partial:
             return event
@@ -187,26 +184,26 @@ class BaseSessionService(ABC):
 
     @abstractmethod
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
-        """Keep the entry; return what ``session`` has not heard of, this entry included, with its numbers, in order."""
+        """Store the entry; return the numbered entries that ``session`` does not have, this one included, in order."""
 
-    def results(self, session: Session) -> ResultStore:  # noqa: ARG002  (others have use for it)
-        """Return what keeps the results of ``session`` that were too long to be shown, until the session is deleted.
+    def results(self, session: Session) -> ResultStore:  # noqa: ARG002  (subclasses use it)
+        """Return the store of the session's long results, which lasts until the session is deleted.
 
-        Of each session the newest characters are kept, ``patchbay.tools.result_store.KEPT_CHARS`` of them. ``keep`` sets
-        ``session.has_results``, and raises SessionNotFoundError where the session has been deleted. A service that does not say
-        otherwise keeps them as long as what this returns is held.
+        It holds the newest results, up to ``patchbay.tools.result_store.KEPT_CHARS`` characters. ``keep`` sets
+        ``session.has_results``, and raises SessionNotFoundError for a deleted session. By default the results last as long as the
+        returned object.
         """
         return MemoryResultStore()
 
     def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Return the lock that a run holds, so that two runs on one session come one after the other, in the order they asked.
+        """Return the lock of a session's runs, which are sequential and in order.
 
-        Take it before the session is read. The session need not exist yet.
+        Acquire it before reading the session, which need not exist yet.
         """
         return self._locks.hold((app_name, user_id, session_id))
 
-    async def close(self) -> None:  # noqa: B027  (what is in memory has nothing to close)
-        """Let go of files and connections; nothing is left to be written."""
+    async def close(self) -> None:  # noqa: B027  (memory needs no closing)
+        """Close files and connections."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,18 +213,18 @@ class BaseSessionService(ABC):
 
 
 def readable(*names: str) -> None:
-    """Raise InvalidRequestError for an id or name that no database could hold as it is."""
+    """Raise InvalidRequestError for an id or name that a database cannot store unchanged."""
     for name in names:
         if not isinstance(name, str) or "\0" in name or not (name.isascii() or well_formed(name) == name):
             raise InvalidRequestError(f"An id or name must be text without null bytes and lone surrogates, not {name!r}.")
 
 
 def shown(text: str) -> str:
-    """Return a text that is only shown, with what a database cannot hold replaced."""
+    """Return a text with the characters replaced that a database cannot store."""
     return well_formed(text).replace("\0", "\ufffd")
 
 
 def initial_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the part of a new session's state that is kept, made safe."""
+    """Return the part of a new session's state that is stored, as JSON types."""
     given = json_copy({key: value for key, value in lasting_changes(state or {}).items() if value is not None})
     return given if isinstance(given, dict) else {}

@@ -1,9 +1,8 @@
 """Sessions in a database, with their long results: SQLite or PostgreSQL, by URL.
 
-The log is the truth; the state's rows are what its deltas have come to, one row per key, changed in the transaction that appends
-the event. That begins by incrementing the session's last number, which locks its row until the commit: so writers of one session,
-in whatever processes, get one order, and a process that is killed leaves either the whole event or nothing. Bodies and values
-are JSON text, and so are state keys: PostgreSQL's text cannot hold every string that JSON can.
+The state has one row per key, changed in the transaction that appends an event. This begins by incrementing the session's last
+number, which locks its row until the commit: so concurrent writers of one session get one order, and a killed process leaves
+either the whole event or nothing. Bodies, values and state keys are JSON text, since PostgreSQL's text cannot hold every string.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ sessions = Table(
     Column("last_agent", Text, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
-    Column("last_seq", Integer, nullable=False),  # incrementing it locks the row, and so the next place in the log
+    Column("last_seq", Integer, nullable=False),  # incrementing it locks the row
     UniqueConstraint("app_name", "user_id", "id", name="uq_patchbay_sessions"),
     Index("ix_patchbay_sessions_updated", "app_name", "user_id", "updated_at"),
-    sqlite_autoincrement=True,  # a deleted session's number is not given to another one
+    sqlite_autoincrement=True,  # a deleted session's number is not reused
 )
 
 events = Table(
@@ -58,7 +57,7 @@ events = Table(
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("event_id", Text, nullable=False),
     Column("body", Text, nullable=False),
-    UniqueConstraint("session_pk", "event_id", name="uq_patchbay_events"),  # an event is kept once
+    UniqueConstraint("session_pk", "event_id", name="uq_patchbay_events"),  # an event is stored once
 )
 
 session_state = Table(
@@ -85,9 +84,9 @@ results = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("digest", LargeBinary, nullable=False),
     Column("size", Integer, nullable=False),  # in characters
-    # UTF-8. Last: SQLite need not walk through it to the other columns.
+    # UTF-8. Last, so that SQLite need not read it for the other columns.
     Column("text", LargeBinary, nullable=False),
-    UniqueConstraint("session_pk", "digest", name="uq_patchbay_results"),  # a text is kept once
+    UniqueConstraint("session_pk", "digest", name="uq_patchbay_results"),  # a text is stored once
 )
 
 
@@ -99,10 +98,9 @@ HAS_RESULTS: Final = sa.exists().where(results.c.session_pk == sessions.c.pk).co
 
 
 class DatabaseResults:
-    """The texts of ``session`` in ``store``, ``max_chars`` characters at most: the oldest go first, the newest always stays.
+    """The texts of ``session`` in ``store``, at most ``max_chars`` characters: the oldest go first, the newest always stays.
 
-    A text is kept in one transaction, which holds the session's row first: so texts of one session get one order, whatever
-    processes they come from, and no number is given twice.
+    Storing a text locks the session's row first, so texts from several processes get one order, and unique numbers.
     """
 
     __slots__ = ("_max_chars", "_session", "_store")
@@ -113,13 +111,13 @@ class DatabaseResults:
         self._max_chars = max_chars
 
     async def keep(self, text: str) -> str:
-        """Keep ``text`` and return its id, the same for the same text. Raises SessionNotFoundError."""
+        """Store ``text`` and return its id, the same for the same text. Raises SessionNotFoundError."""
         number = await self._store.write(lambda connection: self._put(connection, text))
         self._session.has_results = True
         return f"result_{number}"
 
     async def read(self, result_id: str) -> str | None:
-        """Return the text, or None if it is not kept."""
+        """Return the text, or None if it is not stored."""
         if (found := _ID.fullmatch(result_id)) is None:
             return None
         query = (
@@ -150,7 +148,7 @@ class DatabaseResults:
             return known
         counted = sa.select(sa.func.coalesce(sa.func.max(results.c.number), 0), sa.func.coalesce(sa.func.sum(results.c.size), 0))
         last, size = connection.execute(counted.where(of_session)).one()
-        number = int(last) + 1  # of the last one, which always stays: so no number comes back
+        number = int(last) + 1  # the last one always stays, so no number is reused
         row = {"session_pk": pk, "number": number, "digest": digest, "size": len(text), "text": data}
         connection.execute(results.insert().values(row))
         if size + len(text) > self._max_chars:
@@ -171,7 +169,7 @@ class DatabaseResults:
 DEFAULT_URL = "sqlite:///sessions.db"
 
 _TAIL = 128
-"""How many events of a log a run begins with: more than the window of ``RunConfig.max_history_events`` usually has."""
+"""The number of events that a run loads at first: more than the usual window of ``RunConfig.max_history_events``."""
 
 _COLUMNS = (
     sessions.c.id,
@@ -190,12 +188,11 @@ def _this(app_name: str, user_id: str, session_id: str) -> sa.ColumnElement[bool
 
 
 class DatabaseSessionService(BaseSessionService):
-    """Keeps sessions in the database at ``url``: ``sqlite:///FILE``, the path of a SQLite file, or ``postgresql://HOST/NAME``.
+    """Stores sessions in the database at ``url``: ``sqlite:///FILE``, the path of a SQLite file, or ``postgresql://HOST/NAME``.
 
-    The tables are made where they are missing. What has been appended outlives the process, however that ends; in SQLite the last
-    moments before a power cut may be lost, but nothing is torn. Several processes may use one database, and a lock (``lock``)
-    holds among all of them; over PostgreSQL it is lost when the connection that keeps it breaks. Raises ConfigurationError for a
-    URL of another kind, and on first use where the database cannot be opened.
+    Missing tables are created. Appended events survive a crash of the process; a power cut may lose SQLite's last moments, but
+    tears nothing. Several processes may use one database, and locks (``lock``) hold among all of them; a PostgreSQL lock is lost
+    with its connection. Raises ConfigurationError for another kind of URL, and on first use if the database cannot be opened.
     """
 
     def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
@@ -218,7 +215,7 @@ class DatabaseSessionService(BaseSessionService):
         state: Mapping[str, Any] | None = None,
         title: str | None = None,
     ) -> Session:
-        """Begin a session, as the base class says."""
+        """Create a session."""
         session_id = new_id() if session_id is None else session_id
         readable(app_name, user_id, session_id, agent_name)
         now = time.time()
@@ -246,7 +243,7 @@ class DatabaseSessionService(BaseSessionService):
         return await self._store.write(work)
 
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return the session as it is now, or None."""
+        """Return a current copy of the session, or None."""
         readable(app_name, user_id, session_id)
         try:
             return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id))
@@ -254,7 +251,7 @@ class DatabaseSessionService(BaseSessionService):
             return None
 
     async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return the session with the end of its log; the rest is read, blocking the caller, when an event of it is looked at."""
+        """Return the session with the end of its log; the rest is loaded, blocking the caller, when it is accessed."""
         readable(app_name, user_id, session_id)
         try:
             return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id, tail=_TAIL))
@@ -281,15 +278,15 @@ class DatabaseSessionService(BaseSessionService):
         await self._update(app_name, user_id, session_id, title=shown(title))
 
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
-        """Set which agent spoke last."""
+        """Set the agent of the last answer."""
         await self._update(app_name, user_id, session_id, last_agent=shown(agent_name))
 
     def results(self, session: Session) -> ResultStore:
-        """Return what keeps the session's long results."""
+        """Return the store of the session's long results."""
         return DatabaseResults(self._store, session)
 
     def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Return the lock that a run holds, among all processes that use this database."""
+        """Return the lock of a session's runs, among all processes that use this database."""
         if self._among_processes is None:
             return super().lock(app_name, user_id, session_id)
         return self._among_processes.hold(lock_number(app_name, user_id, session_id))
@@ -338,7 +335,7 @@ class DatabaseSessionService(BaseSessionService):
         return int(row[0]), int(row[1])
 
     def _change(self, connection: Connection, pk: int, app_name: str, user_id: str, delta: Mapping[str, Any]) -> None:
-        # In one order everywhere, so that two transactions never wait for each other's rows crosswise.
+        # In one order everywhere, so that transactions cannot deadlock.
         for key in sorted(delta):
             value = delta[key]
             if key.startswith((APP_PREFIX, USER_PREFIX)):
@@ -379,7 +376,7 @@ class DatabaseSessionService(BaseSessionService):
         return session
 
     def _read_older(self, pk: int, count: int, session_id: str) -> list[bytes | str | Event]:
-        """The first ``count`` events of a log. Raises SessionNotFoundError where it is not there any more."""
+        """Return the first ``count`` events of a log. Raises SessionNotFoundError for a deleted session."""
         entries = self._store.read_from_thread(lambda connection: _between(connection, pk, 0, count + 1))
         if len(entries) != count:
             raise SessionNotFoundError(session_id)
@@ -387,7 +384,7 @@ class DatabaseSessionService(BaseSessionService):
 
 
 class _AlreadyStoredError(Exception):
-    """The event was appended before: an append whose answer had been lost is made again."""
+    """The event is stored already, by an append whose response was lost."""
 
     def __init__(self, session_pk: int) -> None:
         super().__init__(session_pk)
@@ -395,7 +392,7 @@ class _AlreadyStoredError(Exception):
 
 
 def _between(connection: Connection, pk: int, after: int, before: int | None) -> list[tuple[int, bytes | str | Event]]:
-    """The entries of the log with numbers between the two, in order."""
+    """Return the entries of the log with numbers between the two, in order."""
     query = sa.select(events.c.seq, events.c.body).where(events.c.session_pk == pk, events.c.seq > after).order_by(events.c.seq)
     if before is not None:
         query = query.where(events.c.seq < before)

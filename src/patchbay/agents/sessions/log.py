@@ -1,7 +1,7 @@
-"""A session as a run holds it: its state, and its log of events in JSON, read when they are first used.
+"""A session in a run: its state, and its log of JSON events, parsed on first use.
 
-What has JSON is written as it is (bytes as base64, sets as lists, dates in ISO format); the rest is converted as tools' results
-are. An event is read back before it is stored, so the log never holds one that cannot be read.
+Values that JSON cannot express are converted (bytes to base64, sets to lists, dates to ISO format, the rest as tools' results
+are). An event is parsed again before it is stored, so the log only has valid ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def temporary_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_changes(delta: Mapping[str, Any], state: MutableMapping[str, Any]) -> None:
-    """Make the changes; None deletes a key."""
+    """Apply changes; None deletes a key."""
     for key, value in delta.items():
         if value is None:
             state.pop(key, None)
@@ -55,37 +55,37 @@ _ids = msgspec.json.Decoder(_Id)
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An event as it is kept: its JSON, what that reads as, and the changes of the state that outlive the run."""
+    """An event to be stored: its JSON, and the event parsed from it, without ``temp:`` changes."""
 
     body: bytes
     event: Event
 
     @property
     def id(self) -> str:
-        """The event's id: an event is kept once, however often it is handed in."""
+        """The event's id; an event is stored only once."""
         return self.event.id
 
     @property
     def delta(self) -> dict[str, Any]:
-        """The changes of the state, as they are kept."""
+        """The changes of the state to be stored."""
         return self.event.actions.state_delta
 
 
 def record(event: Event) -> Record:
-    """Return what is kept of ``event``; it is not changed. Raises InvalidRequestError where its fields are of wrong types."""
+    """Return the record of ``event``, which is not changed. Raises InvalidRequestError if its fields are of wrong types."""
     delta = event.actions.state_delta
     if delta and len(lasting := lasting_changes(delta)) != len(delta):
         event = msgspec.structs.replace(event, actions=msgspec.structs.replace(event.actions, state_delta=lasting))
     try:
         body = _encoder.encode(event)
         return Record(body, _decoder.decode(body))
-    except Exception:  # noqa: BLE001, S110  (values without JSON fail as they like; what is wrong for good fails again below)
+    except Exception:  # noqa: BLE001, S110  (values may raise anything; an invalid event fails again below)
         pass
     try:
         body = _encoder.encode(_made_safe(event))
         return Record(body, _decoder.decode(body))
     except Exception as error:
-        raise InvalidRequestError(f"An event that cannot be kept: {error}") from error
+        raise InvalidRequestError(f"An event that cannot be stored: {error}") from error
 
 
 Entry: TypeAlias = bytes | str | Event
@@ -93,10 +93,10 @@ Entry: TypeAlias = bytes | str | Event
 
 
 class EventLog(Sequence[Event]):
-    """The events of a session in their order, read from their JSON when they are first looked at.
+    """The events of a session in order, parsed from their JSON on first access.
 
-    A long session costs nothing until its events are used, and every session object has events of its own. It is read as a list
-    is; only the session service adds to it. ``older`` events come before ``entries``: ``load`` returns them when one is needed.
+    Read it as a list; only the session service adds to it. Every session object has its own events. ``older`` is the number of
+    events before ``entries``, which ``load`` returns when one is needed.
     """
 
     __slots__ = ("_entries", "_load", "_older", "_touched")
@@ -111,16 +111,16 @@ class EventLog(Sequence[Event]):
 
     @property
     def first_touched(self) -> int:
-        """The place of the first event that anybody was given, and may have changed; behind the last one if there is none."""
+        """The index of the first event that was handed out, and so may have changed; the length if there is none."""
         return len(self) if self._touched is None else self._touched
 
     def peek(self, at: int) -> Event:
-        """Return the event at a place, to look at only. What was not looked at before stays as it is kept."""
+        """Return the event at an index, for reading only; it stays in its stored form."""
         entry = self._entry(at)
         return entry if isinstance(entry, Event) else _decoder.decode(entry)
 
     def id_at(self, at: int) -> str:
-        """Return the id of the event at a place."""
+        """Return the id of the event at an index."""
         entry = self._entry(at)
         return entry.id if isinstance(entry, Event) else _ids.decode(entry).id
 
@@ -131,7 +131,7 @@ class EventLog(Sequence[Event]):
         return self._entries[at - self._older]
 
     def add(self, entry: Entry) -> Event:
-        """Append an event, or the JSON of one, and return it. For session services."""
+        """Append an event, or its JSON, and return it. For session services."""
         event: Event = entry if isinstance(entry, Event) else _decoder.decode(entry)
         self._entries.append(event)
         return event
@@ -148,7 +148,7 @@ class EventLog(Sequence[Event]):
             return [self[index] for index in range(*at.indices(len(self)))]
         place = at + len(self) if at < 0 else at
         if not 0 <= place < len(self):
-            raise IndexError("There is no such event.")
+            raise IndexError("event index out of range")
         event = self.peek(place)
         self._entries[place - self._older] = event
         self._touched = place if self._touched is None else min(place, self._touched)
@@ -209,7 +209,7 @@ def _object(value: Any, name: str) -> dict[str, Any]:
 
 
 def session_key(app_name: str, user_id: str, session_id: str) -> str:
-    """Return ``Session.key`` of the session of this name. A colon in one of the three is written as ``%3A``."""
+    """Return the ``Session.key`` of a session. A colon in one of the three becomes ``%3A``."""
     return ":".join([each.replace("%", "%25").replace(":", "%3A") for each in (app_name, user_id, session_id)])
 
 
@@ -217,9 +217,9 @@ def session_key(app_name: str, user_id: str, session_id: str) -> str:
 class Session:
     """One conversation of a user with an application.
 
-    ``state`` has the session's own keys and those of its user (``user:``) and application (``app:``), as they were when it was
-    read, and the run's ``temp:`` keys. ``seq`` is the number of the last event in ``events``; they count from 1.
-    ``has_results`` is whether long results of it are kept (the service's ``results``). Times are in seconds since the epoch.
+    ``state`` has the session's own keys, those of its user (``user:``) and application (``app:``) when it was read, and the run's
+    ``temp:`` keys. ``seq`` is the number of the last event in ``events``; they count from 1. ``has_results``: it has stored long
+    results (the service's ``results``). Times are in seconds since the epoch.
     """
 
     id: str
@@ -237,14 +237,11 @@ class Session:
 
     @property
     def key(self) -> str:
-        """What the session is called where all of an installation's are: ``app:user:id``, and no other session so."""
+        """The session's unique key in an installation: ``app:user:id``."""
         return session_key(self.app_name, self.user_id, self.id)
 
     def follow(self, entries: Iterable[tuple[int, bytes | str | Event]]) -> None:
-        """Take up (number, event) entries of the log, in order; those that are here already are passed over.
-
-        For session services: this is how a session hears of what others wrote into it meanwhile.
-        """
+        """Append (number, event) entries of the log, in order, ignoring those that it has. For session services."""
         for number, entry in entries:
             if number > self.seq:
                 event = self.events.add(entry)

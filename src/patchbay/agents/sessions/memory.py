@@ -1,4 +1,4 @@
-"""Sessions in this process's memory; callers get copies."""
+"""Sessions in memory; callers get copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Key = tuple[str, str, str]
 
 @dataclass
 class _StoredSession:
-    """A session as it is kept: ``about`` has everything but state and events."""
+    """A stored session: ``about`` has everything but state and events."""
 
     about: Session
     state: dict[str, Any] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class _StoredSession:
 
 
 class InMemorySessionService(BaseSessionService):
-    """Keeps sessions for as long as it lives. What it gives out are copies."""
+    """Stores sessions in memory; returns copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class InMemorySessionService(BaseSessionService):
         state: Mapping[str, Any] | None = None,
         title: str | None = None,
     ) -> Session:
-        """Begin a session, as the base class says."""
+        """Create a session."""
         key = (app_name, user_id, new_id() if session_id is None else session_id)
         readable(*key, agent_name)
         if key in self._sessions:
@@ -78,11 +78,11 @@ class InMemorySessionService(BaseSessionService):
         self._find((app_name, user_id, session_id)).about.title = shown(title)
 
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
-        """Set which agent spoke last."""
+        """Set the agent of the last answer."""
         self._find((app_name, user_id, session_id)).about.last_agent = shown(agent_name)
 
     def results(self, session: Session) -> ResultStore:
-        """Return what keeps the session's long results."""
+        """Return the store of the session's long results."""
         return _Results(self._sessions, session)
 
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
@@ -110,12 +110,12 @@ class InMemorySessionService(BaseSessionService):
         about = kept.about
         for key, value in delta.items():
             if key.startswith(APP_PREFIX):
-                home = self._apps.setdefault(about.app_name, {})
+                target = self._apps.setdefault(about.app_name, {})
             elif key.startswith(USER_PREFIX):
-                home = self._users.setdefault((about.app_name, about.user_id), {})
+                target = self._users.setdefault((about.app_name, about.user_id), {})
             else:
-                home = kept.state
-            apply_changes({key: value}, home)
+                target = kept.state
+            apply_changes({key: value}, target)
 
     def _copy(self, kept: _StoredSession) -> Session:
         about = kept.about
@@ -133,7 +133,7 @@ class InMemorySessionService(BaseSessionService):
 
 
 class _Results:
-    """The long results of ``session``, as long as it is among ``sessions``."""
+    """The long results of ``session``, while it is in ``sessions``."""
 
     __slots__ = ("_session", "_sessions")
 
@@ -142,7 +142,7 @@ class _Results:
         self._session = session
 
     async def keep(self, text: str) -> str:
-        if (kept := self._kept()) is None:
+        if (kept := self._stored()) is None:
             raise SessionNotFoundError(self._session.id)
         if kept.results is None:
             kept.results = MemoryResultStore()
@@ -150,8 +150,8 @@ class _Results:
         return await kept.results.keep(text)
 
     async def read(self, result_id: str) -> str | None:
-        kept = self._kept()
+        kept = self._stored()
         return None if kept is None or kept.results is None else await kept.results.read(result_id)
 
-    def _kept(self) -> _StoredSession | None:
+    def _stored(self) -> _StoredSession | None:
         return self._sessions.get((self._session.app_name, self._session.user_id, self._session.id))

@@ -1,7 +1,7 @@
-"""Locks by number between processes that share a database; the lock of a process that dies is free at once.
+"""Locks by number between processes that share a database, released when their process dies.
 
-These are locks of the kernel and the database server, not rows with an expiry: after a kill -9 the next run need not wait, and
-a run that was only slow is not taken for dead.
+They are locks of the kernel or the database server, not rows with an expiry: after a kill -9 the next run need not wait, and a
+slow run does not lose its lock.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.002, 0.1
-"""Seconds between two tries for a lock that another process holds."""
+"""Seconds between two attempts to get a lock that another process holds."""
 
 
 class ProcessLocks(Protocol):
-    """Locks by number: fair within this process, and one holder among all."""
+    """Locks by number, exclusive among all processes, and fair within each."""
 
     def hold(self, number: int) -> AbstractAsyncContextManager[None]:
-        """Hold the lock for the length of the block."""
+        """Hold the lock within the block."""
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close files and connections."""
 
 
 def lock_number(*names: str) -> int:
-    """Return the number (62 bits) that stands for these names in every process."""
+    """Return a number (62 bits) for these names, the same in every process."""
     return int.from_bytes(hashlib.blake2b(json.dumps(names).encode(), digest_size=8).digest()) >> 2
 
 
-async def _patiently(attempt: Callable[[], Awaitable[bool]]) -> None:
+async def _retry(attempt: Callable[[], Awaitable[bool]]) -> None:
     delay = _FIRST_DELAY
     while not await attempt():
         await asyncio.sleep(delay)
@@ -51,32 +51,32 @@ async def _patiently(attempt: Callable[[], Awaitable[bool]]) -> None:
 
 
 class FileLocks:
-    """For a SQLite file: locks of single bytes of a file beside it. Where there are none (Windows), for this process only."""
+    """For a SQLite file: locks of single bytes of a file beside it; without such locks (Windows), for this process only."""
 
     def __init__(self, database: Path) -> None:
         self._path = Path(f"{database}-lock")
 
     @asynccontextmanager
     async def hold(self, number: int) -> AsyncIterator[None]:
-        """Hold the lock for the length of the block."""
+        """Hold the lock within the block."""
         file = _LockFile.opened(self._path)
         try:
             async with file.locks.hold(number):
-                await _patiently(lambda: file.take(number))
+                await _retry(lambda: file.try_lock(number))
                 try:
                     yield
                 finally:
-                    file.give_back(number)
+                    file.unlock(number)
         finally:
-            file.leave()
+            file.close()
 
     async def close(self) -> None:
-        """Nothing stays open while no lock is held."""
+        """Do nothing: without a lock no file is open."""
 
 
 @dataclass
 class _LockFile:
-    """One object for a file and process: to the kernel all locks of a process have one holder."""
+    """A lock file, opened once per process: to the kernel all locks of a process have one holder."""
 
     path: Path
     descriptor: int
@@ -93,7 +93,7 @@ class _LockFile:
             file.users += 1
             return file
 
-    def leave(self) -> None:
+    def close(self) -> None:
         with _guard:
             self.users -= 1
             if not self.users:
@@ -101,7 +101,7 @@ class _LockFile:
                 if _files.get(self.path) is self:
                     del _files[self.path]
 
-    async def take(self, number: int) -> bool:
+    async def try_lock(self, number: int) -> bool:
         try:
             import fcntl
         except ImportError:
@@ -112,7 +112,7 @@ class _LockFile:
             return False
         return True
 
-    def give_back(self, number: int) -> None:
+    def unlock(self, number: int) -> None:
         try:
             import fcntl
         except ImportError:
@@ -136,7 +136,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class AdvisoryLocks:
-    """For PostgreSQL: advisory locks, all held by one connection. If that breaks, the server releases them."""
+    """For PostgreSQL: advisory locks of one connection. If that breaks, the server releases them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -146,21 +146,21 @@ class AdvisoryLocks:
 
     @asynccontextmanager
     async def hold(self, number: int) -> AsyncIterator[None]:
-        """Hold the lock for the length of the block."""
+        """Hold the lock within the block."""
         async with self._locks.hold(number):
             try:
-                await _patiently(lambda: self._store.run(lambda: self._ask("pg_try_advisory_lock", number)))
+                await _retry(lambda: self._store.run(lambda: self._call("pg_try_advisory_lock", number)))
                 yield
             finally:
-                # Also where the wait was cancelled: the lock may just have been given.
-                await self._store.run(lambda: self._let_go(number))
+                # Also after a cancelled wait: the lock may just have been acquired.
+                await self._store.run(lambda: self._unlock(number))
 
     async def close(self) -> None:
         """Close the connection."""
         if self._keeper is not None:
             await self._store.run(self._close)
 
-    def _ask(self, function: str, number: int) -> bool:
+    def _call(self, function: str, number: int) -> bool:
         import sqlalchemy
 
         statement = sqlalchemy.select(getattr(sqlalchemy.func, function)(number))
@@ -173,15 +173,15 @@ class AdvisoryLocks:
             # It broke while it was idle.
             return bool(self._connection().scalar(statement))
 
-    def _let_go(self, number: int) -> None:
+    def _unlock(self, number: int) -> None:
         import sqlalchemy
 
         if self._keeper is None:
             return
         try:
-            self._ask("pg_advisory_unlock", number)
+            self._call("pg_advisory_unlock", number)
         except sqlalchemy.exc.DBAPIError:
-            self._close()  # what the server cannot be told, it sees from the closed connection
+            self._close()  # closing the connection releases the lock
 
     def _connection(self) -> Connection:
         if self._keeper is not None and self._keeper.invalidated:
@@ -194,7 +194,7 @@ class AdvisoryLocks:
     def _close(self) -> None:
         with self._guard:
             if self._keeper is not None:
-                # Not back into the pool: there it would go on holding its locks.
+                # Not back into the pool, where it would hold its locks.
                 self._keeper.invalidate()
                 self._keeper.close()
                 self._keeper = None
