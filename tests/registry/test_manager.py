@@ -389,7 +389,7 @@ def test_a_swap_that_waits_is_refused_where_the_pending_session_ends_meanwhile()
 def test_what_is_no_session_is_not_prepared(thing):
     async def work():
         manager = LLMSessionManager("ann")
-        with pytest.raises(ConfigurationError, match="is no session"):
+        with pytest.raises(ConfigurationError, match="is not a session"):
             await manager.prepare(thing)
         return manager.pending
 

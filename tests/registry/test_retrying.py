@@ -124,7 +124,7 @@ def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
         session = manager.active = Session(100)
         with pytest.raises(ToolSyncError):
             await manager.register_tool_and_sync(definition("a"))
-        while "cannot be told" not in caplog.text:
+        while "cannot be sent" not in caplog.text:
             await asyncio.sleep(0)
         assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.untold)
 

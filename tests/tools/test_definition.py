@@ -24,10 +24,10 @@ def schema(**about: object) -> dict:
         ({"description": "half \ud83d"}, "lone surrogate"),
         ({"name": "half \ud83d"}, "lone surrogate"),
         ({"parameters": schema(description="half \ud83d")}, "lone surrogate"),
-        ({"parameters": schema(default=float("nan"))}, "no JSON"),
+        ({"parameters": schema(default=float("nan"))}, "not JSON"),
         ({"parameters": schema(default=date(2026, 1, 1))}, "not JSON: there is a date in it"),
-        ({"parameters": schema(examples={1, 2})}, "no JSON: there is a set in it"),
-        ({"parameters": DEEP}, "no JSON"),
+        ({"parameters": schema(examples={1, 2})}, "not JSON: there is a set in it"),
+        ({"parameters": DEEP}, "not JSON"),
     ],
     ids=lambda each: each if isinstance(each, str) else next(iter(each)),
 )

@@ -98,7 +98,7 @@ def test_what_cannot_be_called_is_refused(facts):
 
 
 def test_what_fails_is_a_denial_that_has_its_cause():
-    with pytest.raises(ToolDeniedError, match="could not be found out: KeyError: 'path'") as caught:
+    with pytest.raises(ToolDeniedError, match="could not be found: KeyError: 'path'") as caught:
         facts(FunctionTool(where, facts=where))
     assert isinstance(caught.value.__cause__, KeyError)
 

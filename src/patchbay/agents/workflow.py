@@ -90,8 +90,8 @@ class LoopAgent(BaseAgent):
 class ParallelAgent(BaseAgent):
     """Runs its sub-agents in parallel, each on its own branch: it sees earlier events, but not those of its siblings.
 
-    Their events are yielded as they happen. A child's exception becomes the event PARALLEL_ERROR, and the others go on. They share
-    the limits of the run.
+    Their events are yielded as they happen. A child's exception becomes the event PARALLEL_ERROR, and the others go on. All of
+    them share the limits of the run.
     """
 
     keeps_time = True
