@@ -1,7 +1,6 @@
-"""One event loop in a background thread, for callers that have none, or are inside of one.
+"""One event loop in a background thread, for sync callers, also inside of another event loop.
 
-Not ``asyncio.run``: that makes a loop for every call, and an async client's pooled connections die with the loop that opened
-them.
+Not ``asyncio.run``, which creates a loop for every call: an async client's pooled connections die with their loop.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` in the background loop, with this thread's context variables, and wait for its result.
 
-    Where the wait is interrupted (Ctrl-C), the work is cancelled and waited for before that is raised on.
+    If the wait is interrupted (Ctrl-C), the work is cancelled and awaited first.
     """
     loop = _background_loop()
     if _running_loop() is loop:
@@ -37,7 +36,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     except BaseException:
         if future is None or not future.done():
             _stop(guarded, loop)
-            work.close()  # if it had not even begun
+            work.close()  # if it had not begun
         raise
     if isinstance(result, _Exit):
         raise result.error
@@ -46,7 +45,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(frozen=True)
 class _Exit:
-    """What would end the background loop, were it raised there, and everybody's work with it."""
+    """An exception that would end the background loop if it were raised there."""
 
     error: BaseException
 
@@ -59,7 +58,7 @@ async def _guarded(work: Coroutine[Any, Any, T]) -> T | _Exit:
 
 
 def _stop(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the task and wait until it has cleaned up: the future alone is "cancelled" before its task has even heard of it."""
+    """Cancel the task and wait until it has ended: the future is "cancelled" before its task is."""
     ended = threading.Event()
 
     def cancel() -> None:
@@ -70,7 +69,7 @@ def _stop(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> No
                 return
         ended.set()
 
-    # Behind the callback that makes the task, also where the interrupt came before we had its future.
+    # Runs after the callback that creates the task, even if the interrupt came before we had its future.
     loop.call_soon_threadsafe(cancel)
     ended.wait()
     work.close()

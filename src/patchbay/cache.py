@@ -1,4 +1,4 @@
-"""A cache that is bounded by the size of what is in it. Any number of threads may use it."""
+"""A thread-safe cache that is bounded by the size of its values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class SizedCache(Generic[Key, Value]):
-    """Keeps at most ``most`` values of ``most_bytes`` together; those that were used longest ago go first."""
+    """An LRU cache of at most ``most`` values with ``most_bytes`` together."""
 
     def __init__(self, *, most: int, most_bytes: int) -> None:
         self._most = most
@@ -25,7 +25,7 @@ class SizedCache(Generic[Key, Value]):
         return len(self._entries)
 
     def get(self, key: Key) -> Value | None:
-        """Return what is kept under ``key``, or None."""
+        """Return the value of ``key``, or None."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -34,7 +34,7 @@ class SizedCache(Generic[Key, Value]):
             return entry[0]
 
     def put(self, key: Key, value: Value, size: int) -> None:
-        """Keep ``value``, which takes ``size`` bytes, instead of what was there."""
+        """Set the value of ``key``, which takes ``size`` bytes; one that is too large is not stored."""
         with self._lock:
             self._drop(key)
             if size > self._most_bytes:

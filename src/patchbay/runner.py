@@ -1,4 +1,4 @@
-"""``ToolRunner``: a model (a name, an OpenAI client, any ChatModel), tools, and one call that runs the whole turn."""
+"""``ToolRunner``: runs a whole turn with a model (a name, an OpenAI client, any ChatModel) and tools."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one turn came to.
+    """The result of one turn.
 
-    ``content`` is the model's last text, None where there is none. ``messages`` is the whole conversation, each call with its
-    result. ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations",
-    "max_calls" or "max_seconds"; or "abort_turn" or "hard_abort", where a hook ended it (``aborted`` has its reason), the latter
-    with the messages as they were before. ``tool_executions`` are in call order, ``usage`` is summed over all rounds.
-    ``callback_errors`` holds what the callbacks raised; it did not end the run.
+    ``content`` is the model's last text, None without one. ``messages`` is the whole conversation, each call with its result.
+    ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations", "max_calls" or
+    "max_seconds"; or, if a hook ended it for the reason in ``aborted``, "abort_turn", or "hard_abort" with the messages as they
+    were before. ``tool_executions`` are in call order, ``usage`` is summed over all rounds. ``callback_errors`` are exceptions of
+    the callbacks, which did not end the run.
     """
 
     content: str | None
@@ -55,7 +55,7 @@ class RunResult:
 
 
 class ToolRunner:
-    """Runs the loop for you: asks the model, carries out its calls, gives it the results, until it answers.
+    """Runs the loop: asks the model, runs its calls, sends it the results, until it answers.
 
     ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too),
     a model's name or URL (``patchbay.models.resolve_model``), or any ChatModel. ``options`` are those of ``resolve_model``: of
@@ -63,24 +63,20 @@ class ToolRunner:
     and Tools, mixed. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types``
     and ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
 
-    ``on_tool_call(call, iteration)`` is called before each call is carried out, ``on_tool_result(execution,
-    iteration)`` when it has settled; both may be async. They watch: what one of them raises is logged and
-    kept in ``RunResult.callback_errors``, and the run goes on.
+    ``on_tool_call(call, iteration)`` is called before each call runs, ``on_tool_result(execution, iteration)`` when it has
+    settled; both may be async. Their exceptions are logged and collected in ``RunResult.callback_errors``; the run goes on.
 
-    ``before`` and ``after`` do more: they may answer a call before its tool runs, or change what it returned
-    (``patchbay.executor.executor``). ``on_progress(call, progress)`` gets the progress of running tools. ``hooks`` are
-    asked about requests, answers and calls, and may end a turn (``patchbay.hooks``). ``media`` has the files that go along with
-    results (None: the process's own store, ``patchbay.media.shared_store``).
+    ``before`` and ``after`` may answer a call before its tool runs, or change its result (``patchbay.executor.callbacks``).
+    ``on_progress(call, progress)`` gets the progress of running tools. ``hooks`` are called with requests, answers and calls, and
+    may end a turn (``patchbay.hooks``). ``media`` stores the files of results (None: ``patchbay.media.shared_store``).
 
     A run ends after ``max_iterations`` rounds, ``max_calls`` calls or ``max_seconds`` seconds (None: no limit), with that as its
-    finish_reason. A call that gave the same result ``max_repeats`` times is not run again. Of a result the model is shown
-    ``max_result_chars`` characters at most; it can read the rest with a tool that is offered from then on. ``attachments`` are
-    the kinds ("image", "audio", "file") that the model can be shown.
+    finish_reason. A call that gave the same result ``max_repeats`` times is refused. The model gets at most ``max_result_chars``
+    characters of a result, and a tool to read the rest. ``attachments`` are the kinds ("image", "audio", "file") that it accepts.
 
-    With ``raise_on_max_iterations`` a turn without an answer raises MaxIterationsError instead of ending with
-    finish_reason "max_iterations". Raises ConfigurationError and TypeError here, not in the middle of a run,
-    for what cannot work: two tools of one name, a schema that cannot be used, a limit that cannot be kept.
-    One runner serves any number of runs at a time.
+    With ``raise_on_max_iterations`` a turn without an answer raises MaxIterationsError instead of ending with finish_reason
+    "max_iterations". Raises ConfigurationError and TypeError for invalid options: two tools of one name, an unusable schema, an
+    invalid limit. One runner can run any number of turns concurrently.
     """
 
     def __init__(
@@ -143,16 +139,15 @@ class ToolRunner:
         self._on_tool_call = on_tool_call
         self._on_tool_result = on_tool_result
         callbacks = {ReplyEvent: None, ToolCallEvent: on_tool_call, ToolResultEvent: on_tool_result}
-        self._not_told = tuple(kind for kind, callback in callbacks.items() if callback is None)
-        """The events that a run without a stream has no use for."""
+        self._unused_events = tuple(kind for kind, callback in callbacks.items() if callback is None)
 
     async def aclose(self) -> None:
-        """Close the connections of a model that was given by its name; a client or ChatModel is its owner's to close."""
+        """Close the connections of a model that was created from its name, not those of the caller's client or ChatModel."""
         if isinstance(self._model, HostedModel) and self._model is not self._given:
             await self._model.aclose()
 
     def close(self) -> None:
-        """Do as ``aclose`` for what ``run_sync`` has opened."""
+        """Close the connections of ``run_sync``."""
         run_blocking(self.aclose())
 
     async def run(
@@ -163,11 +158,10 @@ class ToolRunner:
         tool_choice: Any = None,
         **parameters: Any,
     ) -> RunResult:
-        """Run one turn and return what it came to; cancelling it stops the model and the tools.
+        """Run one turn; cancelling it stops the model and the tools.
 
-        ``messages`` is OpenAI's list, or the user's text. ``parameters`` (temperature, max_tokens, ...) are
-        passed on. Raises UpstreamError where the model's server fails, MaxIterationsError where that was
-        asked for.
+        ``messages`` is OpenAI's list, or the user's text. ``parameters`` (temperature, max_tokens, ...) are passed on. Raises
+        UpstreamError if the model's server fails, MaxIterationsError if configured.
         """
         errors: list[Exception] = []
         events = self._turn(messages, model, tool_choice, parameters, stream=False, errors=errors)
@@ -196,10 +190,9 @@ class ToolRunner:
         tool_choice: Any = None,
         **parameters: Any,
     ) -> RunResult:
-        """Do as ``run``, and wait for it; also where an event loop is running in this thread (which is held up meanwhile).
+        """Run one turn from sync code; inside a running event loop this blocks that loop.
 
-        All such runs share one background event loop, so an async client keeps its connections from one to
-        the next.
+        All such runs share one background event loop, so an async client keeps its connections.
         """
         return run_blocking(self.run(messages, model, tool_choice=tool_choice, **parameters))
 
@@ -214,8 +207,8 @@ class ToolRunner:
         """Run one turn as events, the last of type "final"; closing the iterator stops the model and the tools.
 
         An event's ``type`` is "text" or "reasoning" (``delta``), "tool_call" (``tool_call``, ``iteration``), "tool_progress"
-        (``tool_call``, ``progress``, ``iteration``), "tool_result" (``execution``, ``iteration``), "user_output" (what a tool has
-        for the user: ``text``, ``media``), "iteration_end" (``iteration``, ``finish_reason``) or "final" (as RunResult).
+        (``tool_call``, ``progress``, ``iteration``), "tool_result" (``execution``, ``iteration``), "user_output" (``text``,
+        ``media``), "iteration_end" (``iteration``, ``finish_reason``) or "final" (as RunResult).
         """
         events = self._turn(messages, model, tool_choice, parameters, stream=True, errors=[])
         async with aclosing(events):
@@ -232,7 +225,7 @@ class ToolRunner:
         stream: bool,
         errors: list[Exception],
     ) -> AsyncGenerator[LoopEvent, None]:
-        """The loop's events, with the callbacks called and the ceiling raised where that was asked for."""
+        """Yield the loop's events, and call the callbacks. Raises MaxIterationsError if configured."""
         conversation = _conversation(messages)
         _refuse(parameters)
         if model is not None:
@@ -246,7 +239,7 @@ class ToolRunner:
             parameters=parameters,
             max_iterations=self._max_iterations,
             stream=stream,
-            without=(ReplyEvent,) if stream else self._not_told,
+            without=(ReplyEvent,) if stream else self._unused_events,
         )
         try:
             async for event in events:
@@ -269,7 +262,7 @@ class ToolRunner:
 
 
 async def _tell(callback: Callable[..., Any], what: Any, iteration: int, errors: list[Exception]) -> None:
-    """Call a callback. It is the caller's code, but only watches: its failure is reported and does not end the run."""
+    """Call a callback; its failure is reported and does not end the run."""
     try:
         answer = callback(what, iteration)
         if inspect.isawaitable(answer):
@@ -307,7 +300,7 @@ def _conversation(messages: Any) -> list[Message]:
 
 
 def _refuse(parameters: Mapping[str, Any]) -> None:
-    """Refuse the parameters that would say something else than the runner does."""
+    """Reject parameters that conflict with the runner's own."""
     if "tools" in parameters:
         raise InvalidRequestError("'tools' belong to the ToolRunner: pass them when it is made.", param="tools")
     if "stream" in parameters:
