@@ -222,7 +222,7 @@ def test_dates_and_models_are_kept_readable(service, names):  # defect 20
 def test_an_event_with_a_field_of_a_wrong_type_is_refused_and_leaves_nothing_behind(service, names):
     async def work():
         session = await begin(service, names)
-        with pytest.raises(InvalidRequestError, match="cannot be kept"):
+        with pytest.raises(InvalidRequestError, match="cannot be stored"):
             await service.append_event(session, Event(content=Content("user", [Part(5)]), actions=EventActions({"n": 1})))  # type: ignore[arg-type]
         await service.append_event(session, said("hi"))
         found = await service.get_session(*names.all)

@@ -181,10 +181,10 @@ def test_what_is_told_in_the_background_is_known_to_be_late_and_goes_on(
         session = manager.active = Session()
         session.gate.clear()
         manager.register_tool(definition("a"))
-        await until(lambda: bool(manager.untold))
-        late = manager.untold
+        await until(lambda: bool(manager.out_of_sync))
+        late = manager.out_of_sync
         session.gate.set()
-        await until(lambda: not manager.untold)
+        await until(lambda: not manager.out_of_sync)
         return late, session.told
 
     assert ({"active": "it took too long"}, [["a"]]) == run(work())
@@ -236,7 +236,7 @@ def test_a_session_that_cannot_be_told_is_not_pending_and_there_is_one_at_a_time
         manager = LLMSessionManager("ann")
         with pytest.raises(ToolSyncError, match="pending: OSError: gone"):
             await manager.prepare(Session(OSError("gone")))
-        assert (None, {}) == (manager.pending, manager.untold)
+        assert (None, {}) == (manager.pending, manager.out_of_sync)
         with pytest.raises(ConfigurationError, match="no pending session"):
             await manager.swap()
         await manager.prepare(Session())
@@ -255,9 +255,9 @@ def test_what_a_session_has_not_been_told_follows_it_when_it_takes_over():
         with pytest.raises(ToolSyncError):
             await manager.register_tool_and_sync(definition("a"))
         await manager.swap()
-        assert {"active": "ValueError: busy"} == manager.untold
+        assert {"active": "ValueError: busy"} == manager.out_of_sync
         session.error = None
-        await until(lambda: not manager.untold)
+        await until(lambda: not manager.out_of_sync)
         return session.told
 
     assert [[], ["a"]] == run(work())
@@ -273,7 +273,7 @@ def test_a_session_that_takes_over_while_the_other_is_being_told_is_told_too():
         assert first is manager.take_over()
         first.gate.set()
         await telling
-        return second.told, manager.untold
+        return second.told, manager.out_of_sync
 
     assert ([["a"]], {}) == run(work())
 
@@ -305,9 +305,9 @@ def test_what_was_changed_since_is_told_though_nobody_waits_for_it_any_more():
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.wait([impatient])
-        assert {"active": "it took too long"} == manager.untold
+        assert {"active": "it took too long"} == manager.out_of_sync
         session.gate.set()
-        await until(lambda: not manager.untold)
+        await until(lambda: not manager.out_of_sync)
         return session.told
 
     assert ["a", "b"] == run(work())[-1]
@@ -323,7 +323,7 @@ def test_a_change_waits_for_no_session_that_has_left():
         manager.leave(session)
         session.gate.set()
         await telling  # and nobody is told that it could not be told
-        return manager.untold
+        return manager.out_of_sync
 
     assert {} == run(work())
 

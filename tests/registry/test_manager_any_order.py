@@ -84,7 +84,7 @@ def test_any_order_of_what_happens_to_a_role(acts: list[str], ways: list[str]):
         if isinstance(manager.active, Session):
             manager.active.idle = True
         await asyncio.gather(*going, return_exceptions=True)
-        while manager.untold or (manager._background is not None and not manager._background.done()):
+        while manager.out_of_sync or (manager._background is not None and not manager._background.done()):
             await asyncio.sleep(0)
         tools = [tool.name for tool in manager.list_tools()]
         for session in (manager.active, manager.pending):

@@ -47,7 +47,7 @@ class Session:
 
 async def settled(manager: LLMSessionManager) -> None:
     """Let the other tasks run until all sessions have been told; ``run`` bounds it."""
-    while manager.untold:
+    while manager.out_of_sync:
         await asyncio.sleep(0)
 
 
@@ -57,7 +57,7 @@ def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCap
         session = manager.active = Session(2)
         with pytest.raises(ToolSyncError):
             await manager.register_tool_and_sync(definition("a"))
-        assert {"active": "ConnectionError: gone 1"} == manager.untold
+        assert {"active": "ConnectionError: gone 1"} == manager.out_of_sync
         await settled(manager)
         assert (3, [["a"]]) == (session.asked, session.told)
 
@@ -85,7 +85,7 @@ def test_a_newer_change_takes_the_place_of_what_was_to_be_told_again() -> None:
         with pytest.raises(ToolSyncError):
             await manager.register_tool_and_sync(definition("a"))
         await manager.register_tool_and_sync(definition("b"))
-        assert ({}, [["a", "b"]]) == (manager.untold, session.told)
+        assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
 
     run(work())
 
@@ -99,7 +99,7 @@ def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
         session._hangs, session._failures = 2, 0
         await session.until(2)
         await manager.register_tool_and_sync(definition("b"))
-        assert ({}, [["a", "b"]]) == (manager.untold, session.told)
+        assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
 
     run(work())
 
@@ -111,7 +111,7 @@ def test_a_session_whose_caller_had_no_more_patience_is_told_again() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await manager.register_tool_and_sync(definition("a"))
-        assert {"active": "it took too long"} == manager.untold
+        assert {"active": "it took too long"} == manager.out_of_sync
         await settled(manager)
         assert [["a"]] == session.told
 
@@ -126,7 +126,7 @@ def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
             await manager.register_tool_and_sync(definition("a"))
         while "cannot be sent" not in caplog.text:
             await asyncio.sleep(0)
-        assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.untold)
+        assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.out_of_sync)
 
     run(work())
 

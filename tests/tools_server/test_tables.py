@@ -133,7 +133,7 @@ def test_a_role_whose_session_was_not_told_is_shown_until_it_was(server: Any) ->
                 raise ConnectionError("gone")
             told.set()
 
-    server.app.managers["ben"]._again._delays = [0.01] * 3
+    server.app.managers["ben"]._retry._delays = [0.01] * 3
     before = server.ask("GET", "/api/tools")
     assert [] == before.json["pending_roles"]
     server.app.managers["ben"].active = Fails()

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from patchbay.agents.content import Event
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget
-from patchbay.executor.limits import OutOfTimeError, checked_count, in_time
+from patchbay.executor.limits import OutOfTimeError, in_time
 from patchbay.tools.results import describe
-from patchbay.tools.tool import checked_timeout
+from patchbay.tools.tool import checked_count, checked_timeout
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)

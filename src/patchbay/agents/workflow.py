@@ -13,8 +13,8 @@ from typing import Any
 from patchbay.agents.base import BaseAgent, InvocationContext
 from patchbay.agents.content import Event
 from patchbay.executor.callbacks import Callbacks
-from patchbay.executor.limits import checked_count
 from patchbay.tools import ToolContext
+from patchbay.tools.tool import checked_count
 
 _WAITING = 100
 """The most events of parallel branches that wait for a busy consumer; then the branches wait too."""

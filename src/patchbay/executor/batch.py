@@ -73,7 +73,7 @@ class Batch:
         self._left = len(calls)
         self._events: deque[BatchEvent] = deque()
         self._progress_waiting = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         # A copy of the state: calls of one reply do not see each other's changes.
         around = run.agent_scope
@@ -372,7 +372,7 @@ class Batch:
         if not self._left and self.run.budget.loop is not None:
             self.run.budget.unwatch(self._end_at)
             self._end_at(None)
-        self._wake()
+        self._changed.set()
         if (watch := self.run.on_settled) is not None:
             _notify(watch, execution)
 
@@ -392,20 +392,13 @@ class Batch:
         if self._progress_waiting < PROGRESS_KEPT:
             self._progress_waiting += 1
             self._events.append(ToolProgress(invocation.call, progress))
-            self._wake()
+            self._changed.set()
         if (watch := self.run.executor.on_progress) is not None:
             _notify(watch, invocation.call, progress)
 
     async def _wait_for_event(self) -> None:
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
+        self._changed.clear()
+        await self._changed.wait()
 
 
 def _notify(watch: Callable[..., object], *about: Any) -> None:

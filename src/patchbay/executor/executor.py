@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from patchbay.errors import ConfigurationError
 from patchbay.executor.batch import Batch
 from patchbay.executor.callbacks import Callbacks, as_callbacks, as_links
-from patchbay.executor.limits import Budget, checked_count
+from patchbay.executor.limits import Budget
 from patchbay.executor.results import ToolExecution
 from patchbay.executor.run import ExecutorSettings, RunOptions, RunState, find_tool
 from patchbay.tools import Tool, Validation, collect_tools
 from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
-from patchbay.tools.tool import checked_timeout
+from patchbay.tools.tool import checked_count, checked_timeout
 from patchbay.types import IncompleteCall, Message, ToolCall
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
-from patchbay.errors import ConfigurationError
 from patchbay.tools import Tool
-from patchbay.tools.tool import checked_timeout
+from patchbay.tools.tool import checked_count, checked_timeout
 from patchbay.types import ToolCall
 
 T = TypeVar("T")
@@ -140,31 +139,6 @@ async def in_time(work: Awaitable[T], budget: Budget) -> T:
         budget.unwatch(move)
 
 
-def checked_count(count: int | None, what: str) -> int | None:
-    """Return ``count``, or raise ConfigurationError for one that is not a positive whole number or None."""
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise ConfigurationError(f"{what} must be a whole number of at least 1, or None for no limit; not {count!r}.")
-    return count
-
-
-class Clock(Protocol):
-    """A pausable timer or budget; pauses may overlap."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that it belongs to; None before it is started."""
-
-    def pause(self) -> None:
-        """Pause until ``resume`` has been called as often as this."""
-
-    def resume(self) -> None:
-        """End one pause."""
-
-
-# The clocks of the calls that the current code is part of.
-_around: ContextVar[tuple[Clock, ...]] = ContextVar("_around", default=())
-
-
 class PausableTimer:
     """Calls ``then`` after ``seconds``, not counting pauses; for tools' limits."""
 
@@ -195,6 +169,12 @@ class PausableTimer:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+
+Clock: TypeAlias = Budget | PausableTimer
+
+# The clocks of the calls that the current code is part of.
+_around: ContextVar[tuple[Clock, ...]] = ContextVar("_around", default=())
 
 
 def count_within(*clocks: Clock) -> None:

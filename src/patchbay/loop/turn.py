@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from patchbay.errors import HookAbortError
 from patchbay.executor import Batch, Executor, Run, ToolExecution, ToolProgress
 from patchbay.executor.batch import as_call
-from patchbay.executor.limits import OutOfTimeError, checked_count, in_time
+from patchbay.executor.limits import OutOfTimeError, in_time
 from patchbay.loop.conversation import Conversation
 from patchbay.loop.events import (
     FinalEvent,
@@ -26,6 +26,7 @@ from patchbay.loop.events import (
 from patchbay.loop.hooks import RequestHookView, ResponseHookView
 from patchbay.loop.observers import emit_output, emit_request, emit_response, observed_turn
 from patchbay.models.chat_model import ChatModel, ChatRequest
+from patchbay.tools.tool import checked_count
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -305,9 +306,15 @@ class ChatSession(Session):
         return self._is_connected and self._ending is None
 
     @property
-    def is_told(self) -> bool:
+    def is_synced(self) -> bool:
         """Always True: the next request carries the tools of the last ``use_tools``."""
         return True
+
+    @property
+    def is_told(self) -> bool:
+        """The former name of ``is_synced``."""
+        warnings.warn("is_told is is_synced now; the old name ends with the next release.", DeprecationWarning, 2)
+        return self.is_synced
 
     @property
     def dropped(self) -> Sequence[ToolExecution]:

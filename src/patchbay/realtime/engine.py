@@ -88,9 +88,9 @@ class SessionEngine:
         return self.reconnector.controller is not None and self.reconnector.controller.is_free and self.calls.is_idle
 
     @property
-    def is_told(self) -> bool:
+    def is_synced(self) -> bool:
         """True if the model has the tools of the last ``use_tools``."""
-        return self._tool_sync.is_told
+        return self._tool_sync.is_synced
 
     async def open(self) -> None:
         """Open the first connection. Raises the error if that fails."""

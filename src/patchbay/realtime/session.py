@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -220,9 +221,15 @@ class RealtimeSession(Session):
         return self._engine.was_open and self._ending is None
 
     @property
-    def is_told(self) -> bool:
+    def is_synced(self) -> bool:
         """True if the model has the tools of the last ``use_tools``, also after that raised ToolSyncError."""
-        return self._engine.is_told
+        return self._engine.is_synced
+
+    @property
+    def is_told(self) -> bool:
+        """The former name of ``is_synced``."""
+        warnings.warn("is_told is is_synced now; the old name ends with the next release.", DeprecationWarning, 2)
+        return self.is_synced
 
     @property
     def dropped(self) -> Sequence[ToolExecution]:

@@ -60,7 +60,7 @@ class ToolSync:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
-    def is_told(self) -> bool:
+    def is_synced(self) -> bool:
         """True if the model has the tools of the last ``changed``."""
         return self._known == self._version
 

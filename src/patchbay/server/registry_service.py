@@ -228,7 +228,7 @@ class RegistryService:
 
     def _pending_roles(self) -> list[str]:
         """Return the roles whose live session has not confirmed the last change; it is retried."""
-        return [role for role, manager in self._managers.items() if manager.untold]
+        return [role for role, manager in self._managers.items() if manager.out_of_sync]
 
     def _secret(self, body: RegisterBody, *, trusted: bool) -> str:
         """Return a new secret; for a trusted caller the current one, so that an equal registration changes nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -84,7 +85,7 @@ class LiveSession(Protocol):
     """A session with a model that has its own list of tools, such as a realtime connection.
 
     Optional attributes: ``idle`` (a swap waits until it is true), ``is_open`` (only an open session takes over), and
-    ``is_told``: whether the model has the tools of the last call, perhaps by another connection.
+    ``is_synced``: whether the model has the tools of the last call, perhaps by another connection.
     """
 
     async def use_tools(self, snapshot: Snapshot) -> None:
@@ -111,7 +112,7 @@ class LLMSessionManager:
 
     The methods ending in ``_and_sync`` wait for the sync and raise ToolSyncError (a RuntimeError) if a session could not be
     updated; the change stays. The others sync in the background, if there is a running event loop, and log errors. A failed sync
-    is retried in the background after each of ``retry_delays`` (seconds). ``untold`` has the sessions that are behind, and why.
+    is retried in the background after each of ``retry_delays`` (seconds). ``out_of_sync`` has the sessions behind, and why.
     """
 
     def __init__(
@@ -170,10 +171,16 @@ class LLMSessionManager:
         return self.registry.snapshot(self.role)
 
     @property
-    def untold(self) -> dict[str, str]:
+    def out_of_sync(self) -> dict[str, str]:
         """The sessions (``active``, ``pending``) that do not have the last change, and why."""
         named = {name: each for name in _SESSIONS for each in self._listeners if each.session is getattr(self, name)}
         return {name: why for name, each in named.items() if (why := self._behind(each))}
+
+    @property
+    def untold(self) -> dict[str, str]:
+        """The former name of ``out_of_sync``."""
+        warnings.warn("untold is out_of_sync now; the old name ends with the next release.", DeprecationWarning, 2)
+        return self.out_of_sync
 
     async def prepare(self, session: LiveSession) -> None:
         """Make ``session`` the pending one, and send it the role's tools; one that is not open yet opens with them.
@@ -245,7 +252,7 @@ class LLMSessionManager:
                 listener.why = "it took too long"
             raise
         finally:
-            if self.untold:
+            if self.out_of_sync:
                 self._retry.start()
             else:
                 self._retry.stop()
@@ -276,19 +283,19 @@ class LLMSessionManager:
         behind = [each for each in self._listeners if self._behind(each) and self._has(each.session)]
         for listener in behind:
             await self._update(listener)
-        if behind and not self.untold:
+        if behind and not self.out_of_sync:
             _logger.info("The sessions of role %r have their tools after a retry", self.role)
-        return not self.untold
+        return not self.out_of_sync
 
     def _log_give_up(self) -> None:
-        _logger.error("The tools of role %r cannot be sent to its sessions: %s", self.role, self.untold)
+        _logger.error("The tools of role %r cannot be sent to its sessions: %s", self.role, self.out_of_sync)
 
     def _behind(self, listener: _Listener) -> str:
         """Return why a session does not have the last change, "" if it has it."""
-        is_told = getattr(listener.session, "is_told", None)
-        if is_told is None or not _is_open(listener.session) or listener.revision != self.snapshot().revision:
+        is_synced = getattr(listener.session, "is_synced", None)
+        if is_synced is None or not _is_open(listener.session) or listener.revision != self.snapshot().revision:
             return listener.why
-        if is_told:
+        if is_synced:
             return ""
         return listener.why or ("" if listener.lock.locked() else "its model's server has not accepted them")
 
@@ -307,7 +314,7 @@ class LLMSessionManager:
     def _forget_others(self) -> None:
         """Remove listeners of sessions that are no longer the role's."""
         self._listeners = [each for each in self._listeners if self._has(each.session)]
-        if not self.untold:
+        if not self.out_of_sync:
             self._retry.stop()
 
     def sync_later(self) -> None:
@@ -329,7 +336,7 @@ class LLMSessionManager:
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     await self.sync()
             except TimeoutError:
-                _logger.warning("tool sync failed: not done within %g s: %s", ATTEMPT_SECONDS, self.untold)
+                _logger.warning("tool sync failed: not done within %g s: %s", ATTEMPT_SECONDS, self.out_of_sync)
             except ToolSyncError as error:
                 _logger.warning("%s", error)
 

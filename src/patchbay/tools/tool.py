@@ -144,14 +144,12 @@ class Tool(ABC):
             raise ConfigurationError(f"parameters of tool {name!r} must be a JSON Schema object.")
         if annotations is not None and not isinstance(annotations, Mapping):
             raise ConfigurationError(f"annotations of tool {name!r} must be a mapping, not {annotations!r}.")
-        if max_parallel is not None and (isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1):
-            raise ConfigurationError(f"max_parallel of tool {name!r} must be a whole number of at least 1, not {max_parallel!r}.")
         self.name = name
         self._description = description
         self._parameters = parameters
         self.timeout = timeout
         self.sequential = sequential
-        self.max_parallel = max_parallel
+        self.max_parallel = checked_count(max_parallel, f"max_parallel of tool {name!r}") if max_parallel is not None else None
         self.strict = strict
         if annotations is not None:
             self.annotations = annotations
@@ -230,6 +228,13 @@ class Tool(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+
+def checked_count(count: int | None, what: str) -> int | None:
+    """Return ``count``, or raise ConfigurationError for one that is not a positive whole number or None."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ConfigurationError(f"{what} must be a whole number of at least 1, or None for no limit; not {count!r}.")
+    return count
 
 
 def checked_timeout(seconds: float | None, what: str) -> float | None:

@@ -106,7 +106,7 @@ def test_a_refused_change_is_an_error_for_who_waits_and_the_next_attempt_tells_i
                 manager.active = played.session
                 with pytest.raises(ToolSyncError, match="refused"):
                     await soon(manager.register_tool_and_sync(named("added")))
-                await played.until(lambda: not manager.untold)
+                await played.until(lambda: not manager.out_of_sync)
                 assert ["added"] == fake.tools
 
     run(work())
@@ -120,7 +120,7 @@ def test_a_change_that_is_never_confirmed_is_an_error_in_time():
                 manager.active = played.session
                 with pytest.raises(ToolSyncError, match="did not confirm"):
                     await soon(manager.register_tool_and_sync(named("added")))
-                await played.until(lambda: not manager.untold)
+                await played.until(lambda: not manager.out_of_sync)
                 assert ["added"] == fake.tools
 
     run(work())

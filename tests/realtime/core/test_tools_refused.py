@@ -215,7 +215,7 @@ def test_a_tool_that_waits_for_a_change_of_the_tools_comes_to_an_end_and_the_cha
                 manager.active = played.session
                 await played.session.send_text("Go.")
                 await fake.until(lambda: len(fake.calls) == 1 and "grown" in str(fake.calls[0].results))
-                await played.until(lambda: not manager.untold and set(fake.tools) == {"grow", "added"})
+                await played.until(lambda: not manager.out_of_sync and set(fake.tools) == {"grow", "added"})
                 manager.leave(played.session)
         assert (provider is FakeGemini) == any("something is going on" in each for each in said)
 

@@ -52,12 +52,12 @@ def test_tools_that_a_dying_connection_did_not_confirm_are_told_to_the_next_one_
                 manager = managing(played)
                 with pytest.raises(ToolSyncError, match="did not confirm"):
                     await soon(manager.register_tool_and_sync(named("added")))
-                assert [*manager.untold] == ["active"]
+                assert [*manager.out_of_sync] == ["active"]
                 fake.drop()
                 await played.until(lambda: played.states == ["open", "lost", "open"])
                 assert ["added"] == fake.tools
-                assert {} == manager.untold
-                assert played.session.is_told
+                assert {} == manager.out_of_sync
+                assert played.session.is_synced
 
     run(work())
 
@@ -77,10 +77,10 @@ def test_a_gemini_session_that_is_told_with_a_connection_after_all_is_behind_no_
             await played.until(lambda: not played.session.idle)
             with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
                 await soon(manager.register_tool_and_sync(named("added")))
-            assert [*manager.untold] == ["active"]
+            assert [*manager.out_of_sync] == ["active"]
             peers[0].kill()
             await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert {} == manager.untold
+            assert {} == manager.out_of_sync
 
     run(work())
 
@@ -99,7 +99,7 @@ def test_tools_that_were_refused_are_still_untold_when_another_connection_has_be
             peers[0].kill()
             await played.until(lambda: played.states == ["open", "lost", "open"])
             assert [[]] == peers[1].tools()
-            assert "No such tools." in manager.untold["active"]
+            assert "No such tools." in manager.out_of_sync["active"]
 
     run(work())
 
@@ -119,10 +119,10 @@ def test_a_session_whose_server_does_not_take_one_of_the_tools_is_behind_also_wi
             manager = managing(played)
             with pytest.raises(ToolSyncError, match="does not take odd"):
                 await soon(manager.register_tool_and_sync(named("odd")))
-            assert not played.session.is_told
+            assert not played.session.is_synced
             peers[0].kill()
             await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert "does not take odd" in manager.untold["active"]
+            assert "does not take odd" in manager.out_of_sync["active"]
 
     run(work())
 
@@ -133,10 +133,10 @@ def test_a_closed_session_that_cannot_be_told_is_behind():
             async with playing(fake) as played:
                 manager = managing(played)
                 await soon(manager.register_tool_and_sync(named("added")))
-            assert {} == manager.untold
+            assert {} == manager.out_of_sync
             with pytest.raises(ToolSyncError, match="closed"):
                 await soon(manager.register_tool_and_sync(named("more")))
-            assert "closed" in manager.untold["active"]
+            assert "closed" in manager.out_of_sync["active"]
 
     run(work())
 
@@ -215,7 +215,7 @@ def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_next()
             await soon(played.session.use_tools(of("one")))
             with pytest.raises(ToolSyncError, match=r"Not these\."):
                 await soon(played.session.use_tools(of("one", "two")))
-            assert not played.session.is_told
+            assert not played.session.is_synced
             await soon(played.session.use_tools(of("one", "two")))
             assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
@@ -242,12 +242,12 @@ def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmation_is_
             manager = managing(played)
             await soon(manager.register_tool_and_sync(named("one")))
             await soon(manager.register_tool_and_sync(named("two")))
-            assert {} == manager.untold  # as nobody can know better
+            assert {} == manager.out_of_sync  # as nobody can know better
             may_go_on.set()
-            await played.until(lambda: bool(manager.untold))
+            await played.until(lambda: bool(manager.out_of_sync))
             await played.until(lambda: ["Too busy." in str(each.error) for each in played.of(ErrorEvent)] == [True])
             may_take.set()
-            await played.until(lambda: not manager.untold)
+            await played.until(lambda: not manager.out_of_sync)
             assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
     run(work())
@@ -265,7 +265,7 @@ def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_ever():
             manager = managing(played)
             await soon(manager.register_tool_and_sync(named("one")))
             await played.until(lambda: len(played.of(ErrorEvent)) == 2)
-            assert {"active": "its model's server has not accepted them"} == manager.untold
+            assert {"active": "its model's server has not accepted them"} == manager.out_of_sync
             assert [[], ["one"], ["one"]] == peers[0].tools()
             peers[0].kill()
             await played.until(lambda: played.states == ["open", "lost", "open"])
