@@ -1,15 +1,20 @@
-"""A call's argument text read as JSON, strictly and within bounds. To repair it is the formats' work.
+"""A function's parameters, and a strict and bounded parser of a call's arguments.
 
-Python's own reader is used since it keeps every digit of an integer. What it accepts beyond JSON (NaN,
-Infinity) and what would silently become something else (1e400) is refused, and so is nesting that would
-exhaust somebody's stack further on.
+Python's own JSON parser is used since it keeps every digit of an integer. What it accepts beyond JSON (NaN, Infinity), numbers
+that would change (1e400), and nesting that would exhaust a later stack are rejected.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+import types
+import typing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import inspect
 
 MAX_DEPTH: Final = 128
 """How deeply arguments and schemas may be nested."""
@@ -114,3 +119,37 @@ def refuse_constant(text: str) -> float:
 
 _INFINITY = float("inf")
 _DECODER = json.JSONDecoder(parse_float=finite_float, parse_constant=refuse_constant)
+
+
+LEFT_OUT: Final = object()
+"""The default of a parameter that is not passed to the function if the model leaves it out."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter for the model. ``annotation`` is resolved, or ``Any`` if it cannot be."""
+
+    name: str
+    annotation: Any
+    default: Any
+    kind: inspect._ParameterKind
+    description: str = ""
+
+    @property
+    def accepts_none(self) -> bool:
+        """Whether the annotation says Optional, in any spelling."""
+        return _accepts_none(self.annotation)
+
+
+def _accepts_none(annotation: Any) -> bool:
+    """Whether the annotation is Optional, in any spelling."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _accepts_none(typing.get_args(annotation)[0])
+    if origin is typing.Union or origin is types.UnionType:
+        return any(_accepts_none(member) for member in typing.get_args(annotation))
+    if origin is typing.Literal:
+        return None in typing.get_args(annotation)
+    if hasattr(annotation, "__value__"):  # ``type Maybe = int | None``
+        return _accepts_none(annotation.__value__)
+    return annotation is None or annotation is type(None)

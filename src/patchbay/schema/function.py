@@ -10,12 +10,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
-from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
+from patchbay.schema.arguments import LEFT_OUT, Parameter, UnreadableArgumentsError, read_arguments
 from patchbay.schema.docstrings import Docstring, read_docstring
 
 
@@ -148,25 +147,6 @@ IsInjected = Callable[[str, Any], bool]
 
 _INHERITED: Final = inspect.getdoc(object.__call__)
 """What ``inspect`` finds for a ``__call__`` without a docstring of its own."""
-
-LEFT_OUT: Final = object()
-"""The default of a parameter that is not given to the function at all where the model leaves it out."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter that the model fills in. ``annotation`` is resolved, or ``Any`` where it cannot be."""
-
-    name: str
-    annotation: Any
-    default: Any
-    kind: inspect._ParameterKind
-    description: str = ""
-
-    @property
-    def accepts_none(self) -> bool:
-        """Whether the annotation says Optional, in any spelling."""
-        return _accepts_none(self.annotation)
 
 
 class FunctionSchema:
@@ -307,17 +287,3 @@ def _unpacked(annotation: Any) -> dict[str, tuple[Any, Any]] | None:
     return {
         name: (hint, inspect.Parameter.empty if required else LEFT_OUT) for name, (hint, required) in members_of(inner).items()
     }
-
-
-def _accepts_none(annotation: Any) -> bool:
-    """Tell whether the annotation says Optional, in any spelling."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        return _accepts_none(typing.get_args(annotation)[0])
-    if origin is typing.Union or origin is types.UnionType:
-        return any(_accepts_none(member) for member in typing.get_args(annotation))
-    if origin is typing.Literal:
-        return None in typing.get_args(annotation)
-    if hasattr(annotation, "__value__"):  # ``type Maybe = int | None``
-        return _accepts_none(annotation.__value__)
-    return annotation is None or annotation is type(None)

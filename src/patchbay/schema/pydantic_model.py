@@ -21,8 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
-from patchbay.schema.arguments import UnreadableArgumentsError, is_odd, read_arguments
-from patchbay.schema.function import LEFT_OUT, Parameter
+from patchbay.schema.arguments import LEFT_OUT, Parameter, UnreadableArgumentsError, is_odd, read_arguments
 from patchbay.schema.validation import pydantic_error_messages
 
 # Of an Iterable, pydantic would look at each item only when the function takes it.
