@@ -393,7 +393,7 @@ class ChatSettings:
     kept_for: float = 3600.0
 
     def __post_init__(self) -> None:
-        from patchbay.executor.limits import checked_count
+        from patchbay.tools.tool import checked_count
         from patchbay.tools.output import checked_kinds
 
         if checked_count(self.max_iterations, "max_iterations") is None:
