@@ -206,11 +206,6 @@ class ChannelCalls(Reader):
         self.item = 0
         """Where the call begins that is being read; 0 for the first one, which begins with the header."""
 
-    @property
-    def name(self) -> str:
-        """The name of the call being read, as far as it is known."""
-        return self.sink.name
-
     def known(self, body: Body) -> bool:
         """True if the header names an offered tool."""
         return self.rules.offered(body.name) is not None
@@ -343,7 +338,7 @@ class ChannelCalls(Reader):
         self.sink.end()
 
 
-_NOISE_ROOM = 128
+_ATTRIBUTES = re.compile("[^>]*")
 _ANSWERS = (Kind.CONTENT, Kind.QUOTED, Kind.FOREIGN)
 
 
@@ -536,14 +531,11 @@ class ChannelReader:
         """Read a marker that is no part of a body, and what belongs to it; False, with the marker read, if it is a part."""
         source = self.source
         source.pos += len(marker)
-        while marker.endswith(":"):
-            end = source.buf.find(">", source.pos, source.pos + _NOISE_ROOM)
-            if end >= 0:
-                source.pos = end + 1
-                break
-            if source.ended or len(source.buf) - source.pos >= _NOISE_ROOM:
+        if marker.endswith(":"):
+            size = yield from source.run(0, _ATTRIBUTES)
+            if not source.buf.startswith(">", source.pos + size):
                 return False
-            yield
+            source.pos += size + 1
         return True
 
 

@@ -30,10 +30,17 @@ class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of
         return value
 
 
-LABEL = re.compile(r"[ \t]*([\w.-]*)")
+_LABEL = re.compile(r"[ \t]*[\w.-]*")
 LABEL_ROOM = 80
 """How far a label is looked for."""
 _RUN = {"`": re.compile("`+"), "~": re.compile("~+")}
+
+
+def pass_label(source: Source) -> None:
+    """Read the label at ``pos``, as far as it came."""
+    found = _LABEL.match(source.buf, source.pos)
+    assert found is not None
+    source.pos = found.end()
 
 
 @lru_cache(maxsize=64)
@@ -74,7 +81,7 @@ class FenceMarks:
     def peek_label(self) -> Steps[str]:
         """The label after a run of fence characters; not read."""
         source = self.source
-        size = yield from source.run(0, LABEL, LABEL_ROOM)
+        size = yield from source.run(0, _LABEL, LABEL_ROOM)
         return source.buf[source.pos : source.pos + size].lstrip(" \t")
 
     def is_opener(self) -> Steps[bool]:

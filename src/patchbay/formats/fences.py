@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from patchbay.formats.codecs.json import CallReader
-from patchbay.formats.context import LABEL, LABEL_ROOM, Context, FenceMarks, Reader
+from patchbay.formats.context import LABEL_ROOM, Context, FenceMarks, Reader, pass_label
 from patchbay.formats.emitter import CallSink, Emitter, call_key
 from patchbay.formats.events import TextDelta
 from patchbay.formats.implicit import ImplicitCallReader
@@ -210,9 +210,7 @@ class MarkedFenceReader(Reader):
     def _at_opener(self) -> Steps[bool]:
         """Read the label's line; whether a call's opener follows."""
         source = self.source
-        found = LABEL.match(source.buf, source.pos)
-        assert found is not None
-        source.pos = found.end()
+        pass_label(source)
         line = source.offset
         yield from source.space()
         return "\n" in source.since(line) and bool((yield from self._openers.at(source)))
@@ -325,18 +323,14 @@ class CallFenceReader:
     def _opener(self, *, line_start: bool) -> Steps[bool]:
         """Read the label and what else stands on the opener's line; whether a value may follow."""
         source = self.source
-        found = LABEL.match(source.buf, source.pos)
-        assert found is not None
-        source.pos = found.end()
+        pass_label(source)
         glued = True
         while True:
             char = yield from source.peek()
             if char in ("\n", "\r", "[") or not char:
                 return bool(char)
             if char == "{":
-                yield from source.ahead(2)
-                following = source.buf[source.pos + 1 : source.pos + 2]
-                if not (glued and following.isalpha()):
+                if not (glued and (yield from source.char(1)).isalpha()):
                     return True
             elif char in " \t":
                 source.pos += 1

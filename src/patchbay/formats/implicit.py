@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from patchbay.formats.codecs.python import PythonCalls
-from patchbay.formats.context import LABEL, Context, FenceMarks, Reader, cached_attribute
+from patchbay.formats.context import Context, FenceMarks, Reader, cached_attribute, pass_label
 from patchbay.formats.emitter import BufferedCalls, call_key
 from patchbay.formats.implicit_calls import ImplicitCalls
 from patchbay.formats.scanner import LineStart
-from patchbay.formats.source import NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import LINE_END, NoMatch, Source, Steps, Truncated
 from patchbay.formats.values.json_stream import FENCES
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_values import PythonValue
@@ -34,6 +34,7 @@ _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?![ \t]*=)")
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 _MARK = re.compile(r"\"\"\"|'''|```|~~~|[\"'\n#()\[\]{}\\]")
 _MARK_ROOM = 2
+_LINE = re.compile(r"[^\n]*")
 _HEAD_ROOM = 160
 _ROOM = 2000
 """How much of a program may come before its next call: until a call has come all of it is held back."""
@@ -104,12 +105,8 @@ class ProgramReader:
     def _head(self) -> Steps[str]:
         """The line at ``pos``, or as much of it as decides what it is; nothing is read."""
         source = self.source
-        while True:
-            head = source.buf[source.pos : source.pos + _HEAD_ROOM]
-            line = head.partition("\n")[0]
-            if len(line) < len(head) or len(head) == _HEAD_ROOM or source.ended:
-                return line
-            yield
+        size = yield from source.run(0, _LINE, _HEAD_ROOM)
+        return source.buf[source.pos : source.pos + size]
 
     def _text(self) -> Steps[str]:
         """Read a statement to the end of its last line or to a fence; raises NoMatch where it is too long or no Python."""
@@ -295,8 +292,7 @@ class ImplicitCallReader(Reader):
         source = self.source
         if (yield from source.peek()) not in ("[", '"', "'"):
             return False
-        yield from source.ahead(len(_NONE))
-        self._over = source.buf[source.pos : source.pos + len(_NONE)].lstrip("\"'").startswith("[]")
+        self._over = (yield from source.ahead(len(_NONE))).lstrip("\"'").startswith("[]")
         return self._over
 
     def accept(self) -> bool:
@@ -318,9 +314,7 @@ class ImplicitCallReader(Reader):
         if self._over or self.emitter.over:
             return False
         begin = source.offset
-        found = LABEL.match(source.buf, source.pos)
-        assert found is not None
-        source.pos = found.end()
+        pass_label(source)
         if (yield from source.peek()) == "(":  # no label: a call on the fence's own line
             source.rewind_to(begin)
         bare.begin()
@@ -385,9 +379,7 @@ class ImplicitCallReader(Reader):
             if char and char in " \t\r\n,;":
                 source.pos += 1
             elif char == "#":
-                while (yield from source.peek()) not in ("", "\n"):
-                    end = source.buf.find("\n", source.pos)
-                    source.pos = end if end >= 0 else len(source.buf)
+                yield from source.read_to(LINE_END, len)
             else:
                 return char
 
@@ -422,10 +414,7 @@ class ImplicitCallReader(Reader):
     def _ends_line(self) -> Steps[bool]:
         """True if what follows calls on their line may: not what makes a link of a list, or a word about it."""
         source = self.source
-        if (yield from source.peek()) not in ("(", ":"):
-            return True
-        yield from source.ahead(len(_CALL_BRACKETS))
-        return source.buf.startswith(_CALL_BRACKETS, source.pos)
+        return (yield from source.peek()) not in ("(", ":") or (yield from source.ahead(len(_CALL_BRACKETS))) == _CALL_BRACKETS
 
     def _surplus(self) -> Steps[None]:
         """Read brackets that close what was closed already, or was opened by the words that led here, up to a line's end."""
@@ -443,15 +432,10 @@ class ImplicitCallReader(Reader):
             char = yield from source.peek()
             if char and char in " \t\r\n,;+":
                 source.pos += 1
-            elif char == "o" and (yield from self._is_or()):
+            elif char == "o" and (yield from source.ahead(len(_OR))) == _OR:
                 source.pos += len(_OR)
             else:
                 return char if char and (char in self._first or char == "(") and char != "`" else ""
-
-    def _is_or(self) -> Steps[bool]:
-        source = self.source
-        yield from source.ahead(len(_OR))
-        return source.buf.startswith(_OR, source.pos)
 
     def _echoes_schema(self, name: str, arguments: str) -> bool:
         """A tool's own schema shown as an example has the shape of a call: its arguments are a JSON Schema."""

@@ -290,7 +290,7 @@ class MixedLists(Reader):
             if depth == _MAX_DEPTH:
                 raise NoMatch
             return (yield from self._list(depth=depth + 1)), ""
-        if char in "fr" and (yield from self._is_prefix()):
+        if char in "fr" and (yield from source.char(1)) in ("'", '"'):  # a string's prefix
             source.pos += 1
             char = yield from source.peek()
         if char in "\"'`":
@@ -324,12 +324,6 @@ class MixedLists(Reader):
             return 0, name
         source.rewind_to(begin)
         return (yield from self._python.one()), ""
-
-    def _is_prefix(self) -> Steps[bool]:
-        """True if the letter at ``pos`` is a string's prefix."""
-        source = self.source
-        yield from source.ahead(2)
-        return source.buf[source.pos + 1 : source.pos + 2] in ("'", '"')
 
     def _key(self) -> Steps[str]:
         """Read ``key=`` or ``'key':``, or ``'key=``; "" with nothing read if none stands here."""

@@ -361,3 +361,6 @@ def _longest(node: _Trie) -> str:
     if len(found) == 1 and not ends:
         return found[0]
     return "(?:" + "|".join(found) + ")" + ("?" if ends else "")
+
+
+LINE_END = marker_set(("\n",))

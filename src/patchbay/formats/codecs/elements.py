@@ -196,9 +196,7 @@ class Elements:
             return
         same = self._read.setdefault(key, [])
         same.append(element)
-        out: list[str] = []
-        _write_all(same if "array" in element.expected.types else [element], element.expected, out)
-        self.arguments.add(key, "".join(out))
+        self.arguments.add(key, _together(same if "array" in element.expected.types else [element], element.expected))
 
     def _end(self, key: str, opened: Counter[str]) -> Steps[Boundary]:
         """What stands at ``pos`` in the text of ``key``. What is opened in it and closed again is text."""
@@ -277,42 +275,34 @@ def _child(parent: _Element, name: str) -> _Element:
     return child
 
 
-def _write_all(elements: list[_Element], expected: Expected, out: list[str]) -> None:
-    """One element, or several of one name that make up the list that is expected."""
+def _together(elements: list[_Element], expected: Expected) -> str:
+    """The JSON of one element, or of several of one name that make up the list that is expected."""
     if len(elements) == 1:
-        _write(elements[0], expected, out)
-        return
-    out.append("[")
-    for index, element in enumerate(elements):
-        out.append(", " if index else "")
-        _write(element, expected.element(index) if "array" in expected.types else expected, out)
-    out.append("]")
+        return _json(elements[0], expected)
+    return _list(elements, expected.element if "array" in expected.types else lambda _index: expected)
 
 
-def _write(element: _Element, expected: Expected, out: list[str]) -> None:
+def _list(elements: list[_Element], expected: Callable[[int], Expected]) -> str:
+    return "[" + ", ".join(_json(element, expected(index)) for index, element in enumerate(elements)) + "]"
+
+
+def _json(element: _Element, expected: Expected) -> str:
     text = "".join(element.text)
-    said = bool(text.strip())
+    has_text = bool(text.strip())
     if not element.inside:
-        out.append(typed(text, expected) if said or "string" in expected.types else _nothing(expected.types))
-    elif not said and _is_list(element, expected):
-        out.append("[")
-        for index, item in enumerate(element.inside):
-            out.append(", " if index else "")
-            _write(item, expected.element(index), out)
-        out.append("]")
-    else:
-        members: dict[str, list[_Element]] = {}
-        for part in element.inside:
-            members.setdefault(part.name, []).append(part)
-        for index, (name, parts) in enumerate(members.items()):
-            out.append(f"{', ' if index else '{'}{json_string(name)}: ")
-            _write_all(parts, expected.member(name), out)
-        if said:
-            key = "$text"
-            while key in members:
-                key = "$" + key
-            out.append(f", {json_string(key)}: {json_string(text)}")
-        out.append("}")
+        return typed(text, expected) if has_text or "string" in expected.types else _nothing(expected.types)
+    if not has_text and _is_list(element, expected):
+        return _list(element.inside, expected.element)
+    members: dict[str, list[_Element]] = {}
+    for part in element.inside:
+        members.setdefault(part.name, []).append(part)
+    written = [f"{json_string(name)}: {_together(parts, expected.member(name))}" for name, parts in members.items()]
+    if has_text:
+        key = "$text"
+        while key in members:
+            key = "$" + key
+        written.append(f"{json_string(key)}: {json_string(text)}")
+    return "{" + ", ".join(written) + "}"
 
 
 def _is_list(element: _Element, expected: Expected) -> bool:

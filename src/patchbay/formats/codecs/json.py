@@ -395,18 +395,16 @@ class CallReader:
             start = source.offset
             source.pos += 1
             try:
-                yield from self._late_member()
+                if (yield from self.json.space()) in QUOTES:
+                    yield from self._member(_Draft(emitted=True))
+                    continue
             except NoMatch:
-                source.rewind_to(start)
-                self.note("unclosed_bracket")
-                return
+                pass
             except (MalformedCall, Truncated):
                 return
-
-    def _late_member(self) -> Steps[None]:
-        if (yield from self.json.space()) not in QUOTES:
-            raise NoMatch
-        yield from self._member(_Draft(emitted=True))
+            source.rewind_to(start)
+            self.note("unclosed_bracket")
+            return
 
     def _member(self, draft: _Draft) -> Steps[int]:
         """Read one member; how many calls it emitted by itself (``tool_calls``)."""
@@ -484,11 +482,7 @@ class CallReader:
         if inner.name is None:
             raise NoMatch
         if not inner.emitted:
-            if inner.arguments is not None:
-                self._emit(inner.name, inner.arguments)
-                inner.emitted = True
-            else:
-                draft.others.update(inner.others)
+            draft.others.update(inner.others)
         draft.name, draft.emitted = inner.name, inner.emitted
 
     def _arguments(self, draft: _Draft, char: str) -> Steps[None]:
@@ -505,7 +499,7 @@ class CallReader:
                 self.source.pos += 1
             return
         if char in QUOTES:
-            arguments = yield from self._text_arguments()
+            arguments = object_text((yield from self.json.text()), self.note)
         else:
             sink: list[str] = []
             yield from self.json.value(sink)
@@ -527,7 +521,3 @@ class CallReader:
             if inner or source.ended or (ahead and ahead[0] != "{") or len(source.buf) - source.pos >= 33:
                 return ahead.startswith("{") and inner.startswith(quote)
             yield
-
-    def _text_arguments(self) -> Steps[str]:
-        """Arguments written as a JSON string: what it says, made valid JSON if it nearly is, else as it stands."""
-        return object_text((yield from self.json.text()), self.note)

@@ -47,7 +47,7 @@ class TagContext:
         while True:
             char = yield from source.peek()
             if char == "\\":
-                if not (yield from self._escaped_break()):
+                if (yield from source.char(1)) != "n":
                     return char
                 source.pos += 2
             elif not char or char not in BLANKS:
@@ -57,24 +57,16 @@ class TagContext:
             if limit and source.offset - begin >= limit:
                 return " "
 
-    def _escaped_break(self) -> Steps[bool]:
-        source = self.source
-        yield from source.ahead(2)
-        return source.buf.startswith("n", source.pos + 1)
-
     def broken(self) -> Steps[bool]:
         """True if what stands behind white space is certainly no value: a marker, a special token, the end of the text.
 
         The white space is read.
         """
+        source = self.source
         char = yield from self.space(_ROOM)
-        if not char or char == " ":
+        if char in ("", " ") or (yield from self.ends.at(source)) or self.ends.begun(source):
             return True
-        return bool((yield from self.ends.at(self.source))) or self.ends.begun(self.source) or (yield from self._token(char))
-
-    def _token(self, char: str) -> Steps[bool]:
-        """True if what looks like a special token stands at ``pos``."""
-        return char == "<" and (yield from self.source.char(1)) in ("|", "｜")
+        return char == "<" and (yield from source.char(1)) in ("|", "｜")
 
 
 CALLS: Final = frozenset({"function", "invoke"})

@@ -373,8 +373,7 @@ class StringReader:
             source.pos += 2
             return
         if char == "u":
-            yield from source.ahead(6)
-            digits = source.buf[source.pos + 2 : source.pos + 6]
+            digits = (yield from source.ahead(6))[2:]
             if len(digits) == 4 and all(digit in "0123456789abcdefABCDEF" for digit in digits):
                 sink.append("\\u" + digits)
                 source.pos += 6
@@ -446,8 +445,7 @@ class JsonReader(StringReader):
 
     def _comment(self) -> Steps[bool]:
         source = self.source
-        yield from source.ahead(2)
-        opener = source.buf[source.pos : source.pos + 2]
+        opener = yield from source.ahead(2)
         if opener not in ("//", "/*"):
             return False
         self.note("comment")
@@ -575,9 +573,7 @@ class JsonReader(StringReader):
 
     def at_fence(self) -> Steps[bool]:
         """True if three fence characters stand at ``pos``."""
-        source = self.source
-        yield from source.ahead(3)
-        return source.buf[source.pos : source.pos + 3] in ("```", "~~~")
+        return (yield from self.source.ahead(3)) in ("```", "~~~")
 
     def key(self, sink: list[str], *, live: bool = True) -> Steps[None]:
         """Read a key: a string in any quotes, or a bare word. ``live`` as in ``string``."""

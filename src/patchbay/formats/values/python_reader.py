@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 
-from patchbay.formats.source import NoMatch, Steps, Truncated
+from patchbay.formats.source import LINE_END, NoMatch, Steps, Truncated
 from patchbay.formats.values.coerce import MAX_DEPTH
 from patchbay.formats.values.json_strict import json_text
 from patchbay.formats.values.python_text import (
@@ -82,7 +82,6 @@ POSITION = Place(ends=KEY.ends, in_call=True)
 LINE = Place(ends=KEY.ends, is_line=True)
 _WORD_RUN = re.compile(r"\w+")
 _SPACE = re.compile(r"[ \t\r]+")
-_COMMENT = re.compile(r"[^\n]+")
 _LISTED_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?)[,)\]}]")
 """The usual item of a list: a fast path with the same result."""
 _CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
@@ -127,10 +126,7 @@ class PythonBare(PythonStrings):
     def comment(self) -> Steps[None]:
         """Read to the end of the line."""
         self.note("comment")
-        while (yield from self.source.peek()) not in ("\n", ""):
-            found = _COMMENT.match(self.source.buf, self.source.pos)
-            assert found is not None
-            self.source.pos = found.end()
+        yield from self.source.read_to(LINE_END, len)
 
     def bare(self, begin: int, place: Place, depth: int, *, colon: bool = False) -> Steps[PythonValue]:
         """Read a value that has begun at ``begin``, ``depth`` brackets deep; raises NoMatch, Truncated.
