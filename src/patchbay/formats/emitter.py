@@ -109,14 +109,7 @@ class Emitter:
             return _OPENS_QUOTE.search(self.tail(_QUOTE_ROOM)) is not None
         if self.last != "`":
             return False
-        line: list[str] = []
-        size = 0
-        for piece in reversed(self.prose):
-            line.append(piece)
-            size += len(piece)
-            if size >= _CODE_ROOM or "\n" in piece:
-                break
-        text = "".join(reversed(line))[-_CODE_ROOM:]
+        text = self.tail(_CODE_ROOM)
         if not text.rstrip("`")[-1:].strip():
             return True  # behind white space they cannot close anything
         opened = ""

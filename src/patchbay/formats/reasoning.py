@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 from patchbay.formats.context import Context
 from patchbay.formats.emitter import Emitter
@@ -19,30 +18,8 @@ from patchbay.formats.source import MarkerSet, Steps, extent, marker_set
 from patchbay.formats.spec import ReasoningMarkers
 
 
-class ReasoningSink(Protocol):
-    """Where reasoning goes. Markers are emitted as they were written; "" where the prompt wrote one."""
-
-    def begins(self, marker: str) -> None:
-        """Reasoning is opened."""
-
-    def text(self, text: str) -> None:
-        """A piece of it."""
-
-    def ends(self, marker: str) -> None:
-        """It is closed."""
-
-    def unopened_closer(self, marker: str) -> None:
-        """It is closed without having been opened: all that came was reasoning."""
-
-    def repeated_closer(self, marker: str) -> None:
-        """It is closed again."""
-
-    def unclosed(self) -> None:
-        """It is not closed where the text is over, or where a call may begin."""
-
-
 class SeparateReasoning:
-    """Reasoning is emitted apart from the content, and its markers go away."""
+    """Reasoning is emitted apart from the content, and its markers go away ("" stands for one that the prompt wrote)."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
@@ -61,10 +38,10 @@ class SeparateReasoning:
         self.emitter.reclassify_as_reasoning()
 
     def repeated_closer(self, _marker: str) -> None:
-        """Leave the marker out."""
+        """Leave the marker of reasoning that is closed already out."""
 
     def unclosed(self) -> None:
-        """Nothing is held back."""
+        """Do nothing where the text is over, or a call may begin, before the reasoning is closed."""
 
 
 class InlineReasoning:
@@ -117,6 +94,7 @@ class InlineReasoning:
         self.emitter.blank = True
 
 
+ReasoningSink = SeparateReasoning | InlineReasoning
 _FENCE = "```"
 
 

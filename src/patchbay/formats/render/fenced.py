@@ -32,7 +32,7 @@ such a block yourself.
 
 @dataclass(frozen=True)
 class FencedWriter:
-    """The contract's way (see ``Writer`` for the methods); the tags label the blocks."""
+    """Writes the contract, with the methods of a ``FamilyWriter``; the tags label the blocks."""
 
     call_tag: str = DEFAULT_CALL_TAG
     result_tag: str = DEFAULT_RESULT_TAG

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from json.encoder import encode_basestring
-from typing import Any, Protocol
+from typing import Any
 
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 
@@ -154,38 +154,6 @@ PYTHON_WITH_JSON_WORDS = Spelling("true", "false", "null", text=quoted, key=quot
 PYTHON_IN_DOUBLE_QUOTES = Spelling("True", "False", "None", text=quoted, key=quoted)
 
 
-class Writer(Protocol):
-    """Writes tools, calls and results the way one model reads and writes them. The same things always give the same bytes."""
-
-    @property
-    def format(self) -> str:
-        """The format's name."""
-
-    def listing(self, specs: Sequence[ToolSpec]) -> str:
-        """The list of the tools, without a word about how they are called."""
-
-    def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
-        """What the model's system message says of the tools and of how to call them."""
-
-    def calls(self, calls: Sequence[ToolCall]) -> str:
-        """The calls of one turn."""
-
-    def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
-        """A whole turn of the assistant."""
-
-    def results(self, results: Sequence[ToolResult]) -> str:
-        """The results of one turn's calls, as the text of a user's message: data that cannot pass for anything else."""
-
-    def escape_user_text(self, text: str) -> str:
-        """What a user wrote, with nothing left in it that looks like a result's frame."""
-
-    def call_id(self, number: int, name: str, given: str) -> str:
-        """The id that a call is shown with: ``number`` counts the calls of the conversation from 0, ``given`` is its own id."""
-
-    def holds(self, text: str) -> bool:
-        """True if a text can stand in an argument and be read back; False where the family has no way to write it."""
-
-
 WriteCalls = Callable[[Sequence[ToolCall], ReservedText], str]
 """The calls of one turn as text; the marks are what may not stand in a value that can also be written with escapes."""
 
@@ -275,7 +243,7 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyWriter:
-    """One family (see ``Writer`` for the methods).
+    """Writes tools, calls and results the way one family reads and writes them. The same things always give the same bytes.
 
     ``markers``: what begins a call, or ends a turn, wherever it stands. ``rules``: what the model must know to spell a call.
     ``raw``: texts stand in arguments as they are, so one that holds a mark, or one of ``inner_marks``, cannot be written.
@@ -312,7 +280,7 @@ class FamilyWriter:
         return ReservedText(self.frames.markers)
 
     def listing(self, specs: Sequence[ToolSpec]) -> str:
-        """The tools, in the family's layout."""
+        """The tools in the family's layout, without a word about how they are called."""
         return self.listing_of.write(specs, self._marks)
 
     def calls(self, calls: Sequence[ToolCall]) -> str:
@@ -324,7 +292,7 @@ class FamilyWriter:
         return self.layout.join(content, self.calls(calls), reasoning)
 
     def results(self, results: Sequence[ToolResult]) -> str:
-        """The results in the family's frames; the marks in them are escaped."""
+        """The results of one turn's calls, as a user's message; the marks in them are escaped."""
         return self.frames.write(results, self._marks)
 
     def escape_user_text(self, text: str) -> str:
@@ -332,11 +300,11 @@ class FamilyWriter:
         return self._frame_marks.escape(text)
 
     def call_id(self, number: int, name: str, given: str) -> str:
-        """The family's own id, or the given one."""
+        """The id of a call, by its number in the conversation (from 0): the family's own, or the given one."""
         return given if self.number_id is None else self.number_id(number, name)
 
     def holds(self, text: str) -> bool:
-        """True if a text can stand in an argument."""
+        """True if a text can stand in an argument and be read back."""
         return not (self.raw and self._value_marks.occur_in(text))
 
     def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
