@@ -16,7 +16,7 @@ from patchbay.formats.codecs.json import emit_call_text, object_text
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import NoMatch, Source, Steps
+from patchbay.formats.source import NoMatch, Source, Steps, marker_set
 from patchbay.formats.values.json_strict import strict_json
 from patchbay.formats.values.raw_text import UntypedArguments
 
@@ -79,28 +79,17 @@ class XmlTools(Reader):
         source = self.source
         closed = False
         begin = source.offset
-        while True:
-            at = source.find(closer, source.pos)
-            if at < 0:
-                source.pos = len(source.buf) if source.ended else max(source.pos, len(source.buf) - len(closer) + 1)
-                if source.ended and closed:
-                    raise NoMatch
-                if source.ended:
-                    return None
-                yield
-                continue
-            source.pos = at
+        while (yield from source.read_to(marker_set((closer,)), len)):
             inside = source.offset
             source.pos += len(closer)
             closed = True
-            char = yield from source.peek()
             behind = source.offset
-            while char and char in _BLANKS:
-                source.pos += 1
-                char = yield from source.peek()
-            if not char or char == "\n":
+            if (yield from source.space(_BLANKS)) in ("", "\n"):
                 source.rewind_to(behind)
                 return source.since(begin)[: inside - begin]
+        if closed:
+            raise NoMatch
+        return None
 
     def _emit(self, name: str, inside: str) -> bool:
         """Emit the call that a tag holds; False where it is none."""
