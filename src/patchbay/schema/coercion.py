@@ -128,10 +128,10 @@ class Coercer:
                     value[name] = copy.deepcopy(default)
 
     def _coerce(self, value: Any, schema: Mapping[str, Any]) -> Any:
-        wanted = _types(schema)
+        wanted = types_of(schema)
         branches = schema.get("anyOf") or schema.get("oneOf")
         if not wanted and isinstance(branches, list):
-            wanted = [name for part in self._parts(branches) for name in _types(part)]
+            wanted = [name for part in self._parts(branches) for name in types_of(part)]
         if not wanted or _fits(value, wanted):
             return value
         for name in wanted:
@@ -152,7 +152,8 @@ def _item_schema(schema: Mapping[str, Any], index: int) -> Any:
     return rest if isinstance(rest, Mapping) else None
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def types_of(schema: Mapping[str, Any]) -> list[str]:
+    """Return the names in ``type``; empty where there is none."""
     wanted = schema.get("type")
     if isinstance(wanted, str):
         return [wanted]

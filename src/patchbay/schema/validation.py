@@ -9,13 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from patchbay.errors import ConfigurationError, InvalidRequestError
-from patchbay.schema.arguments import (
-    MAX_DEPTH,
-    UnreadableArgumentsError,
-    deeper_than,
-    excerpt,
-    read_arguments,
-)
+from patchbay.schema.arguments import MAX_DEPTH, UnreadableArgumentsError, deeper_than, excerpt, read_arguments
 from patchbay.schema.coercion import Coercer
 from patchbay.types import ToolSpec, read_specs
 
@@ -94,12 +88,9 @@ def _schema_message(error: Any) -> str:
             return _branches(error, detail)
         case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum":
             return f"must be {_COMPARISONS[kind.name]} {detail['limit']}"
-        case "minLength" | "maxLength":
-            return f"must NOT have {_BOUNDS[kind.name]} than {detail['limit']} characters"
-        case "minItems" | "maxItems":
-            return f"must NOT have {_BOUNDS[kind.name]} than {detail['limit']} items"
-        case "minProperties" | "maxProperties":
-            return f"must NOT have {_BOUNDS[kind.name]} than {detail['limit']} properties"
+        case "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties":
+            bound = "fewer" if kind.name.startswith("min") else "more"
+            return f"must NOT have {bound} than {detail['limit']} {_COUNTED[kind.name[3:]]}"
         case "pattern":
             return f"must match pattern {detail['pattern']!r}"
         case "format":
@@ -137,14 +128,7 @@ def _values(values: Sequence[Any]) -> str:
 
 
 _COMPARISONS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-_BOUNDS = {
-    "minLength": "fewer",
-    "maxLength": "more",
-    "minItems": "fewer",
-    "maxItems": "more",
-    "minProperties": "fewer",
-    "maxProperties": "more",
-}
+_COUNTED = {"Length": "characters", "Items": "items", "Properties": "properties"}
 
 
 @dataclass(frozen=True)
@@ -181,11 +165,8 @@ class SchemaValidator:
             return ValidationResult(valid=False, value=None, errors=(str(error),))
         compiled = self._compiled
         if isinstance(compiled, str):
-            return ValidationResult(
-                valid=False,
-                value=value,
-                errors=(f"(schema) the tool's own schema cannot be used: {compiled}",),
-            )
+            problem = f"(schema) the tool's own schema cannot be used: {compiled}"
+            return ValidationResult(valid=False, value=value, errors=(problem,))
         if coerce_types or use_defaults:
             value = Coercer(self._schema, coerce_types, use_defaults).apply(value)
         errors = self.error_messages(value)
@@ -195,11 +176,9 @@ class SchemaValidator:
         """What is wrong with a JSON value, in lines; nothing where the schema cannot be used."""
         compiled = self._compiled
         try:
-            return (
-                ()
-                if isinstance(compiled, str) or compiled.is_valid(value)
-                else schema_error_messages(compiled.iter_errors(value))
-            )
+            if isinstance(compiled, str) or compiled.is_valid(value):
+                return ()
+            return schema_error_messages(compiled.iter_errors(value))
         except UnicodeEncodeError:
             return ("(root) must not have a property name with half of a surrogate pair in it",)
 

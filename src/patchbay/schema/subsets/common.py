@@ -9,27 +9,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than, json_type
-from patchbay.schema.coercion import follow, unresolved
+from patchbay.schema.coercion import follow, types_of, unresolved
 
 Schema: TypeAlias = Mapping[str, Any]
 
 _MAX_REFERENCES = 50
 _MAX_BRANCHES = 100
 _ONLY_INSIDE = (
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "not",
-    "enum",
-    "const",
-    "if",
-    "then",
-    "else",
-    "$schema",
-    "$id",
-    "$ref",
-    "discriminator",
-)
+    "anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id", "$ref", "discriminator",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,14 +116,6 @@ def resolved(schema: Schema, root: Schema) -> Schema:
         target = target if isinstance(target, Mapping) else {}
         schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
     raise RefusedError("its schema refers to itself without an end")
-
-
-def types_of(schema: Schema) -> list[str]:
-    """Return the names in ``type``; empty where there is none."""
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return [kind]
-    return [name for name in kind if isinstance(name, str)] if isinstance(kind, list) else []
 
 
 def names_in(value: Any) -> Iterable[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.schema.arguments import json_type
+from patchbay.schema.coercion import types_of
 from patchbay.schema.subsets.common import (
     Budget,
     Schema,
@@ -22,7 +23,6 @@ from patchbay.schema.subsets.common import (
     names_in,
     note_on,
     resolved,
-    types_of,
     written,
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
-from patchbay.schema.coercion import DICTS, LISTS, ONE, follow, unresolved
+from patchbay.schema.coercion import DICTS, LISTS, ONE, follow, types_of, unresolved
 from patchbay.schema.subsets.common import (
     Budget,
     RefusedError,
@@ -23,7 +23,6 @@ from patchbay.schema.subsets.common import (
     names_in,
     note_on,
     resolved,
-    types_of,
 )
 
 _MAX_PROPERTIES: Final = 5_000
