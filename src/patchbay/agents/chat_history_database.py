@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from patchbay.agents.chat_history import BaseChatHistoryService, ChatMessage
-from patchbay.agents.sessions.base import shown
+from patchbay.agents.sessions.base import storable
 from patchbay.store import Store
 
 _VERSION: Final = 1
@@ -45,22 +45,22 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
 
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
         """Store a message; characters that databases cannot store are replaced."""
-        content = shown(content)
+        content = storable(content)
         row = {
-            "user_id": shown(user_id),
-            "agent": shown(agent),
-            "session_id": shown(session_id),
-            "role": shown(role),
+            "user_id": storable(user_id),
+            "agent": storable(agent),
+            "session_id": storable(session_id),
+            "role": storable(role),
             "content": content,
             "folded": content.casefold(),
-            "l2_json": shown(l2_json),
+            "l2_json": storable(l2_json),
             "created_at": time.time(),
         }
         await self._store.write(lambda connection: connection.execute(_messages.insert().values(row)))
 
     async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
         """Return the newest of a session, the oldest first."""
-        return (await self._newest(limit, _messages.c.session_id == shown(session_id)))[::-1]
+        return (await self._newest(limit, _messages.c.session_id == storable(session_id)))[::-1]
 
     async def get_agent_history(self, user_id: str, agent: str, *, limit: int = 50) -> list[ChatMessage]:
         """Return the newest first."""
@@ -70,7 +70,7 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
         """Return the newest with the keyword first."""
         # Not LIKE: it has wildcards, and limits the pattern's length.
         position = sa.func.strpos if self._store.is_postgres else sa.func.instr
-        found = position(_messages.c.folded, shown(keyword).casefold()) > 0
+        found = position(_messages.c.folded, storable(keyword).casefold()) > 0
         return await self._newest(limit, sa.and_(_between(user_id, agent), found))
 
     async def delete_agent_history(self, user_id: str, agent: str) -> int:
@@ -79,11 +79,11 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
 
     async def delete_session_history(self, session_id: str) -> int:
         """Delete a session's."""
-        return await self._delete(_messages.c.session_id == shown(session_id))
+        return await self._delete(_messages.c.session_id == storable(session_id))
 
     async def count(self, user_id: str, agent: str | None = None) -> int:
         """Count a user's messages."""
-        whose = _messages.c.user_id == shown(user_id) if agent is None else _between(user_id, agent)
+        whose = _messages.c.user_id == storable(user_id) if agent is None else _between(user_id, agent)
         query = sa.select(sa.func.count()).select_from(_messages).where(whose)
         return await self._store.read(lambda connection: connection.scalar(query) or 0)
 
@@ -102,4 +102,4 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
 
 
 def _between(user_id: str, agent: str) -> sa.ColumnElement[bool]:
-    return sa.and_(_messages.c.user_id == shown(user_id), _messages.c.agent == shown(agent))
+    return sa.and_(_messages.c.user_id == storable(user_id), _messages.c.agent == storable(agent))

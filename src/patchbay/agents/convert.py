@@ -116,7 +116,7 @@ def content_reply(content: Content) -> Reply:
     """Return a content, such as a callback's, as the reply of a model."""
     renew_calls([content])
     calls = tuple(
-        ToolCall(part.function_call.id, part.function_call.name, _written(part.function_call), part.extra_content)
+        ToolCall(part.function_call.id, part.function_call.name, _arguments(part.function_call), part.extra_content)
         for part in content.parts
         if part.function_call is not None
     )
@@ -143,7 +143,7 @@ def renew_calls(contents: Iterable[Content]) -> None:
             call.written = None
 
 
-def _written(call: FunctionCall) -> str:
+def _arguments(call: FunctionCall) -> str:
     return call.written if call.written is not None else _write(json_copy(call.args))
 
 
@@ -202,7 +202,11 @@ def _assistant(content: Content, tools: Container[str]) -> Message | None:
     texts = [part.text for part in content.parts if part.text is not None and not part.thought]
     calls = [
         sendable_call(
-            call.id or call.name, call.name, _written(call), deepcopy(part.extra_content) if part.extra_content else {}, tools
+            call.id or call.name,
+            call.name,
+            _arguments(call),
+            deepcopy(part.extra_content) if part.extra_content else {},
+            tools,
         )
         for part in content.parts
         if (call := part.function_call) is not None

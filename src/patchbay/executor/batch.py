@@ -22,7 +22,7 @@ from patchbay.errors import (
     ToolArgumentsError,
     ToolTimeoutError,
 )
-from patchbay.executor.invocation import Invocation, emit_settled
+from patchbay.executor.invocation import Invocation, emit_call_end
 from patchbay.executor.limits import PausableTimer
 from patchbay.executor.results import NAME_SHOWN, NOT_BEGUN, ToolExecution, edited_note, effects_note, error_for_model, has_files
 from patchbay.executor.run import RunState, find_tool
@@ -366,7 +366,7 @@ class Batch:
     def _record(self, index: int, execution: ToolExecution, invocation: Invocation | None = None) -> None:
         self._settled[index] = execution
         if (hooks := self.run.hooks) is not None and (hooks.observed or hooks.recorders):
-            emit_settled(hooks, self.iteration, execution, invocation)
+            emit_call_end(hooks, self.iteration, execution, invocation)
         self._events.append(execution)
         self._left -= 1
         if not self._left and self.run.budget.loop is not None:

@@ -83,7 +83,7 @@ def emit_started(hooks: TurnHooks, invocation: Invocation) -> None:
     _exec_start(hooks, invocation.iteration, invocation.tool.name, invocation.json_arguments, attrs)
 
 
-def emit_settled(hooks: TurnHooks, iteration: int, execution: ToolExecution, invocation: Invocation | None) -> None:
+def emit_call_end(hooks: TurnHooks, iteration: int, execution: ToolExecution, invocation: Invocation | None) -> None:
     """Emit the event of a settled call, and record it. ``invocation`` is None for a call that failed before it had one."""
     if hooks.observed:
         _emit_end(hooks, iteration, execution, invocation)

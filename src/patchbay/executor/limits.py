@@ -255,18 +255,18 @@ class FifoSemaphore:
 class Permits:
     """The places that a call holds while its tool runs: one of its tool's, if that has a limit, and one of its run's."""
 
-    __slots__ = ("_held", "_run_semaphore", "_tool")
+    __slots__ = ("_acquired", "_run_semaphore", "_tool")
 
     def __init__(self, tool: Tool, run_semaphore: FifoSemaphore) -> None:
         self._tool = tool
         self._run_semaphore = run_semaphore
-        self._held: list[FifoSemaphore] = []
+        self._acquired: list[FifoSemaphore] = []
 
     def try_acquire(self) -> bool:
         """Acquire the places without waiting, for a tool without a limit of its own."""
         if self._tool.max_parallel is not None or not self._run_semaphore.try_acquire():
             return False
-        self._held.append(self._run_semaphore)
+        self._acquired.append(self._run_semaphore)
         return True
 
     async def acquire(self) -> None:
@@ -281,12 +281,12 @@ class Permits:
 
     def release(self) -> None:
         """Release the places; also for a tool that was abandoned, which must not block others."""
-        while self._held:
-            self._held.pop().release()
+        while self._acquired:
+            self._acquired.pop().release()
 
     async def _acquire(self, semaphore: FifoSemaphore) -> None:
         await semaphore.acquire()
-        self._held.append(semaphore)
+        self._acquired.append(semaphore)
 
 
 def _semaphore(tool: Tool, most: int) -> FifoSemaphore:

@@ -48,7 +48,7 @@ class AttachmentWindow:
     """Which files of the results in ``messages`` are sent; call ``add`` for each further message with files."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._shown: dict[int, _Files] = {}
+        self._sent: dict[int, _Files] = {}
         self._views: dict[int, Message] = {}
         places = [
             place
@@ -67,7 +67,7 @@ class AttachmentWindow:
 
     def add(self, messages: Sequence[Message], place: int) -> None:
         """Add the files of the message at ``place``, which are the newest."""
-        files = self._shown[place] = _files_of(messages[place])
+        files = self._sent[place] = _files_of(messages[place])
         if not _fit((files,), 1):
             count = chars = 0
             for part, size in list(files.items()):
@@ -76,12 +76,12 @@ class AttachmentWindow:
                 else:
                     count, chars = count + 1, chars + size
             self._views[place] = _without(messages[place], files)
-        if _fit(self._shown.values(), 1):
+        if _fit(self._sent.values(), 1):
             return
-        for older in [each for each in self._shown if each != place]:
-            if _fit(self._shown.values(), _LOW_MARK):
+        for older in [each for each in self._sent if each != place]:
+            if _fit(self._sent.values(), _LOW_MARK):
                 break
-            del self._shown[older]
+            del self._sent[older]
             self._views[older] = _without(messages[older], {})
 
     def view(self, messages: Sequence[Message]) -> list[Message]:

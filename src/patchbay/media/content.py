@@ -166,7 +166,7 @@ def may_have_base64(text: str) -> bool:
     if len(text) < MIN_URL:
         return False
     # A single character is found a hundred times as fast as a word.
-    return (";" in text and _MARK in text) or (len(text) >= MIN_BARE and _has_stretch(text))
+    return (";" in text and _MARK in text) or (len(text) >= MIN_BARE and _has_long_run(text))
 
 
 def find_base64(text: str) -> list[Base64Match]:
@@ -206,7 +206,7 @@ def omission_note(match: Base64Match) -> str:
     return f"[{match.media_type or 'file'}: {len(match.data)} bytes of base64 are left out]"
 
 
-def _has_stretch(text: str) -> bool:
+def _has_long_run(text: str) -> bool:
     match = _STRETCH.match
     for place in range(0, len(text) - _STEP + 1, _STEP):  # noqa: SIM110  (any() takes twice as long)
         if match(text, place) is not None:

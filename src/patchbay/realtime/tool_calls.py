@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from patchbay.errors import HookAbortError, ToolError
 from patchbay.executor import Batch, ToolExecution
-from patchbay.executor.invocation import emit_settled
+from patchbay.executor.invocation import emit_call_end
 from patchbay.loop import ToolCallEvent
 from patchbay.realtime.call_assembly import PartialCall
 from patchbay.realtime.config import RealtimeLimits
@@ -303,7 +303,7 @@ class CallAdmission:
         execution = rejected_execution(one.call, error)
         hooks = turn.run.hooks
         if hooks is not None and (hooks.observed or hooks.recorders):
-            emit_settled(hooks, current.number, execution, None)
+            emit_call_end(hooks, current.number, execution, None)
         self._on_settled(execution)
 
     def _messages(self, calls: Sequence[PendingCall]) -> list[Message]:

@@ -393,8 +393,8 @@ class ChatSettings:
     kept_for: float = 3600.0
 
     def __post_init__(self) -> None:
-        from patchbay.tools.tool import checked_count
         from patchbay.tools.output import checked_kinds
+        from patchbay.tools.tool import checked_count
 
         if checked_count(self.max_iterations, "max_iterations") is None:
             raise ConfigurationError("max_iterations must be a number: an unattended turn needs an end.")

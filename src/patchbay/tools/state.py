@@ -71,15 +71,15 @@ class State(MutableMapping[str, Any]):
     the values that changes are based on. Not thread-safe.
     """
 
-    __slots__ = ("_base", "_found", "_lent", "_offered", "_written")
+    __slots__ = ("_assigned", "_base", "_found", "_lent", "_offered")
 
     def __init__(self, base: Mapping[str, Any] | None = None) -> None:
         self._base: Mapping[str, Any] = {} if base is None else base
         self._begin()
 
     def _begin(self) -> None:
-        self._written: dict[str, Any] = {}
-        # The previous value of those keys in _written whose new value was derived from it.
+        self._assigned: dict[str, Any] = {}
+        # The previous value of those keys in _assigned whose new value was derived from it.
         self._found: dict[str, Any] = {}
         # key -> (the base's container, the copy that was returned), until something else is assigned
         self._lent: dict[str, tuple[Any, Any]] = {}
@@ -89,7 +89,7 @@ class State(MutableMapping[str, Any]):
     @property
     def delta(self) -> dict[str, Any]:
         """The changes so far, None for a deleted key; a new dict each time."""
-        return {**{key: mine for key, (_, mine) in self._changed()}, **self._written}
+        return {**{key: mine for key, (_, mine) in self._changed()}, **self._assigned}
 
     @property
     def found(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class State(MutableMapping[str, Any]):
         value = self._find(key)
         if value is not _MISSING:
             return value
-        if key in self._written:  # deleted by this call: a new value is not based on anything
+        if key in self._assigned:  # deleted by this call: a new value is not based on anything
             return default
         if isinstance(default, _CONTAINERS):
             self._offered[key] = (_own_copy(default), default)
@@ -137,7 +137,7 @@ class State(MutableMapping[str, Any]):
         if key in self._offered and value is self._offered[key][1]:
             found = self._offered[key][0]
         self._lent.pop(key, None)
-        self._written[key] = plain(value)
+        self._assigned[key] = plain(value)
         if found is None:
             self._found.pop(key, None)
         else:
@@ -150,14 +150,14 @@ class State(MutableMapping[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         # Not by __getitem__, which copies.
-        written = self._written.get(key, _MISSING)  # type: ignore[call-overload]
-        if written is _MISSING:
+        assigned = self._assigned.get(key, _MISSING)  # type: ignore[call-overload]
+        if assigned is _MISSING:
             return self._base.get(key) is not None  # type: ignore[call-overload]
-        return written is not None
+        return assigned is not None
 
     def __iter__(self) -> Iterator[str]:
-        yield from (key for key, value in self._base.items() if value is not None and self._written.get(key, value) is not None)
-        yield from (key for key, value in self._written.items() if value is not None and self._base.get(key) is None)
+        yield from (key for key, value in self._base.items() if value is not None and self._assigned.get(key, value) is not None)
+        yield from (key for key, value in self._assigned.items() if value is not None and self._base.get(key) is None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -170,8 +170,8 @@ class State(MutableMapping[str, Any]):
         return {key: _own_copy(plain(self[key])) for key in self}
 
     def _find(self, key: str) -> Any:
-        if key in self._written:
-            value = self._written[key]
+        if key in self._assigned:
+            value = self._assigned[key]
             if value is None:
                 return _MISSING
             return counted(value, key, self._found[key]) if key in self._found else value

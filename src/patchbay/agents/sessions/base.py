@@ -175,7 +175,7 @@ class BaseSessionService(ABC):
         """
         if event.partial:
             return event
-        readable(event.id)
+        check_names(event.id)
         entry = record(event)
         session.follow(await self._append(session, entry))
         if event.actions.state_delta:
@@ -212,14 +212,14 @@ class BaseSessionService(ABC):
         await self.close()
 
 
-def readable(*names: str) -> None:
+def check_names(*names: str) -> None:
     """Raise InvalidRequestError for an id or name that a database cannot store unchanged."""
     for name in names:
         if not isinstance(name, str) or "\0" in name or not (name.isascii() or well_formed(name) == name):
             raise InvalidRequestError(f"An id or name must be text without null bytes and lone surrogates, not {name!r}.")
 
 
-def shown(text: str) -> str:
+def storable(text: str) -> str:
     """Return a text with the characters replaced that a database cannot store."""
     return well_formed(text).replace("\0", "\ufffd")
 

@@ -21,7 +21,7 @@ from sqlalchemy import Column, Connection, Float, ForeignKey, Index, Integer, La
 from sqlalchemy.dialects import postgresql, sqlite
 
 from patchbay.agents.content import Event, new_id
-from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
+from patchbay.agents.sessions.base import BaseSessionService, check_names, initial_state, storable
 from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session
 from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
 from patchbay.errors import SessionExistsError, SessionNotFoundError
@@ -217,14 +217,14 @@ class DatabaseSessionService(BaseSessionService):
     ) -> Session:
         """Create a session."""
         session_id = new_id() if session_id is None else session_id
-        readable(app_name, user_id, session_id, agent_name)
+        check_names(app_name, user_id, session_id, agent_name)
         now = time.time()
         row = {
             "app_name": app_name,
             "user_id": user_id,
             "id": session_id,
             "agent_name": agent_name,
-            "title": shown(title or ""),
+            "title": storable(title or ""),
             "last_agent": agent_name,
             "created_at": now,
             "updated_at": now,
@@ -244,7 +244,7 @@ class DatabaseSessionService(BaseSessionService):
 
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
         """Return a current copy of the session, or None."""
-        readable(app_name, user_id, session_id)
+        check_names(app_name, user_id, session_id)
         try:
             return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id))
         except SessionNotFoundError:
@@ -252,7 +252,7 @@ class DatabaseSessionService(BaseSessionService):
 
     async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
         """Return the session with the end of its log; the rest is loaded, blocking the caller, when it is accessed."""
-        readable(app_name, user_id, session_id)
+        check_names(app_name, user_id, session_id)
         try:
             return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id, tail=_TAIL))
         except SessionNotFoundError:
@@ -260,7 +260,7 @@ class DatabaseSessionService(BaseSessionService):
 
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
         """Return a user's sessions, the one used last first."""
-        readable(app_name, user_id)
+        check_names(app_name, user_id)
         mine = (
             sa.select(*_COLUMNS)
             .where(sessions.c.app_name == app_name, sessions.c.user_id == user_id)
@@ -269,17 +269,17 @@ class DatabaseSessionService(BaseSessionService):
         return await self._store.read(lambda connection: [_session(row) for row in connection.execute(mine)])
 
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
-        readable(app_name, user_id, session_id)
+        check_names(app_name, user_id, session_id)
         away = sa.delete(sessions).where(_this(app_name, user_id, session_id))
         await self._store.write(lambda connection: connection.execute(away))
 
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
         """Set the title."""
-        await self._update(app_name, user_id, session_id, title=shown(title))
+        await self._update(app_name, user_id, session_id, title=storable(title))
 
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
         """Set the agent of the last answer."""
-        await self._update(app_name, user_id, session_id, last_agent=shown(agent_name))
+        await self._update(app_name, user_id, session_id, last_agent=storable(agent_name))
 
     def results(self, session: Session) -> ResultStore:
         """Return the store of the session's long results."""
@@ -298,7 +298,7 @@ class DatabaseSessionService(BaseSessionService):
         await self._store.close()
 
     async def _update(self, app_name: str, user_id: str, session_id: str, **values: str) -> None:
-        readable(app_name, user_id, session_id)
+        check_names(app_name, user_id, session_id)
         change = sa.update(sessions).where(_this(app_name, user_id, session_id)).values(**values)
         if not await self._store.write(lambda connection: connection.execute(change).rowcount):
             raise SessionNotFoundError(session_id)

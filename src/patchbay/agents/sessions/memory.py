@@ -9,7 +9,7 @@ from typing import Any
 
 from patchbay.agents.content import Event, new_id
 from patchbay.agents.json_copy import json_copy
-from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
+from patchbay.agents.sessions.base import BaseSessionService, check_names, initial_state, storable
 from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session, apply_changes
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.tools.result_store import MemoryResultStore, ResultStore
@@ -49,10 +49,10 @@ class InMemorySessionService(BaseSessionService):
     ) -> Session:
         """Create a session."""
         key = (app_name, user_id, new_id() if session_id is None else session_id)
-        readable(*key, agent_name)
+        check_names(*key, agent_name)
         if key in self._sessions:
             raise SessionExistsError(key[2])
-        about = Session(key[2], app_name, user_id, agent_name, shown(title or ""), agent_name)
+        about = Session(key[2], app_name, user_id, agent_name, storable(title or ""), agent_name)
         about.last_update_time = about.created_at
         kept = self._sessions[key] = _StoredSession(about)
         if state:
@@ -75,11 +75,11 @@ class InMemorySessionService(BaseSessionService):
 
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
         """Set the title."""
-        self._find((app_name, user_id, session_id)).about.title = shown(title)
+        self._find((app_name, user_id, session_id)).about.title = storable(title)
 
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
         """Set the agent of the last answer."""
-        self._find((app_name, user_id, session_id)).about.last_agent = shown(agent_name)
+        self._find((app_name, user_id, session_id)).about.last_agent = storable(agent_name)
 
     def results(self, session: Session) -> ResultStore:
         """Return the store of the session's long results."""
