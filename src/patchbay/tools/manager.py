@@ -6,6 +6,7 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -25,7 +26,7 @@ ATTEMPT_SECONDS: Final = 10.0
 class BackgroundRetry:
     """Retries ``attempt``, which returns whether it succeeded and does not raise, after each of ``delays`` (seconds).
 
-    ``give_up`` is called when the last attempt has failed. Waits without a task, so that an event loop may end at any time.
+    ``give_up`` is called when the last attempt has failed.
     """
 
     def __init__(
@@ -34,43 +35,27 @@ class BackgroundRetry:
         self._attempt = attempt
         self._give_up = give_up
         self._delays = delays
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Restart with the first delay; needs a running event loop."""
         self.stop()
-        self._plan(0)
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
         """Stop retrying, and cancel a running attempt."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
-    def _plan(self, number: int) -> None:
-        if number < len(self._delays):
-            self._timer = asyncio.get_running_loop().call_later(self._delays[number], self._begin, number)
-        else:
-            self._give_up()
-
-    def _begin(self, number: int) -> None:
-        self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._try(number))
-
-    async def _try(self, number: int) -> None:
-        worked = False
-        try:
-            async with asyncio.timeout(ATTEMPT_SECONDS):
-                worked = await self._attempt()
-        except TimeoutError:
-            pass
-        self._task = None
-        if not worked:
-            self._plan(number + 1)
+    async def _run(self) -> None:
+        for delay in self._delays:
+            await asyncio.sleep(delay)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ATTEMPT_SECONDS):
+                    if await self._attempt():
+                        return
+        self._give_up()
 
 
 _SESSIONS: Final = ("active", "pending")
