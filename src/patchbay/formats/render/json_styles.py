@@ -28,54 +28,42 @@ _ARGUMENTS = '"arguments" is an object that fits the tool\'s schema ({} if it ta
 _PARAMETERS = '"parameters" is an object that fits the tool\'s schema ({} if it takes none).'
 
 
-def json_object(call: ToolCall, *, name: str = "name", arguments: str = "arguments", before: str = "", after: str = "") -> str:
-    """A call as a JSON object; ``before`` and ``after`` are further members."""
-    return f'{{{before}"{name}": {quoted(call.name)}, "{arguments}": {json_arguments(call.raw_arguments)}{after}}}'
+def spelled(call: str, *, join: str = "", block: tuple[str, str] = ("", "")) -> WriteCalls:
+    """Calls after a pattern, inside one block.
+
+    There are ``{name}`` and ``{id}``, ``{json_name}`` and ``{json_id}`` as JSON strings, ``{arguments}`` as JSON, and
+    ``{json_arguments}``: that JSON inside of a string.
+    """
+
+    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+        return block[0] + join.join(map(written, calls)) + block[1]
+
+    def written(each: ToolCall) -> str:
+        arguments = json_arguments(each.raw_arguments)
+        return call.format(
+            name=each.name,
+            id=each.id,
+            json_name=quoted(each.name),
+            json_id=quoted(each.id),
+            arguments=arguments,
+            json_arguments=quoted(arguments),
+        )
+
+    return write
+
+
+def _object(arguments: str) -> str:
+    return f'{{{{"name": {{json_name}}, "{arguments}": {{arguments}}}}}}'
 
 
 def each(before: str, after: str, *, join: str = "\n", arguments: str = "arguments") -> WriteCalls:
-    """A block for every call."""
-
-    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-        return join.join(before + json_object(call, arguments=arguments) + after for call in calls)
-
-    return write
+    """A block for every call, which is a JSON object."""
+    return spelled(before + _object(arguments) + after, join=join)
 
 
 def together(before: str, after: str, *, join: str = ", ", arguments: str = "arguments") -> WriteCalls:
-    """One block for all calls."""
-
-    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-        return before + join.join(json_object(call, arguments=arguments) for call in calls) + after
-
-    return write
-
-
-def _cohere(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    objects = (
-        json_object(call, name="tool_name", arguments="parameters", before=f'"tool_call_id": {quoted(call.id)}, ')
-        for call in calls
-    )
-    return "<|START_ACTION|>[\n    " + ",\n    ".join(objects) + "\n]<|END_ACTION|>"
-
-
-def _command_r_plus(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    objects = (
-        f'    {{\n        "tool_name": {quoted(call.name)},\n        "parameters": {json_arguments(call.raw_arguments)}\n    }}'
-        for call in calls
-    )
-    return "Action:\n```json\n[\n" + ",\n".join(objects) + "\n]```\n"
-
-
-def _apertus(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    objects = (f"{{{quoted(call.name)}: {json_arguments(call.raw_arguments)}}}" for call in calls)
-    return "<|tools_prefix|>[" + ", ".join(objects) + "]<|tools_suffix|>"
-
-
-def _inkling(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    return "<|message_model|>".join(
-        f"{call.name}<|content_invoke_tool_json|>{json_object(call, arguments='args')}<|end_message|>" for call in calls
-    )
+    """One block for all calls, which are JSON objects."""
+    return spelled(_object(arguments), join=join, block=(before, after))
 
 
 JSON_TAGS = (
@@ -196,7 +184,11 @@ JSON_TAGS = (
     FamilyWriter(
         format="cohere_command",
         by_name=False,
-        write=_cohere,
+        write=spelled(
+            '{{"tool_call_id": {json_id}, "tool_name": {json_name}, "parameters": {arguments}}}',
+            join=",\n    ",
+            block=("<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>"),
+        ),
         listing_of=json_list("```json\n", "\n```", openai=False),
         markers=("<|START_", "<|END_", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"),
         layout=Layout(
@@ -216,7 +208,11 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="command_r_plus",
-        write=_command_r_plus,
+        write=spelled(
+            '    {{\n        "tool_name": {json_name},\n        "parameters": {arguments}\n    }}',
+            join=",\n",
+            block=("Action:\n```json\n[\n", "\n]```\n"),
+        ),
         listing_of=json_list("```json\n", "\n```", openai=False),
         markers=("Action:", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"),
         frames=Frames(
@@ -231,7 +227,7 @@ JSON_TAGS = (
     FamilyWriter(
         format="apertus",
         by_name=False,
-        write=_apertus,
+        write=spelled("{{{json_name}: {arguments}}}", join=", ", block=("<|tools_prefix|>[", "]<|tools_suffix|>")),
         listing_of=json_list(openai=False),
         markers=("<|tools_prefix|>", "<|tools_suffix|>", "<|inner_", "<|assistant_", "<|user_", "<|system_", "<|developer_"),
         layout=Layout(("<|inner_prefix|>", "<|inner_suffix|>"), prose=("", "")),
@@ -251,7 +247,7 @@ JSON_TAGS = (
     FamilyWriter(
         format="inkling",
         by_name=False,
-        write=_inkling,
+        write=spelled(f"{{name}}<|content_invoke_tool_json|>{_object('args')}<|end_message|>", join="<|message_model|>"),
         listing_of=json_list(openai=False),
         markers=("<|message_", "<|content_", "<|end_message|>"),
         layout=Layout(
@@ -304,25 +300,11 @@ CHANNEL_FRAMES = Frames(
 )
 
 
-def spelled(call: str, *, join: str = "", block: tuple[str, str] = ("", "")) -> WriteCalls:
-    """Calls after a pattern of ``{name}``, ``{id}`` and ``{arguments}``, inside one block."""
-
-    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-        texts = (call.format(name=each.name, id=each.id, arguments=json_arguments(each.raw_arguments)) for each in calls)
-        return block[0] + join.join(texts) + block[1]
-
-    return write
-
-
-def _mistral_json(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    return "[TOOL_CALLS][" + ", ".join(json_object(call, after=f', "id": "{call.id}"') for call in calls) + "]"
-
-
 NAMED = (
     FamilyWriter(
         format="mistral_json",
         by_name=False,
-        write=_mistral_json,
+        write=spelled('{{"name": {json_name}, "arguments": {arguments}, "id": "{id}"}}', join=", ", block=("[TOOL_CALLS][", "]")),
         listing_of=_AVAILABLE,
         markers=_MISTRAL,
         layout=Layout(prose=("", "")),
@@ -475,19 +457,6 @@ NAMED = (
 _ALONE = "Write no other text in an answer that calls a tool."
 
 
-def _openai_dict(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    objects = (
-        f'{{"id": {quoted(call.id)}, "type": "function", "function": '
-        f'{{"name": {quoted(call.name)}, "arguments": {quoted(json_arguments(call.raw_arguments))}}}}}'
-        for call in calls
-    )
-    return '{"tool_calls": [' + ", ".join(objects) + "]}"
-
-
-def _bare_objects(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    return "\n".join(map(json_object, calls))
-
-
 BARE = (
     FamilyWriter(
         format="llama3_json",
@@ -501,7 +470,7 @@ BARE = (
     FamilyWriter(
         format="bare_json",
         by_name=False,
-        write=_bare_objects,
+        write=each("", ""),
         listing_of=json_lines("", "", openai=False),
         frames=TOOL_RESPONSE_JSON,
         rules=(_ARGUMENTS, _ALONE),
@@ -535,7 +504,11 @@ BARE = (
     FamilyWriter(
         format="openai_dict",
         by_name=False,
-        write=_openai_dict,
+        write=spelled(
+            '{{"id": {json_id}, "type": "function", "function": {{"name": {json_name}, "arguments": {json_arguments}}}}}',
+            join=", ",
+            block=('{"tool_calls": [', "]}"),
+        ),
         listing_of=json_list(),
         frames=TOOL_RESPONSE_JSON,
         rules=('"arguments" is a JSON object inside a string.', _ALONE),
