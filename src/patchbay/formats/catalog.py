@@ -935,14 +935,14 @@ def unknown_format(name: object) -> NoReturn:
         name = os.fspath(name)
     known = {_letters(each): each for each in ("auto", *FORMATS)}
     if not isinstance(name, str):
-        said = "Give a format's name, or a Format."
+        hint = "Give a format's name, or a Format."
     elif is_path(name):
-        said = f"A file's format is read by patchbay.load_format({name!r})."
+        hint = f"A file's format is read by patchbay.load_format({name!r})."
     elif near := get_close_matches(_letters(name), known, n=1, cutoff=0.75):
-        said = f"Did you mean {known[near[0]]!r}? 'patchbay formats' lists them all."
+        hint = f"Did you mean {known[near[0]]!r}? 'patchbay formats' lists them all."
     else:
-        said = f"Known formats: {', '.join(known.values())}."
-    raise ConfigurationError(f"Unknown format {name!r}. {said}")
+        hint = f"Known formats: {', '.join(known.values())}."
+    raise ConfigurationError(f"Unknown format {name!r}. {hint}")
 
 
 def _letters(name: str) -> str:

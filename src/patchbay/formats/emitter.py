@@ -435,7 +435,7 @@ class CallEmitter:
         self.degenerate = False
         """The model has lost the thread: it writes openers in openers, and its calls again and again."""
         self._repeats: Repeats | None = None
-        self._held: list[str] | None = None
+        self._pending: list[str] | None = None
 
     def _earlier_calls(self) -> Repeats:
         if self._repeats is None:
@@ -454,20 +454,20 @@ class CallEmitter:
             self.emitter.note("no_call" if is_noop else "unknown_tool")
             return []
         if self.degenerate and self._earlier_calls().may_come(name, self.emitter.calls):
-            self._held = []
+            self._pending = []
             self.emitter.before_flush = self._look
-            return self._held
+            return self._pending
         return self.emitter.start(name)
 
     def end(self) -> None:
         """End the call, or leave it out where an earlier one said the same."""
-        held, self._held = self._held, None
+        pending, self._pending = self._pending, None
         name, self.name = self.name, ""
-        if held is not None and self._earlier_calls().has("".join(held)):
+        if pending is not None and self._earlier_calls().has("".join(pending)):
             self.emitter.note("repeated_call")
             return
-        if held is not None:
-            self.emitter.start(name, held)
+        if pending is not None:
+            self.emitter.start(name, pending)
         if not self._dropped:
             self.emitter.end()
 
@@ -476,16 +476,16 @@ class CallEmitter:
         if self.name and (self.name in self.noop_names or (self._drops is not None and self._drops(self.name))):
             self.emitter.note("no_call" if self.name in self.noop_names else "unknown_tool")
             return
-        if self._held is not None:
-            self.emitter.start(self.name, self._held)
-            self._held = None
+        if self._pending is not None:
+            self.emitter.start(self.name, self._pending)
+            self._pending = None
         self.emitter.cut(raw, self.name)
 
     def _look(self) -> None:
         """A piece of the text was read: emit what was held back, if it cannot become a repetition any more."""
-        if self._held is not None and not self._earlier_calls().may_become("".join(self._held)):
-            held, self._held = self._held, None
-            self.emitter.start(self.name, held)
+        if self._pending is not None and not self._earlier_calls().may_become("".join(self._pending)):
+            pending, self._pending = self._pending, None
+            self.emitter.start(self.name, pending)
 
     def skip_text(self, text: str) -> None:
         """Emit prose."""
@@ -504,7 +504,7 @@ class BufferedCalls:
 
     @property
     def calls(self) -> list[tuple[str, str]]:
-        """The calls that are staged, by name and arguments."""
+        """The calls that are buffered, by name and arguments."""
         return [(name, "".join(pieces)) for name, pieces in self.items if name]
 
     def start(self, name: str) -> list[str]:
@@ -527,7 +527,7 @@ class BufferedCalls:
         return self.items.pop()[0]
 
     def clear(self) -> None:
-        """Forget all that was staged."""
+        """Forget all that was buffered."""
         self.items = []
         self._open = False
 
@@ -552,7 +552,7 @@ class BufferedCalls:
         self.items = kept
 
     def emit(self, sink: CallSink) -> None:
-        """Emit all that was staged."""
+        """Emit all that was buffered."""
         for name, pieces in self.items:
             if name:
                 sink.start(name).extend(pieces)

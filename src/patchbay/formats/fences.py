@@ -171,7 +171,7 @@ class ProseFenceReader:
 
 
 def _kind(info: str, length: int) -> str:
-    """What a fence shows: "quote" (someone's text: nothing in it is ever a call) or "code"."""
+    """What a fence holds: "quote" (another author's text: nothing in it is ever a call) or "code"."""
     words = info.split()
     label = words[0].lower().strip("{}.") if words else ""
     return "quote" if length > 3 or not label or label in QUOTING_LABELS else "code"
@@ -437,12 +437,12 @@ class CallFenceReader:
 
 
 _LENIENT_LABELS = frozenset({"", "json"})
-_SHOWN_LABEL = re.compile(
+_QUOTED_LABEL = re.compile(
     ".*(?:result|response|output)|quote|diff|email|java|js|ts|(?:bash|c|cpp|cs|csharp|css|go|html?|kotlin|lua|perl|php|ps1|r|rb|ruby|rust|rs|"
     r"scala|sh|shell|sql|swift|typescript|ya?ml|zsh|console)\Z",
     re.IGNORECASE,
 ).match
-"""What shows what someone else wrote, or code that is no Python: no call of the model's stands in it."""
+"""Labels of fences that quote other authors, or hold code other than Python: no call of the model stands in them."""
 
 
 class FenceReader(Reader):
@@ -468,7 +468,7 @@ class FenceReader(Reader):
         self.implicit = implicit
         self.any_label = any_label
         self.markup = markup
-        self.shown = ProseFenceReader(context.source, context.emitter, context.fences)
+        self.prose = ProseFenceReader(context.source, context.emitter, context.fences)
         self._tagged_seen = False
 
     def region(self, marker: str) -> Steps[bool]:
@@ -499,12 +499,12 @@ class FenceReader(Reader):
             kind = ""
         else:
             emitter.verbatim(source.take())
-            yield from self.shown.read(char, length, line_start=line_start, kind="")
+            yield from self.prose.read(char, length, line_start=line_start, kind="")
             return
         # It was read as calls and is not: from the start again, as prose.
         length = yield from self.marks.run(char)
         emitter.verbatim(char * length)
-        yield from self.shown.read(char, length, line_start=line_start, kind=kind)
+        yield from self.prose.read(char, length, line_start=line_start, kind=kind)
 
     def _unwrapped(self, char: str, label: str) -> Steps[bool]:
         if not self.lenient or self.emitter.quoted or self.emitter.over:
@@ -514,4 +514,4 @@ class FenceReader(Reader):
     def _may_hold_calls(self, label: str) -> bool:
         if label.lower() in _LENIENT_LABELS:
             return self.lenient
-        return self.lenient and self.any_label and _SHOWN_LABEL(label) is None
+        return self.lenient and self.any_label and _QUOTED_LABEL(label) is None

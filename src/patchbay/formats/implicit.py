@@ -179,9 +179,9 @@ _LEAD_ENDS = re.compile(r"[=:\r\n]")
 _LEADS = re.compile(r"[A-Za-z_' ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
 _EXAMPLE = re.compile(r"(?i)\b(?:example|format|schema|syntax|usage|template)")
 _LEAD_ROOM = 80
-_SHOWS = re.compile(r"(?i)\b(?:example|usage)\b[^\n]{0,40}:\s*\Z")
-"""What announces that something is only shown."""
-_SHOW_ROOM = 80
+_ANNOUNCES = re.compile(r"(?i)\b(?:example|usage)\b[^\n]{0,40}:\s*\Z")
+"""Words that announce an example."""
+_ANNOUNCE_ROOM = 80
 _LEAD_FIRST = frozenset("rap0123456789_")
 """What the words begin with that may lead to a call on a text's first line."""
 _OR = "or "
@@ -299,7 +299,9 @@ class ImplicitCallReader(Reader):
         """Emit the calls of a block, if there is anything new in them."""
         buffered = self._bare.buffered
         calls = buffered.calls
-        if _SHOWS.search(self.emitter.tail(_SHOW_ROOM)) or any(self._echoes_schema(name, arguments) for name, arguments in calls):
+        if _ANNOUNCES.search(self.emitter.tail(_ANNOUNCE_ROOM)) or any(
+            self._echoes_schema(name, arguments) for name, arguments in calls
+        ):
             return False
         if all(call_key(name, arguments) in self._emitted_keys for name, arguments in calls):
             return False

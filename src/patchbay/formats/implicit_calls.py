@@ -271,10 +271,10 @@ class MixedLists(Reader):
                 arguments.keywords[key] = yield from self._values.value()
                 continue
             if name and char in "\"'":
-                said = yield from self._quoted_arguments()
-                if said is not None:
+                inside = yield from self._quoted_arguments()
+                if inside is not None:
                     arguments = arguments or PythonArguments()
-                    arguments.keywords |= said
+                    arguments.keywords |= inside
                     continue
             read, found = yield from self._item(char, depth)
             emitted += read
@@ -294,11 +294,11 @@ class MixedLists(Reader):
             source.pos += 1
             char = yield from source.peek()
         if char in "\"'`":
-            said = yield from self._in_quotes(char)
-            name = None if said is None else self.rules.offered(said)
-            if said is not None and name is None:
-                if self._buffered.calls and _FOREIGN_CALL.fullmatch(said):
-                    self._buffered.skip_text(said)
+            inside = yield from self._in_quotes(char)
+            name = None if inside is None else self.rules.offered(inside)
+            if inside is not None and name is None:
+                if self._buffered.calls and _FOREIGN_CALL.fullmatch(inside):
+                    self._buffered.skip_text(inside)
                     return 0, ""
                 raise NoMatch
             if name is not None and (yield from self.source.space(" ")) == "(":  # 'f'(a=1)
@@ -357,11 +357,11 @@ class MixedLists(Reader):
             value = yield from self._values.value()
             text = json.loads(value.json) if value.json is not None else None
             if isinstance(text, str):
-                said = self._keywords(text.strip())
-                if word and (said is None or len(said) < 2):
-                    said = {word: plain(text.partition("=")[2].strip())}
-                if said:
-                    return said
+                inside = self._keywords(text.strip())
+                if word and (inside is None or len(inside) < 2):
+                    inside = {word: plain(text.partition("=")[2].strip())}
+                if inside:
+                    return inside
         source.rewind_to(begin)
         return None
 

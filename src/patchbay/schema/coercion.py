@@ -68,7 +68,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[
 
 @dataclass(frozen=True)
 class Coercer:
-    """How far arguments are bent towards ``root``, the schema; local ``$ref`` point into it."""
+    """Converts arguments to the types of ``root``, the schema; local ``$ref`` point into it."""
 
     root: Mapping[str, Any]
     coerce_types: bool
@@ -76,9 +76,9 @@ class Coercer:
 
     def apply(self, value: Any) -> Any:
         """Return ``value``, or what the schema makes of it; containers are changed in place."""
-        return self._bend(value, [self.root])
+        return self._convert(value, [self.root])
 
-    def _bend(self, value: Any, schemas: list[Any]) -> Any:
+    def _convert(self, value: Any, schemas: list[Any]) -> Any:
         # All schemas that hold for one value are gathered before its children are looked at: each value is visited once,
         # however often a schema names the same part of it.
         parts = self._parts(schemas)
@@ -86,11 +86,11 @@ class Coercer:
             for part in parts:
                 value = self._coerce(value, part)
         if isinstance(value, dict):
-            self._bend_properties(value, parts)
+            self._convert_properties(value, parts)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 if below := [sub for part in parts if (sub := _item_schema(part, index)) is not None]:
-                    value[index] = self._bend(item, below)
+                    value[index] = self._convert(item, below)
         return value
 
     def _parts(self, schemas: list[Any]) -> list[Mapping[str, Any]]:
@@ -108,7 +108,7 @@ class Coercer:
                 waiting.append(follow(self.root, reference))
         return list(parts.values())
 
-    def _bend_properties(self, value: dict[str, Any], parts: list[Mapping[str, Any]]) -> None:
+    def _convert_properties(self, value: dict[str, Any], parts: list[Mapping[str, Any]]) -> None:
         wanted: dict[str, list[Any]] = {}
         for part in parts:
             properties = part.get("properties")
@@ -120,7 +120,7 @@ class Coercer:
                     wanted.setdefault(name, []).append(others)
         for name, schemas in wanted.items():
             if name in value:
-                value[name] = self._bend(value[name], schemas)
+                value[name] = self._convert(value[name], schemas)
             elif self.use_defaults:
                 default = next((part["default"] for part in self._parts(schemas) if "default" in part), _NONE)
                 if default is not _NONE:

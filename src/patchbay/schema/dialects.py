@@ -48,8 +48,8 @@ GEMINI_NAMES: Final = NameRule(r"[A-Za-z_][A-Za-z0-9_.-]*")
 class Aliases:
     """The names of a set of tools on one provider's wire, and the way back.
 
-    No alias is the name of another tool of the set, and no two tools have one alias. ``fixed`` are names that somebody else
-    answers for: they are sent as they are.
+    No alias is the name of another tool of the set, and no two tools have one alias. ``fixed`` are names of other owners: they
+    are sent as they are.
     """
 
     def __init__(self, names: Iterable[str], rule: NameRule, *, fixed: Iterable[str] = ()) -> None:
@@ -97,7 +97,7 @@ def _declaration(spec: ToolSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Dialect:
-    """One provider's way of being told of tools.
+    """How one provider takes tools.
 
     ``subset`` is a pure function from a schema to the one that is sent, or to the reason why there is none. ``shape`` makes the
     element of the provider's list from a spec. With ``strict`` the provider keeps the model to the schema.
@@ -110,7 +110,7 @@ class Dialect:
     strict: bool = False
 
     def express(self, spec: ToolSpec) -> ToolSpec | Unsupported:
-        """Return ``spec`` with the schema that is sent (its name unchanged), or why the tool cannot be told of."""
+        """Return ``spec`` with the schema that is sent (its name unchanged), or why the tool cannot be sent."""
         parameters = self.subset(spec.parameters)
         if isinstance(parameters, Unsupported):
             return parameters
@@ -143,14 +143,14 @@ def unsupported_reason(schema: Mapping[str, Any]) -> str | None:
     """
     import jsonschema_rs
 
-    told = openai(schema)
-    if isinstance(told, Unsupported):
-        return told.reason
+    sent = openai(schema)
+    if isinstance(sent, Unsupported):
+        return sent.reason
     try:
-        jsonschema_rs.meta.validate(dict(told))
+        jsonschema_rs.meta.validate(dict(sent))
     except jsonschema_rs.ValidationError as error:
         place = "".join(f"/{part}" for part in error.instance_path) or "(root)"
         return f"its schema is no JSON Schema: {excerpt(f'{place}: {error.message}')}"
-    except Exception as error:  # noqa: BLE001  (the schema is foreign, and so is who reads it)
+    except Exception as error:  # noqa: BLE001  (the schema is foreign, and so is its reader)
         return f"its schema cannot be read: {excerpt(str(error).partition(chr(10))[0])}"
     return None

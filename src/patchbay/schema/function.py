@@ -143,7 +143,7 @@ if typing.TYPE_CHECKING:
     from patchbay.schema.pydantic_model import ArgumentsModel
 
 IsInjected = Callable[[str, Any], bool]
-"""Told a parameter's name and annotation (its text where it cannot be resolved): whether it is not the model's to fill in."""
+"""Takes a parameter's name and annotation (its text where it cannot be resolved); True if the model does not fill it in."""
 
 _INHERITED: Final = inspect.getdoc(object.__call__)
 """What ``inspect`` finds for a ``__call__`` without a docstring of its own."""

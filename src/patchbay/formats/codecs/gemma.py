@@ -259,8 +259,8 @@ class GemmaCalls(Reader):
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - the word, or the wrapper, says that it is a call
         """Read one call; 1."""
-        said = yield from self._call_word()
-        if not said and CLOSERS.isdisjoint(wrapper.closers):
+        has_word = yield from self._call_word()
+        if not has_word and CLOSERS.isdisjoint(wrapper.closers):
             raise NoMatch
         written = yield from self._name()
         char = yield from self.source.space()
@@ -268,7 +268,7 @@ class GemmaCalls(Reader):
         if not char and (not written or self.rules.begins_name(written) or name is not None):
             self.calls.name = name or ""
             raise Truncated
-        if not written or (not said and char != "{"):
+        if not written or (not has_word and char != "{"):
             raise NoMatch
         if name is None:
             if char == "{":

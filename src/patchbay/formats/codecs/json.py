@@ -66,8 +66,8 @@ def _as_value(text: str, types: ToolTypes) -> str:
     except ValueError:
         keys = types.keys or ()
         words = not text.lstrip().startswith(("{", "["))  # else they are JSON that is broken beyond repair
-        said = json_string(text)
-        return f"{{{json_string(keys[0])}: {said}}}" if words and len(keys) == 1 and types.is_text(keys[0]) else said
+        quoted = json_string(text)
+        return f"{{{json_string(keys[0])}: {quoted}}}" if words and len(keys) == 1 and types.is_text(keys[0]) else quoted
     except RecursionError:
         pass
     return text

@@ -20,7 +20,7 @@ Writer = FamilyWriter | FencedWriter
 WRITERS: dict[str, FamilyWriter] = {
     row.format: row for row in (*JSON_TAGS, *NAMED, *XML_PARAMETERS, *XML_KEYS, *GEMMA, *PYTHON_CALLS, *BARE)
 }
-"""A family that is not here is asked and shown its history with the fenced contract."""
+"""A family without a writer gets the fenced contract."""
 
 _NAME_ROOM = 256
 

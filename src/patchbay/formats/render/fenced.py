@@ -18,7 +18,7 @@ from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall, ToolR
 
 _TICKS = re.compile("`{3,}")
 _SHORT = 4096
-"""How many characters a call's arguments or a result have at most, to be kept as they were written."""
+"""The most characters of arguments or a result whose rendering is cached."""
 
 _RULES = """\
 - The object is valid JSON with exactly two keys: "name", one of the tools above, spelled the same, and "arguments", an object \
@@ -136,7 +136,7 @@ def _write_result(name: str, call_id: str, content: str, tag: str) -> str:
     return f"{fence}{tag} {head}\n{content}\n{fence}"
 
 
-# A history is written again for each of its requests. What is kept is bounded by number and length.
+# A history is written again for each of its requests. The cache is bounded by number and length.
 _short_call, _short_result = lru_cache(1024)(_write_call), lru_cache(1024)(_write_result)
 
 

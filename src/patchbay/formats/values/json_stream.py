@@ -546,7 +546,7 @@ class JsonReader(StringReader):
         return self.fenced or self.stops is not None
 
     def breaks_off(self) -> Steps[bool]:
-        """Read the value at ``pos``; whether it is no JSON up to the end of its block."""
+        """Read the value at ``pos``; True if it is broken up to the end of its block."""
         try:
             yield from self.value([])
         except MalformedCall:

@@ -25,8 +25,8 @@ _NAMESPACES = ("functions.", "default_api.", "tools.")
 _BEGINNING = re.compile(r"[^._\s][^._\s\\]{0,4}|.", re.DOTALL)
 _BY_VALUE: Final = 2
 """The version of marshal's format that writes equal values as equal bytes."""
-_MOST_REMEMBERED: Final = 100_000
-"""Rules are kept for no more tools than are written in so many bytes: what is kept is bounded."""
+_MOST_CACHED: Final = 100_000
+"""The rules of tools that take more bytes are not cached."""
 _ANY_NAME = re.compile(r"[\w.-]{1,64}\n?(?:\Z|<)")
 _ESCAPED = re.compile(r"(?<!\\)\\+_")
 
@@ -233,7 +233,7 @@ def make_rules(tools: Iterable[Any] | ToolRules | None, unknown_tools: UnknownTo
         written = marshal.dumps(tools, _BY_VALUE)
     except ValueError:  # not only JSON: ToolSpec, mappings of other classes
         return _read(tools, unknown_tools)
-    return _remembered(written, unknown_tools) if len(written) <= _MOST_REMEMBERED else _read(tools, unknown_tools)
+    return _cached(written, unknown_tools) if len(written) <= _MOST_CACHED else _read(tools, unknown_tools)
 
 
 def _read(tools: list[Any], unknown_tools: UnknownTools) -> ToolRules:
@@ -241,7 +241,7 @@ def _read(tools: list[Any], unknown_tools: UnknownTools) -> ToolRules:
 
 
 @lru_cache(maxsize=32)
-def _remembered(written: bytes, unknown_tools: UnknownTools) -> ToolRules:
+def _cached(written: bytes, unknown_tools: UnknownTools) -> ToolRules:
     """The rules of tools by their value: of a copy, which no caller changes."""
     return _read(marshal.loads(written), unknown_tools)  # noqa: S302 - bytes that were written right before
 

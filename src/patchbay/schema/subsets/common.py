@@ -1,4 +1,4 @@
-"""What the subsets have in common: the reason, the root that is an object, words for what a provider cannot be told."""
+"""What the subsets have in common: the reason, the root that is an object, words for what a provider has no keyword for."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
         inner = as_object({**part, **_definitions(root)}, budget)
         _add(properties, inner["properties"], "allOf")
         required += inner.get("required", ())
-    wishes: list[list[str]] = []
+    choices: list[list[str]] = []
     for key in ("anyOf", "oneOf"):
         parts = [part for part in _schemas(node.get(key)) if _may_be_object(part, root)]
         branches = [as_object({**part, **_definitions(root)}, budget) for part in parts]
@@ -88,7 +88,7 @@ def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
         if branches:
             needs = [list(branch.get("required", ())) for branch in branches]
             required += [name for name in needs[0] if all(name in need for need in needs)]
-            wishes = [need for need in needs if need] if len(needs) > 1 and any(need != needs[0] for need in needs) else wishes
+            choices = [need for need in needs if need] if len(needs) > 1 and any(need != needs[0] for need in needs) else choices
     folded = any(key in node for key in ("anyOf", "oneOf", "allOf"))
     for key in _ONLY_INSIDE:
         node.pop(key, None)
@@ -101,8 +101,8 @@ def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
         node["required"] = required
     else:
         node.pop("required", None)
-    if wishes:
-        described(node, [f"give either {' or '.join(', '.join(need) for need in wishes)}"])
+    if choices:
+        described(node, [f"give either {' or '.join(', '.join(need) for need in choices)}"])
     return node
 
 

@@ -83,7 +83,7 @@ class _Writer:
         if branches and "properties" not in node:
             rest = {key: value for key, value in node.items() if key not in ("anyOf", "oneOf")}
             return self._alternatives(rest, branches, within)
-        kinds = [kind for kind in types_of(node) or _told_kinds(node) if kind != "null"]
+        kinds = [kind for kind in types_of(node) or _implied_kinds(node) if kind != "null"]
         if kinds == ["number", "integer"] or kinds == ["integer", "number"]:
             kinds = ["number"]
         if not kinds and "null" in types_of(node):
@@ -223,8 +223,8 @@ def _is_null(branch: Any, root: Schema) -> bool:
     return types_of(node) == ["null"] or (bool(_values(node)) and all(value is None for value in _values(node)))
 
 
-def _told_kinds(node: Schema) -> list[str]:
-    """Return the types that a schema without ``type`` tells of by its other words."""
+def _implied_kinds(node: Schema) -> list[str]:
+    """Return the types that the other keywords of a schema without ``type`` imply."""
     if values := _values(node):
         return kinds_of_values(value for value in values if value is not None)
     if "properties" in node or "additionalProperties" in node:
