@@ -109,9 +109,11 @@ _TO_TOOL = "-> tool/function_call\n"
 _HYPERCLOVA_ENDS = ("<|im_end|>\n<|im_start|>assistant", "<|im_end|>")
 
 
-_MISTRAL_CALLS = Wrapper(("[TOOL_CALLS]",), separators=("[CALL_ID]", "[ARGS]"), name=first_part)
-_MISTRAL_TOKENS = ("[/TOOL_CALLS]",)
-_MISTRAL_REASONING = (ReasoningMarkers(("[THINK]",), ("[/THINK]",), special=True), THINK)
+_MISTRAL: dict[str, Any] = {
+    "wrappers": (Wrapper(("[TOOL_CALLS]",), separators=("[CALL_ID]", "[ARGS]"), name=first_part),),
+    "reasoning_markers": (ReasoningMarkers(("[THINK]",), ("[/THINK]",), special=True), THINK),
+    "tokens": ("[/TOOL_CALLS]",),
+}
 
 
 _PIPES = ("｜", "|")
@@ -197,14 +199,17 @@ _ANTML = "antml:"
 _GLM_TOKENS = ("<|assistant|>", "<|user|>", "<|observation|>")
 
 
-_HUNYUAN_WRAPPERS = (
-    TOOL_CALLS,
-    TOOL_CALL,
-    Wrapper(("<tool_calls:",), ("</tool_calls:",)),
-    Wrapper(("<tool_call:",), ("</tool_call:",)),
-)
-_HUNYUAN_REASONING = ReasoningMarkers(("<think>", "<think:"), ("</think>", "</think:"))
-_HUNYUAN_TOKENS = ("<｜hy_eos｜>", "<｜hy_eos:", "<｜hy_Assistant｜>", "<｜hy_Assistant:")
+_HUNYUAN: dict[str, Any] = {
+    "wrappers": (
+        TOOL_CALLS,
+        TOOL_CALL,
+        Wrapper(("<tool_calls:",), ("</tool_calls:",)),
+        Wrapper(("<tool_call:",), ("</tool_call:",)),
+    ),
+    "reasoning_markers": (ReasoningMarkers(("<think>", "<think:"), ("</think>", "</think:")),),
+    "implicit": False,
+    "tokens": ("<｜hy_eos｜>", "<｜hy_eos:", "<｜hy_Assistant｜>", "<｜hy_Assistant:"),
+}
 
 
 _HARMONY_RECIPIENT = re.compile(r"\bto=([^\s<>{}]+)")
@@ -526,16 +531,12 @@ FORMATS: dict[str, Format] = {
         _format(
             "mistral_json",
             ("Mistral 7B v0.3", "Mixtral", "Mistral Nemo", "Ministral 8B"),
-            wrappers=(_MISTRAL_CALLS,),
-            reasoning_markers=_MISTRAL_REASONING,
-            tokens=_MISTRAL_TOKENS,
+            **_MISTRAL,
         ),
         _format(
             "mistral_args",
             ("Mistral Small 3.1, 3.2", "Devstral", "Magistral", "Ministral 3", "Mistral Large 3"),
-            wrappers=(_MISTRAL_CALLS,),
-            reasoning_markers=_MISTRAL_REASONING,
-            tokens=_MISTRAL_TOKENS,
+            **_MISTRAL,
         ),
         # DeepSeek V3, R1 and V3.1: a section of calls, the name between a token and the arguments. Its tokens are written with
         # full-width pipes and a low line of their own; templates and distilled models take the nearest ASCII.
@@ -688,22 +689,8 @@ FORMATS: dict[str, Format] = {
             tokens=("<|iquest_assistant|>", "<|iquest_end|>"),
         ),
         _format("poolside_v1", ("Laguna",), wrappers=(TOOL_CALL,), implicit=False),
-        _format(
-            "hunyuan_v3",
-            ("Hunyuan 3",),
-            wrappers=_HUNYUAN_WRAPPERS,
-            reasoning_markers=(_HUNYUAN_REASONING,),
-            implicit=False,
-            tokens=_HUNYUAN_TOKENS,
-        ),
-        _format(
-            "hunyuan_v4",
-            ("Hunyuan 4",),
-            wrappers=_HUNYUAN_WRAPPERS,
-            reasoning_markers=(_HUNYUAN_REASONING,),
-            implicit=False,
-            tokens=_HUNYUAN_TOKENS,
-        ),
+        _format("hunyuan_v3", ("Hunyuan 3",), **_HUNYUAN),
+        _format("hunyuan_v4", ("Hunyuan 4",), **_HUNYUAN),
         _format(
             "k2_horizon",
             ("K2 Horizon",),

@@ -6,6 +6,7 @@ A result could begin a bare call by a mere line of text, so for families without
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from patchbay.formats.render.tool_lists import HEADED, json_lines, json_list, typescript
 from patchbay.formats.render.writer import (
@@ -66,6 +67,9 @@ def together(before: str, after: str, *, join: str = ", ", arguments: str = "arg
     return spelled(_object(arguments), join=join, block=(before, after))
 
 
+_list_family = partial(FamilyWriter, rules=(_ARGUMENTS,), several=SEVERAL_IN_LIST)
+
+
 JSON_TAGS = (
     FamilyWriter(
         format="hermes",
@@ -90,14 +94,12 @@ JSON_TAGS = (
         layout=Layout(("<longcat_think>\n", "\n</longcat_think>\n")),
         rules=(_ARGUMENTS,),
     ),
-    FamilyWriter(
+    _list_family(
         format="granite3",
         by_name=False,
         write=together("<|tool_call|>[", "]"),
         listing_of=json_list(indent=4),
         markers=("<|tool_call|>", "<tool_call", "<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
     FamilyWriter(
         format="granite_20b_fc",
@@ -106,32 +108,26 @@ JSON_TAGS = (
         markers=("<function_call",),
         rules=(_ARGUMENTS,),
     ),
-    FamilyWriter(
+    _list_family(
         format="jamba",
         write=together("<tool_calls>[\n", "\n]</tool_calls>", join=",\n"),
         listing_of=json_lines("<tool_definitions>\n", "\n</tool_definitions>"),
         markers=("<tool_calls",),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _list_family(
         format="hunyuan_a13b",
         write=together("<tool_calls>[", "]</tool_calls>"),
         listing_of=json_lines(),
         markers=("<tool_calls", "<answer"),
         layout=Layout(("<think>\n", "\n</think>\n"), answer=("<answer>\n", "\n</answer>")),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _list_family(
         format="apriel",
         write=together("<tool_calls>[", "]</tool_calls>"),
         listing_of=json_lines("<available_tools>\n", "\n</available_tools>"),
         markers=("<tool_calls", "[BEGIN FINAL RESPONSE]", "<|end|>"),
         # The prompt opens the reasoning, by a line of words.
         layout=Layout(("", "\n[BEGIN FINAL RESPONSE]\n")),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
     FamilyWriter(
         format="minimax_m1",
@@ -141,15 +137,13 @@ JSON_TAGS = (
         rules=(_ARGUMENTS,),
         several=SEVERAL_IN_BLOCK,
     ),
-    FamilyWriter(
+    _list_family(
         format="nemotron_v2",
         write=together("<TOOLCALL>[", "]</TOOLCALL>"),
         listing_of=json_list("<AVAILABLE_TOOLS>", "</AVAILABLE_TOOLS>", openai=False),
         markers=("<TOOLCALL", "<SPECIAL_"),
         layout=Layout(("<think>\n", "\n</think>\n"), prose=("", "\n")),
         frames=Frames("{json}", join=", ", around="<TOOL_RESPONSE>[{results}]</TOOL_RESPONSE>", markers=("<TOOL_RESPONSE",)),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
     FamilyWriter(
         format="internlm2",
@@ -160,7 +154,7 @@ JSON_TAGS = (
         layout=Layout(prose=("", "")),
         rules=(_PARAMETERS,),
     ),
-    FamilyWriter(
+    _list_family(
         format="phi4_mini",
         write=together("functools[", "]"),
         listing_of=json_list("<|tool|>", "<|/tool|>", openai=False),
@@ -168,18 +162,14 @@ JSON_TAGS = (
         frames=Frames(
             '<|tool_response|>{{"output": {json}}}<|/tool_response|>', markers=("<|tool_response|>", "<|/tool_response|>")
         ),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _list_family(
         format="firefunction_v2",
         write=together(" functools[", "]"),
         listing_of=json_list(openai=False),
         markers=("functools[",),
         layout=Layout(prose=("", "")),
         frames=TOOL_RESPONSE_JSON,
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
     FamilyWriter(
         format="cohere_command",
@@ -257,24 +247,20 @@ JSON_TAGS = (
         ),
         rules=('The name stands before the object and in it; "args" fits the tool\'s schema ({} if it takes none).',),
     ),
-    FamilyWriter(
+    _list_family(
         format="pangu",
         by_name=False,
         write=together("[unused11][", "][unused12]"),
         listing_of=json_list(openai=False),
         markers=("[unused",),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _list_family(
         format="hyperclova",
         by_name=False,
         write=together("<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[", "]<|im_end|>"),
         listing_of=json_list(openai=False),
         markers=("-> tool/function_call", *CHATML),
         layout=Layout(("/think\n", "<|im_end|>\n<|im_start|>assistant\n"), prose=("", "")),
-        rules=(_ARGUMENTS,),
-        several=SEVERAL_IN_LIST,
     ),
 )
 
@@ -300,6 +286,9 @@ CHANNEL_FRAMES = Frames(
 )
 
 
+_named_family = partial(FamilyWriter, rules=(_JSON,))
+
+
 NAMED = (
     FamilyWriter(
         format="mistral_json",
@@ -320,7 +309,7 @@ NAMED = (
         several=SEVERAL_IN_LIST,
         number_id=lambda number, _name: f"call{(number + 1) % 100_000:05d}",
     ),
-    FamilyWriter(
+    _named_family(
         format="mistral_args",
         by_name=False,
         write=spelled("[TOOL_CALLS]{name}[ARGS]{arguments}"),
@@ -330,9 +319,8 @@ NAMED = (
         frames=Frames(
             "[TOOL_RESULTS]{content}[/TOOL_RESULTS]", join="", markers=("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]")
         ),
-        rules=(_JSON,),
     ),
-    FamilyWriter(
+    _named_family(
         format="deepseek_v3_json",
         write=spelled(
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
@@ -347,10 +335,9 @@ NAMED = (
             around="<｜tool▁outputs▁begin｜>{results}<｜tool▁outputs▁end｜>",
             markers=("<｜tool▁output",),
         ),
-        rules=(_JSON,),
         several=SEVERAL_IN_BLOCK,
     ),
-    FamilyWriter(
+    _named_family(
         format="deepseek_v31",
         write=spelled(
             "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
@@ -360,7 +347,6 @@ NAMED = (
         markers=_DEEPSEEK,
         layout=Layout(("<think>", "</think>"), prose=("", "")),
         frames=Frames("<｜tool▁output▁begin｜>{content}<｜tool▁output▁end｜>", join="", markers=("<｜tool▁output",)),
-        rules=(_JSON,),
         several=SEVERAL_IN_BLOCK,
     ),
     FamilyWriter(
@@ -381,13 +367,12 @@ NAMED = (
         several=SEVERAL_IN_BLOCK,
         number_id=lambda number, name: f"functions.{name}:{number}",
     ),
-    FamilyWriter(
+    _named_family(
         format="functionary_v31",
         write=spelled("<function={name}>{arguments}</function>"),
         listing_of=json_lines("", "", openai=False),
         markers=("<function", "<|python_tag|>", *LLAMA),
         layout=Layout(prose=("", "")),
-        rules=(_JSON,),
     ),
     FamilyWriter(
         format="functionary_v32",
@@ -419,7 +404,7 @@ NAMED = (
         frames=CHANNEL_FRAMES,
         rules=(_JSON, "A call goes to the channel commentary."),
     ),
-    FamilyWriter(
+    _named_family(
         format="plamo3",
         write=spelled(
             "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
@@ -430,10 +415,9 @@ NAMED = (
         listing_of=json_lines("", ""),
         markers=("<|plamo:",),
         layout=Layout(("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"), prose=("", "")),
-        rules=(_JSON,),
         several=SEVERAL_IN_BLOCK,
     ),
-    FamilyWriter(
+    _named_family(
         format="solar_open",
         by_name=False,
         write=spelled(
@@ -447,7 +431,6 @@ NAMED = (
             prose=("<|content|>", "<|end|><|begin|>assistant"),
             answer=("<|content|>", ""),
         ),
-        rules=(_JSON,),
         several=SEVERAL_IN_BLOCK,
         number_id=lambda number, _name: f"call{(number + 1) % 100_000:05d}",
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from patchbay.formats.render.json_styles import AGAIN, CHANNEL_FRAMES, CHANNEL_LAYOUT, CHANNEL_MARKS
@@ -165,8 +166,11 @@ def _muse(name: str) -> str:
     return f' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n'
 
 
+_family = partial(FamilyWriter, raw=True, rules=(_TEXT,))
+
+
 XML_PARAMETERS = (
-    FamilyWriter(
+    _family(
         format="qwen3_coder",
         write=elements(
             call="<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>",
@@ -178,9 +182,8 @@ XML_PARAMETERS = (
         inner_marks=("<function", "<parameter"),
         layout=Layout(prose=("", "\n\n")),
         rules=(_TEXT, "Each value has its own lines."),
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="mimo",
         write=elements(
             call="<tool_call><function={name}>{values}</function></tool_call>",
@@ -193,9 +196,8 @@ XML_PARAMETERS = (
         inner_marks=("<function", "<parameter", "&"),
         layout=Layout(("<think>", "</think>"), prose=("", "")),
         rules=(_TEXT, "There is no line break between the tags."),
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="seed_oss",
         write=elements(
             call="<seed:tool_call>\n<function={name}>\n{values}</function>\n</seed:tool_call>",
@@ -207,9 +209,8 @@ XML_PARAMETERS = (
         inner_marks=("<function", "<parameter"),
         layout=Layout(("<seed:think>", "</seed:think>\n"), prose=("", "\n\n")),
         rules=(_TEXT_OR_PYTHON,),
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="minicpm5",
         write=elements(
             call='<function name="{name}">{values}</function>',
@@ -221,9 +222,8 @@ XML_PARAMETERS = (
         markers=("<function", *CHATML),
         inner_marks=("<param", "]]>"),
         rules=(_TEXT_OR_PYTHON, "A text with '<', '&' or line breaks stands in <![CDATA[ and ]]>."),
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="minimax_m2",
         write=elements(
             block=("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
@@ -234,11 +234,9 @@ XML_PARAMETERS = (
         markers=("<minimax:tool_call", "<invoke", "]~b", "[e~"),
         inner_marks=("<parameter",),
         frames=Frames("<response>{content}</response>", markers=("<response",)),
-        rules=(_TEXT,),
         several=SEVERAL_IN_BLOCK,
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="minimax_m3",
         by_name=False,
         write=_minimax_m3,
@@ -251,13 +249,12 @@ XML_PARAMETERS = (
             "A text stands as it is; an object holds an element for each member, a list one <item> for each.",
         ),
         several=SEVERAL_IN_BLOCK,
-        raw=True,
     ),
     _dsml("deepseek_v32", "DSML", "function_calls", frames=_FUNCTION_RESULTS),
     _dsml("deepseek_v4", "DSML", "tool_calls"),
     _dsml("deepseek_v41", "DSML", "calls", blank=" "),
     _dsml("gigachat35", "GCML", "tool_calls", frames=TOOL_RESPONSE),
-    FamilyWriter(
+    _family(
         format="step3",
         by_name=False,
         write=elements(
@@ -276,11 +273,9 @@ XML_PARAMETERS = (
             around="<｜tool_outputs_begin｜>\n{results}\n<｜tool_outputs_end｜>",
             markers=("<｜tool_output",),
         ),
-        rules=(_TEXT,),
         several=SEVERAL_IN_BLOCK,
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="muse",
         by_name=False,
         write=elements(
@@ -296,9 +291,8 @@ XML_PARAMETERS = (
             answer=(" to=user<|message|>", ""),
         ),
         rules=(_TEXT, "Each call is a message to its tool."),
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="beam",
         by_name=False,
         write=elements(
@@ -311,9 +305,8 @@ XML_PARAMETERS = (
         layout=CHANNEL_LAYOUT,
         frames=CHANNEL_FRAMES,
         rules=(_TEXT, "A call goes to the channel commentary."),
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="dots",
         write=elements(
             block=("<dots_function_call>\n", "\n</dots_function_call>"),
@@ -323,11 +316,9 @@ XML_PARAMETERS = (
         listing_of=json_lines(),
         markers=("<dots_function_call", "<invoke"),
         inner_marks=("<parameter",),
-        rules=(_TEXT,),
         several=SEVERAL_IN_BLOCK,
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="kimi_k3",
         by_name=False,
         write=elements(
@@ -346,9 +337,8 @@ XML_PARAMETERS = (
         ),
         rules=('A text stands as it is, with type="string"; everything else as JSON, with its JSON type.',),
         several=SEVERAL_IN_BLOCK,
-        raw=True,
     ),
-    FamilyWriter(
+    _family(
         format="claude_xml",
         write=elements(
             block=("<function_calls>\n", "\n</function_calls>"),
@@ -365,9 +355,7 @@ XML_PARAMETERS = (
             around="<function_results>\n{results}\n</function_results>",
             markers=("<function_results", "<result", "<stdout"),
         ),
-        rules=(_TEXT,),
         several=SEVERAL_IN_BLOCK,
-        raw=True,
     ),
 )
 
