@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NoReturn
 
@@ -207,7 +207,6 @@ _HUNYUAN: dict[str, Any] = {
         Wrapper(("<tool_call:",), ("</tool_call:",)),
     ),
     "reasoning_markers": (ReasoningMarkers(("<think>", "<think:"), ("</think>", "</think:")),),
-    "implicit": False,
     "tokens": ("<｜hy_eos｜>", "<｜hy_eos:", "<｜hy_Assistant｜>", "<｜hy_Assistant:"),
 }
 
@@ -366,6 +365,10 @@ def _format(
 ) -> Format:
     """A row with the control tokens of the usual chat templates and ``tokens``, and the usual tags around reasoning."""
     return Format(name, families, reasoning_markers=reasoning_markers, control_tokens=(*TURNS, *tokens), **options)
+
+
+_explicit = partial(_format, implicit=False)
+"""A format whose calls always stand in its markers."""
 
 
 FORMATS: dict[str, Format] = {
@@ -548,7 +551,7 @@ FORMATS: dict[str, Format] = {
         ),
         _format("deepseek_v31", ("DeepSeek V3.1",), wrappers=(_DEEPSEEK_SECTION, _DEEPSEEK_CALL), answer_markers=(_ECHOES,)),
         # Step 3: DeepSeek's section of calls, and in it calls as tags.
-        _format(
+        _explicit(
             "step3",
             ("Step 3",),
             wrappers=(
@@ -556,7 +559,6 @@ FORMATS: dict[str, Format] = {
                 replace(_DEEPSEEK_CALL, noise_markers=tuple(f"function{separator}" for separator in _STEP_SEPARATORS)),
                 opening("<steptml:invoke", closers=("</steptml:invoke>",)),
             ),
-            implicit=False,
         ),
         # Kimi: a section of calls, each headed by its id (K2), or elements with attributes for all that is said (K3).
         _format(
@@ -576,11 +578,10 @@ FORMATS: dict[str, Format] = {
             ),
             reasoning_markers=(THINK, ReasoningMarkers(("◁think▷",), ("◁/think▷",), special=True)),
         ),
-        _format(
+        _explicit(
             "kimi_k3",
             ("Kimi K3",),
             reasoning_markers=(ReasoningMarkers((f"{OPEN}think{SEP}",), (_KIMI_THINK_END,), special=True),),
-            implicit=False,
             channels=(Channels(_kimi_body, starts=(OPEN, CLOSE), begins=(SEP,), reasoning_ends=(_KIMI_THINK_END,)),),
             tokens=("<|end_of_msg|>",),
         ),
@@ -609,31 +610,28 @@ FORMATS: dict[str, Format] = {
         # Llama 3: a call as bare JSON (``implicit``), or behind the token that its code interpreter has too.
         _format("llama3_json", ("Llama 3.1, 3.2, 3.3",), wrappers=(PYTHON_TAG,), reasoning_markers=()),
         # ``<function=f>`` and ``<parameter=k>``: Qwen3-Coder and the many after it, MiMo, Seed-OSS.
-        _format(
+        _explicit(
             "qwen3_coder",
             QWEN_CODER_FAMILIES,
             wrappers=(TOOL_CALL, FUNCTION),
-            implicit=False,
         ),
-        _format("mimo", ("MiMo V2",), wrappers=(TOOL_CALL, FUNCTION), implicit=False),
-        _format(
+        _explicit("mimo", ("MiMo V2",), wrappers=(TOOL_CALL, FUNCTION)),
+        _explicit(
             "seed_oss",
             ("Seed-OSS",),
             wrappers=(Wrapper(("<seed:tool_call>",), ("</seed:tool_call>",)), FUNCTION),
             reasoning_markers=(ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),),
-            implicit=False,
             tokens=("<seed:bos>assistant", "<seed:bos>", "<seed:eos>"),
         ),
-        _format("minicpm5", ("MiniCPM 5",), wrappers=(FUNCTION,), implicit=False),
+        _explicit("minicpm5", ("MiniCPM 5",), wrappers=(FUNCTION,)),
         # MiniMax M2: tags with named parameters; M3: a token before each tag, and elements in elements.
-        _format(
+        _explicit(
             "minimax_m2",
             ("MiniMax M2, M2.1, M2.5",),
             wrappers=(Wrapper(("<minimax:tool_call>",), ("</minimax:tool_call>",)), INVOKE),
-            implicit=False,
             tokens=_MINIMAX_TOKENS,
         ),
-        _format(
+        _explicit(
             "minimax_m3",
             ("MiniMax M3",),
             wrappers=(
@@ -644,18 +642,17 @@ FORMATS: dict[str, Format] = {
                 INVOKE,
             ),
             reasoning_markers=(ReasoningMarkers(("<mm:think>",), ("</mm:think>",)), THINK),
-            implicit=False,
             tokens=_MINIMAX_TOKENS,
         ),
         # DeepSeek V3.2, V4 and V4.1, and GigaChat 3.5: tags with a token in them that names the markup. Which word the wrapper
         # has, and whether a blank stands behind the token, differs between sister versions, and models take each other's.
         # Servers that remove special tokens leave tags without it.
-        _format("deepseek_v32", ("DeepSeek V3.2",), wrappers=_DSML, implicit=False),
-        _format("deepseek_v4", ("DeepSeek V4",), wrappers=_DSML, implicit=False),
-        _format("deepseek_v41", ("DeepSeek V4.1",), wrappers=_DSML, implicit=False),
-        _format("gigachat35", ("GigaChat 3.5",), wrappers=_dsml_wrappers("GCML"), implicit=False),
+        _explicit("deepseek_v32", ("DeepSeek V3.2",), wrappers=_DSML),
+        _explicit("deepseek_v4", ("DeepSeek V4",), wrappers=_DSML),
+        _explicit("deepseek_v41", ("DeepSeek V4.1",), wrappers=_DSML),
+        _explicit("gigachat35", ("GigaChat 3.5",), wrappers=_dsml_wrappers("GCML")),
         # Claude's tags, from before it had native calls; many models that were trained on its answers write them now and then.
-        _format(
+        _explicit(
             "claude_xml",
             ("Claude's legacy API", "models trained on Claude's answers"),
             wrappers=(
@@ -667,31 +664,28 @@ FORMATS: dict[str, Format] = {
                 ReasoningMarkers((f"<{_ANTML}thinking>", "<thinking>"), (f"</{_ANTML}thinking>", "</thinking>")),
                 THINK,
             ),
-            implicit=False,
         ),
         # A name and pairs of ``<arg_key>`` and ``<arg_value>``: GLM, and the many after it. Some checkpoints give all their
         # tokens a suffix of their own: markers that end in a colon go on up to the next ``>``.
-        _format("glm45", ("GLM 4.5, 4.6",), wrappers=(TOOL_CALL,), implicit=False, tokens=_GLM_TOKENS),
-        _format("glm47", ("GLM 4.7", "GLM 5 and later"), wrappers=(TOOL_CALL,), implicit=False, tokens=_GLM_TOKENS),
-        _format(
+        _explicit("glm45", ("GLM 4.5, 4.6",), wrappers=(TOOL_CALL,), tokens=_GLM_TOKENS),
+        _explicit("glm47", ("GLM 4.7", "GLM 5 and later"), wrappers=(TOOL_CALL,), tokens=_GLM_TOKENS),
+        _explicit(
             "ling3",
             ("Ling 3", "Ring 3"),
             wrappers=(TOOL_CALL,),
-            implicit=False,
             tokens=("<role>ASSISTANT</role>", "<|role_end|>"),
         ),
-        _format("spark25", ("Spark 2.5",), wrappers=(TOOL_CALL,), implicit=False, tokens=("<|Bot|>",)),
-        _format(
+        _explicit("spark25", ("Spark 2.5",), wrappers=(TOOL_CALL,), tokens=("<|Bot|>",)),
+        _explicit(
             "iquest_q1",
             ("IQuest Q1",),
             wrappers=(Wrapper(("<iquest_tool_call>",), ("</iquest_tool_call>",)), TOOL_CALL),
-            implicit=False,
             tokens=("<|iquest_assistant|>", "<|iquest_end|>"),
         ),
-        _format("poolside_v1", ("Laguna",), wrappers=(TOOL_CALL,), implicit=False),
-        _format("hunyuan_v3", ("Hunyuan 3",), **_HUNYUAN),
-        _format("hunyuan_v4", ("Hunyuan 4",), **_HUNYUAN),
-        _format(
+        _explicit("poolside_v1", ("Laguna",), wrappers=(TOOL_CALL,)),
+        _explicit("hunyuan_v3", ("Hunyuan 3",), **_HUNYUAN),
+        _explicit("hunyuan_v4", ("Hunyuan 4",), **_HUNYUAN),
+        _explicit(
             "k2_horizon",
             ("K2 Horizon",),
             wrappers=(
@@ -704,27 +698,24 @@ FORMATS: dict[str, Format] = {
                     ("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
                 ),
             ),
-            implicit=False,
         ),
         # Harmony (gpt-oss): messages whose header names a channel, and a recipient where the message is a call. The prompt
         # holds ``<|start|>assistant``. Headers are often damaged: what can be understood of one counts, and a message without a
         # known channel is the answer. Beam writes the same frames, with parameters in tags as a call's body.
-        _format(
+        _explicit(
             "harmony",
             ("gpt-oss",),
             reasoning_markers=(_ANALYSIS,),
-            implicit=False,
             channels=(_HARMONY_CHANNELS,),
             opening=StrippedHarmony,
         ),
-        _format("beam", ("Beam",), reasoning_markers=(_ANALYSIS,), implicit=False, channels=(_HARMONY_CHANNELS,)),
+        _explicit("beam", ("Beam",), reasoning_markers=(_ANALYSIS,), channels=(_HARMONY_CHANNELS,)),
         # Muse (ATEM): messages whose header names the recipient, and calls as tags in the messages to tools. The recipient
         # decides: what is said to the user is never a call, whatever stands in it.
-        _format(
+        _explicit(
             "muse",
             ("Muse Spark", "Muse Glimmer"),
             reasoning_markers=(ReasoningMarkers((" to=self<|message|>",), ("<|eom|>",), special=True, alone=False),),
-            implicit=False,
             channels=(
                 Channels(
                     _muse_body,
@@ -738,11 +729,10 @@ FORMATS: dict[str, Format] = {
             ),
         ),
         # Inkling: blocks that say themselves what they hold. The prompt holds the first ``<|message_model|>``.
-        _format(
+        _explicit(
             "inkling",
             ("Inkling",),
             reasoning_markers=(ReasoningMarkers(("<|content_thinking|>",), _INKLING_ENDS, special=True, alone=False),),
-            implicit=False,
             channels=(
                 Channels(
                     _inkling_body,
@@ -765,11 +755,10 @@ FORMATS: dict[str, Format] = {
             reasoning_markers=(),
             tokens=("<|message_sep|>", "<|message_sep|>\n\nassistant<|role_sep|>"),
         ),
-        _format(
+        _explicit(
             "functionary_v2",
             ("Functionary v2.2 to v2.5",),
             reasoning_markers=(),
-            implicit=False,
             channels=(
                 Channels(
                     _functionary_v2_body,
@@ -783,21 +772,19 @@ FORMATS: dict[str, Format] = {
                 ),
             ),
         ),
-        _format(
+        _explicit(
             "functionary_v31",
             ("Functionary v3.1", "Llama 3.1 with calls of one's own"),
             wrappers=(FUNCTION, PYTHON_TAG),
             reasoning_markers=(),
-            implicit=False,
         ),
         # Functionary: each message begins with its recipient, ``all`` or a tool: ``all⏎Let me look.>>>get_weather⏎{...}``. The
         # prompt holds the first ``>>>`` (v3.0 and v3.2), or ``<|from|>assistant`` and ``<|recipient|>`` (v2). ``>>>`` is no
         # special token: it counts only with a line that is ``all`` or an offered tool's name.
-        _format(
+        _explicit(
             "functionary_v32",
             ("Functionary v3.0, v3.2",),
             reasoning_markers=(),
-            implicit=False,
             channels=(
                 Channels(
                     _functionary_body,
@@ -865,7 +852,7 @@ FORMATS: dict[str, Format] = {
         _format("json_array_required", ("any model whose server forces a call by a JSON schema: vLLM, SGLang",)),
         _format("bare_json", ("any model, asked for one JSON object",)),
         _format("bare_json_list", ("any model, asked for a JSON array",)),
-        _format("plain_text", ("any model that was offered no tools",), auto=False, implicit=False),
+        _explicit("plain_text", ("any model that was offered no tools",), auto=False),
         # Calls in words that a prompt asks for.
         _format(
             "react",

@@ -440,51 +440,46 @@ NAMED = (
 _ALONE = "Write no other text in an answer that calls a tool."
 
 
+_bare_family = partial(FamilyWriter, frames=TOOL_RESPONSE_JSON, rules=(_ARGUMENTS, _ALONE))
+
+
 BARE = (
-    FamilyWriter(
+    _bare_family(
         format="llama3_json",
         write=each("", "", join="; ", arguments="parameters"),
         listing_of=json_lines("", ""),
         markers=("<|python_tag|>", *LLAMA),
-        frames=TOOL_RESPONSE_JSON,
         rules=(_PARAMETERS, _ALONE),
         several='For several calls write several of these, separated by "; ".',
     ),
-    FamilyWriter(
+    _bare_family(
         format="bare_json",
         by_name=False,
         write=each("", ""),
         listing_of=json_lines("", "", openai=False),
-        frames=TOOL_RESPONSE_JSON,
-        rules=(_ARGUMENTS, _ALONE),
     ),
-    FamilyWriter(
+    _bare_family(
         format="bare_json_list",
         by_name=False,
         write=together("[", "]"),
         listing_of=json_list(openai=False),
-        frames=TOOL_RESPONSE_JSON,
-        rules=(_ARGUMENTS, _ALONE),
         several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _bare_family(
         format="json_array_required",
         by_name=False,
         write=together("[", "]", arguments="parameters"),
         listing_of=json_list(openai=False),
-        frames=TOOL_RESPONSE_JSON,
         rules=(_PARAMETERS, _ALONE),
         several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _bare_family(
         format="xlam",
         write=together("[", "]"),
         listing_of=json_list(openai=False),
-        frames=TOOL_RESPONSE_JSON,
-        rules=(_ARGUMENTS, _ALONE),
         several=SEVERAL_IN_LIST,
     ),
-    FamilyWriter(
+    _bare_family(
         format="openai_dict",
         by_name=False,
         write=spelled(
@@ -493,7 +488,6 @@ BARE = (
             block=('{"tool_calls": [', "]}"),
         ),
         listing_of=json_list(),
-        frames=TOOL_RESPONSE_JSON,
         rules=('"arguments" is a JSON object inside a string.', _ALONE),
         several=SEVERAL_IN_LIST,
     ),
