@@ -44,6 +44,13 @@ class SizedCache(Generic[Key, Value]):
             while self._size > self._most_bytes or len(self._entries) > self._most:
                 self._drop(next(iter(self._entries)))
 
+    def pop(self, key: Key) -> Value | None:
+        """Return what is kept under ``key`` and forget it, or None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            self._drop(key)
+            return None if entry is None else entry[0]
+
     def _drop(self, key: Key) -> None:
         if (entry := self._entries.pop(key, None)) is not None:
             self._size -= entry[1]

@@ -93,4 +93,4 @@ def _exchanges(options: TextOptions) -> ExchangeFactory:
     from patchbay.models.exchange import Exchange
 
     capabilities = Capabilities()
-    return lambda body: Exchange(body, options, capabilities)
+    return lambda body, encoder=None: Exchange(body, options, capabilities, encoder)

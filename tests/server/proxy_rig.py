@@ -184,7 +184,7 @@ class FakeExchange:
     {"fail": "..."} fails at the first event, {"kept": text} is given when a later round fails, {"stop": text} is finished when an event holds that text.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _encoder: object = None) -> None:
         try:
             request = json.loads(body)
         except ValueError:

@@ -282,7 +282,7 @@ def test_a_bug_is_500_without_its_details() -> None:
     class BrokenError(Exception):
         pass
 
-    def explode(body: bytes) -> object:
+    def explode(body: bytes, _encoder: object) -> object:
         raise BrokenError("inner secret")
 
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, _make_exchange=explode)) as port:

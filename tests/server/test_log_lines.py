@@ -125,16 +125,6 @@ def test_a_path_outside_of_the_api_is_answered_with_where_the_api_is():
         assert "The API is below /v1: POST /v1/chat/completions" in json.loads(answer.body)["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "protocol"), [("/v1/responses", "OpenAI's Responses API"), ("/v1/messages", "Anthropic's Messages")]
-)
-def test_a_protocol_that_the_upstream_does_not_know_is_named(path, protocol):
-    with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
-        message = json.loads(ask(port, "POST", path, b"{}").body)["error"]["message"]
-        assert protocol in message
-        assert "POST /v1/chat/completions" in message
-
-
 def test_other_paths_keep_the_upstreams_own_404():
     with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
         assert {"detail": "Not Found"} == json.loads(ask(port, "GET", "/v1/embeddings").body)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from patchbay.cli.client_settings import client_settings
 from patchbay.cli.options import (
     GOVERNANCE,
     SERVING,
@@ -42,6 +43,15 @@ def proxy(
             help="Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Required.",
         ),
     ] = "",
+    print_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLIENT",
+            show_default=False,
+            rich_help_panel=SERVING,
+            help="Print the settings that point a client at this proxy, and exit: claude, codex, gemini, qwen, openai.",
+        ),
+    ] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     config: Config = None,
@@ -58,10 +68,10 @@ def proxy(
     audit_days: AuditDays = 90.0,
     **values: Any,
 ) -> None:
-    """Give any OpenAI client working tool calls on any model server.
+    """Give any client working tool calls on any model server.
 
-    Use the proxy as the client's base URL. Chat completions with tools work with every model; all other requests pass through
-    unchanged.
+    Use the proxy as the client's base URL. Chat completions, OpenAI Responses, Anthropic Messages and Gemini's generateContent
+    with tools work with every model; all other requests pass through unchanged.
 
     [bold]Examples[/bold]
 
@@ -71,8 +81,13 @@ def proxy(
 
       patchbay proxy --upstream http://127.0.0.1:11434/v1 --config hooks.toml
 
+      patchbay proxy --print-env codex
+
       PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0 --workers 4 --log-file proxy.jsonl
     """  # fmt: skip
+    if print_env is not None:
+        typer.echo(client_settings(print_env, host=values["host"], port=values["port"], base_path=values["base_path"]), nl=False)
+        return
     if not upstream:
         raise ConfigurationError("--upstream is missing: use the flag or UPSTREAM_BASE_URL for the model server's base URL.")
     reject_flags_as_keys(upstream_key=values["upstream_key"], api_key=values["api_key"])

@@ -70,8 +70,11 @@ class Rejection:
 class Exchange:
     """See the module. Raises InvalidRequestError for a body that cannot be served."""
 
-    def __init__(self, body: bytes, options: TextOptions, capabilities: Capabilities) -> None:
-        self._call = ChatCompletionBody(body, options)
+    def __init__(
+        self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder | None = None
+    ) -> None:
+        """``encoder`` writes the client's answer; without one it is one of chat completions."""
+        self._call = ChatCompletionBody(body, options, always_read=encoder is not None)
         self._options = options
         self._capabilities = capabilities
         self.streaming = self._call.stream
@@ -103,7 +106,7 @@ class Exchange:
         """The last attempt failed, and the answer is an earlier one's."""
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
-        self._encoder: AnswerEncoder = LegacyChatEncoder() if self._call.legacy else ChatEncoder()
+        self._encoder: AnswerEncoder = encoder or (LegacyChatEncoder() if self._call.legacy else ChatEncoder())
         if not self.transparent:
             self._known = capabilities.of(self._call.model)
             self._choice_in_words = self._known.choice_in_words
@@ -121,6 +124,8 @@ class Exchange:
     def _first_kind(self) -> Literal["native", "text"]:
         tools, mode = self._call.request_tools, self._options.tools
         assert tools is not None
+        if tools.specs == ():
+            return "native"
         if mode == "text":
             return "text"
         if mode == "native" or tools.specs is None:
@@ -207,7 +212,7 @@ class Exchange:
             self._choice_in_words = True
             self._begin()
             return True
-        if self._options.tools != "auto" or tools.specs is None:
+        if self._options.tools != "auto" or not tools.specs:
             return False
         if not refuses_tools(status, text):
             return False

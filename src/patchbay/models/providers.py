@@ -72,7 +72,7 @@ def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reason
     """
     dropped = SENT_BACK - kept
     older = dropped | REASONING_FIELDS
-    begin = 0 if all_reasoning else _turn(messages) + 1
+    begin = 0 if all_reasoning else turn_start(messages) + 1
     out = [*_all_without(messages[:begin], older), *_all_without(messages[begin:], dropped)]
     if not all_reasoning:
         return out
@@ -82,7 +82,7 @@ def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reason
     ]
 
 
-def _turn(messages: Sequence[Message]) -> int:
+def turn_start(messages: Sequence[Message]) -> int:
     """Where the running turn begins: at the last message of the user's. What shows a tool's pictures is none of those."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user" and (index == 0 or messages[index - 1].get("role") != "tool"):

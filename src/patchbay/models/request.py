@@ -297,7 +297,8 @@ def _function_names(tools: list[Any]) -> frozenset[str]:
 class ChatCompletionBody(RequestFields):
     """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError for what no upstream could serve."""
 
-    def __init__(self, body: bytes, options: TextOptions) -> None:
+    def __init__(self, body: bytes, options: TextOptions, *, always_read: bool = False) -> None:
+        """``always_read``: the answer is read also where there are no tools."""
         super().__init__(body)
         self._options = options
         self._format = options.prompt_format(self.model)
@@ -317,6 +318,8 @@ class ChatCompletionBody(RequestFields):
             if self.request_tools.specs is not None:
                 parallel = self.value("parallel_tool_calls") if not self.legacy else False
                 self.policy = read_policy(self._tool_choice, parallel, self.request_tools.names)
+        elif always_read:
+            self.request_tools = RequestTools((), frozenset(), make_rules((), "text"), options, self._format)
 
     def _read_tool_choice(self) -> Any:
         if not self.legacy:

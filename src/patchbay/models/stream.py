@@ -233,7 +233,8 @@ class StreamedAnswer:
         held = not self.choices or any(state.hold for state in self.choices.values())
         if held or not isinstance(value, dict) or value.get("error"):
             raise UpstreamError(f"The upstream sent an event that is no chunk: {error_message(data)}", body=excerpt(data))
-        self.out.append(sse_event(data))
+        if self._encoder.passes_text:
+            self.out.append(sse_event(data))
 
     def _take(self, data: bytes, choices: Sequence[Choice]) -> None:
         """Take a chunk's choices: pass the chunk on, or write what became of it."""

@@ -21,7 +21,7 @@ from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.governance import Governance
-from patchbay.server.http import Receive, Send, find_tail, own_path
+from patchbay.server.http import Receive, Send, is_model_api, own_path
 from patchbay.server.proxy import ProxyApp
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_api import describe_token, make_router
@@ -228,7 +228,7 @@ def _by_path(api: AsgiApp, chat: AsgiApp) -> AsgiApp:
     """Return an application that sends requests below ``/v1`` to ``chat``."""
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:
-        is_chat = scope["type"] == "http" and find_tail(own_path(scope), OPENAI_BASE) is not None
+        is_chat = scope["type"] == "http" and is_model_api(own_path(scope), OPENAI_BASE)
         await (chat if is_chat else api)(scope, receive, send)
 
     return serve

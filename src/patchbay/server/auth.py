@@ -24,13 +24,14 @@ from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.loopback import is_local_peer, is_this_machine
 from patchbay.media import SCHEME
 from patchbay.server.http import (
+    VENDOR_KEYS,
     Receive,
     ResponseWriter,
     Send,
     TokenDigest,
     check_length,
     declared_length,
-    find_tail,
+    is_model_api,
     own_path,
     read_body,
 )
@@ -215,7 +216,7 @@ class AccessMiddleware:
                 receive = await self._read_body(receive)
         except Rejected as rejection:
             log_error_response(scope, rejection.status, str(rejection))
-            body = msgspec.json.encode(_openai_error(rejection) if _is_openai(scope) else rejection.body)
+            body = msgspec.json.encode(_openai_error(rejection) if _is_model_api(scope) else rejection.body)
             await ResponseWriter(send, []).whole(
                 rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
             )
@@ -250,7 +251,10 @@ class AccessMiddleware:
         authorization = headers.get(b"authorization", [])
         if not authorization and scope["type"] == "websocket":
             authorization = _by_subprotocol(scope)
-        trusted = self._is_trusted(authorization, or_key=_is_openai(scope))
+        is_model = _is_model_api(scope)
+        if not authorization and is_model:
+            authorization = [b"Bearer " + key for name in VENDOR_KEYS for key in headers.get(name, [])]
+        trusted = self._is_trusted(authorization, or_key=is_model)
         if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
             raise _unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
@@ -299,8 +303,8 @@ class AccessMiddleware:
         return replay
 
 
-def _is_openai(scope: Any) -> bool:
-    return find_tail(own_path(scope), OPENAI_BASE) is not None
+def _is_model_api(scope: Any) -> bool:
+    return is_model_api(own_path(scope), OPENAI_BASE)
 
 
 def _unread(status: int, code: str, why: str) -> Rejected:

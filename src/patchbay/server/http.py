@@ -126,6 +126,9 @@ def _digest(token: bytes) -> bytes:
 
 
 CHAT = "/chat/completions"
+GEMINI_BASE = "/v1beta"
+VENDOR_KEYS = (b"x-api-key", b"x-goog-api-key")
+"""Where clients of Anthropic and Gemini send their key."""
 _ENCODINGS = 4
 
 
@@ -151,6 +154,11 @@ def find_tail(path: str, base: str) -> str | None:
     if tail and not tail.startswith("/"):
         return None
     return None if climbs(tail) else tail
+
+
+def is_model_api(path: str, base: str) -> bool:
+    """Return whether a path belongs to the APIs of models: below ``base``, or to Gemini's."""
+    return find_tail(path, base) is not None or find_tail(path, GEMINI_BASE) is not None
 
 
 def is_chat(tail: str) -> bool:

@@ -10,9 +10,11 @@ import asyncio
 import itertools
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.frontends import Frontend
+from patchbay.models.wire import encode
 from patchbay.server.chat.completion import ChatCompletion, ExchangeFactory, run_chat
 from patchbay.server.errors import (
     HEALTH_BODY,
@@ -26,6 +28,7 @@ from patchbay.server.errors import (
     error_headers,
     not_retryable,
 )
+from patchbay.server.frontends import Frontends, chat_scope
 from patchbay.server.http import (
     CHAT,
     Headers,
@@ -49,9 +52,6 @@ from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
     from patchbay.server.chat.handler import ToolChat
     from patchbay.server.chat.turn import ToolChatTurn
-
-_UNSERVED: Final = {"responses": "OpenAI's Responses API", "messages": "Anthropic's Messages API"}
-"""Other protocols, by the first segment of their paths."""
 
 _LOGGED_TYPES = (b"application/json", b"text/")
 
@@ -78,12 +78,6 @@ async def run_passthrough(request: ProxyRequest, tail: str) -> None:
             rejection = await read_error_body(answer, watch, request.upstream)
             if request_log is not None:
                 request_log.record("upstream_error", request.id, status=answer.status, body=rejection)
-            if answer.status == 404 and (protocol := _UNSERVED.get(tail.split("/")[1] if tail else "")):
-                base = request.settings.base_path
-                raise NotFoundError(
-                    f"{protocol} is not served here: the upstream answered HTTP 404 to {method} {base}{tail}. "
-                    f"Tools work at POST {base}{CHAT}; any other path below {base} is passed on to the upstream."
-                )
             raise upstream_status_error(answer, rejection, chat=False, own_key=request.own_key, redact=request.redact)
         is_text = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
         capture = request.capture() if is_text else None
@@ -120,6 +114,7 @@ class ProxyApp:
         self.settings = settings
         self._make_exchange = make_exchange
         self._tools = tools
+        self._frontends = Frontends(settings.base_path)
         self._upstream = Upstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
@@ -163,23 +158,37 @@ class ProxyApp:
 
     async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
         exchange: ChatCompletion | None = None
+        frontend: Frontend | None = None
         turn: ToolChatTurn | None = None
         request_id = ""
         try:
-            tail = await self._route(scope, reply)
+            route = self._frontends.route(scope, own_path(scope))
+            tail = CHAT if route is not None else await self._route(scope, reply)
             if tail is None:
                 return
+            if route is not None:
+                frontend, scope = route.frontend, chat_scope(scope)
             chat = scope["method"] == "POST" and is_chat(tail)
             self._authorize(scope, chat=chat)
             request_id = f"{self._prefix}-{next(self._count)}"
             if chat:
                 body = await read_body(receive, self.settings.max_body_size)
                 self._log_request(request_id, scope, body=body)
+                encoder = None
+                if route is not None:
+                    if route.counts:
+                        await reply.whole(200, [JSON_TYPE], route.frontend.count_tokens(body, route.path))
+                        return
+                    decoded = route.frontend.decode(body, route.path)
+                    body, encoder = encode(decoded.body), decoded.encoder
                 if self._tools is not None:
-                    exchange = turn = self._tools.begin(scope, body)
+                    exchange = turn = self._tools.begin(scope, body, encoder)
                 if turn is None:
-                    exchange = completion = self._make_exchange(body)
+                    exchange = completion = self._make_exchange(body, encoder)
             else:
+                if (stored := self._frontends.stored(scope["method"], own_path(scope))) is not None:
+                    await reply.whole(200, [JSON_TYPE], stored)
+                    return
                 self._log_request(request_id, scope, passthrough=True)
             silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
             with RequestWatchdog(receive, silence=silence, interval=interval) as watch:
@@ -197,18 +206,18 @@ class ProxyApp:
         except PatchbayError as error:
             self._log_failure(request_id, error)
             log_error_response(scope, error.status, self._redact.text(f"{error.code}: {error}"))
-            await self._send_error(reply, exchange, error)
+            await self._send_error(reply, exchange, error, frontend)
         except asyncio.CancelledError:
             stopping = StoppingError()
             self._log_failure(request_id, stopping)
             if not reply.started or (exchange is not None and exchange.streaming and reply.pausable):
-                await self._send_error(reply, exchange, stopping)
+                await self._send_error(reply, exchange, stopping, frontend)
             raise
         except Exception as error:
             _logger.exception("The proxy failed on a request")
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
             self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
-            await self._send_error(reply, exchange, failure)
+            await self._send_error(reply, exchange, failure, frontend)
 
     async def _route(self, scope: Any, reply: ResponseWriter) -> str | None:
         """Serve what needs no key, and return the path below the base of the rest. Raises NotFoundError."""
@@ -254,7 +263,9 @@ class ProxyApp:
         allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
-    async def _send_error(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
+    async def _send_error(
+        self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError, frontend: Frontend | None
+    ) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
         if not reply.started:
             if getattr(exchange, "has_run", False):  # a turn whose tools would run again
@@ -264,7 +275,9 @@ class ProxyApp:
                 headers.append((b"www-authenticate", b"Bearer"))
             elif isinstance(error, MethodNotAllowedError):
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
-            await reply.whole(error.status, headers, self._redact(error_body(error)))
+            await reply.whole(
+                error.status, headers, self._redact(error_body(error) if frontend is None else frontend.error_body(error))
+            )
         elif reply.finished:
             return
         elif exchange is not None and exchange.streaming and reply.pausable:

@@ -17,6 +17,7 @@ from patchbay.server.origin import ClientError
 from patchbay.server.upstream import is_event_stream, read_bounded, read_error_body, relay, upstream_status_error
 
 if TYPE_CHECKING:
+    from patchbay.models.encoder import AnswerEncoder
     from patchbay.server.http_client import Response
     from patchbay.server.request_log import BodyCapture
     from patchbay.server.upstream import ProxyRequest
@@ -51,7 +52,11 @@ class ChatExchange(ChatCompletion, Steppable, Protocol):
     transparent: bool
 
 
-ExchangeFactory = Callable[[bytes], ChatExchange]
+class ExchangeFactory(Protocol):
+    """Begins the exchange of a request."""
+
+    def __call__(self, body: bytes, encoder: AnswerEncoder | None = None, /) -> ChatExchange:
+        """``encoder`` writes the answer; without one it is one of chat completions."""
 
 
 class ChatUpstream:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
 from patchbay.executor import Executor
 from patchbay.models.capabilities import Capabilities
+from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.providers import provider_at
 from patchbay.models.request import RequestFields, has_other_tool_types
@@ -85,7 +86,9 @@ class ToolChat:
         self, upstream: str, registry: ToolRegistry, chat: ChatSettings, governance: Governance, *, token: str | None = None
     ) -> None:
         capabilities = Capabilities()
-        self._backend = ModelBackend(lambda body: Exchange(body, chat.options, capabilities), provider_at(upstream), capabilities)
+        self._backend = ModelBackend(
+            lambda body, encoder=None: Exchange(body, chat.options, capabilities, encoder), provider_at(upstream), capabilities
+        )
         self._registry = registry
         self._chat = chat
         self._governance = governance
@@ -95,7 +98,7 @@ class ToolChat:
         self._role_tools: dict[str, RoleTools] = {}
 
     @property
-    def make_exchange(self) -> Callable[[bytes], Exchange]:
+    def make_exchange(self) -> Callable[..., Exchange]:
         """Begin a completion without tools of the registry."""
         return self._backend.make_exchange
 
@@ -111,8 +114,11 @@ class ToolChat:
         words = (*value.split(), *_BETWEEN_WORDS.split(value))
         return any(self._token.matches(word) for word in words if len(word) == self._token_length)
 
-    def begin(self, scope: Any, body: bytes) -> ToolChatTurn | None:
-        """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError."""
+    def begin(self, scope: Any, body: bytes, encoder: AnswerEncoder | None = None) -> ToolChatTurn | None:
+        """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError.
+
+        ``encoder`` writes the answer; without one it is one of chat completions.
+        """
         parsed = RequestFields(body)
         user = parsed.value("user")
         snapshot = self._registry.snapshot(role_of(scope.get(_ROLE), user, self._registry.roles))
@@ -146,7 +152,7 @@ class ToolChat:
             sender=user if isinstance(user, str) else "",
         )
         tools = self._tools_of(snapshot)
-        return ToolChatTurn(request, tools, self._backend, self._hidden_turns, self._chat, streaming=parsed.stream)
+        return ToolChatTurn(request, tools, self._backend, self._hidden_turns, self._chat, encoder, streaming=parsed.stream)
 
     def _tools_of(self, snapshot: Snapshot) -> RoleTools:
         """Return the executor and encoder of a snapshot's tools, built once per snapshot."""

@@ -33,7 +33,7 @@ _ONE_REQUEST = frozenset({b"idempotency-key"})
 class ModelBackend:
     """What all turns share to ask the upstream's models."""
 
-    make_exchange: Callable[[bytes], Exchange]
+    make_exchange: Callable[..., Exchange]
     provider: Provider
     capabilities: Capabilities
 

@@ -24,7 +24,7 @@ from patchbay.loop import (
     UserOutputEvent,
     turn,
 )
-from patchbay.models.encoder import AnswerHead, ChatEncoder
+from patchbay.models.encoder import AnswerEncoder, AnswerHead, ChatEncoder
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import encode
 from patchbay.server.auth import signed_path
@@ -93,7 +93,7 @@ class TurnText:
         return "".join(self._pieces)
 
 
-def encode_completion(
+def completion_of(
     last: Mapping[str, Any],
     *,
     content: str,
@@ -102,8 +102,8 @@ def encode_completion(
     finish_reason: str,
     usage: Mapping[str, Any] | None,
     report: Mapping[str, Any],
-) -> bytes:
-    """Encode a completion: ``last``, the upstream's of the last round, with what the turn produced."""
+) -> dict[str, Any]:
+    """Return the completion: ``last``, the upstream's of the last round, with what the turn produced."""
     choices = last.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     original = choice.get("message")
@@ -121,7 +121,7 @@ def encode_completion(
     answer["choices"] = [{"logprobs": None, **choice, "index": 0, "message": message, "finish_reason": finish_reason}]
     if usage is not None:
         answer["usage"] = usage
-    return encode({**answer, "patchbay": report})
+    return {**answer, "patchbay": report}
 
 
 def wire_finish_reason(end: FinalEvent) -> str:
@@ -231,6 +231,7 @@ class ToolChatTurn:
         backend: ModelBackend,
         hidden_turns: HiddenTurnStore,
         settings: ChatSettings,
+        encoder: AnswerEncoder | None = None,
         *,
         streaming: bool,
     ) -> None:
@@ -245,7 +246,7 @@ class ToolChatTurn:
         self._content = TurnText(only_last=chat.wants_json)
         self._reasoning = TurnText()
         self._outputs: list[UserOutputEvent] = []
-        self._encoder = ChatEncoder()
+        self._encoder = encoder or ChatEncoder()
 
     def error_event(self, error: PatchbayError) -> bytes:
         """Return the event for an error within a stream."""
@@ -325,7 +326,7 @@ class ToolChatTurn:
         if self.streaming:
             out = self._encode_end(model, pending, reason, usage, report)
         else:
-            out = encode_completion(
+            completion = completion_of(
                 model.document,
                 content=self._content.text,
                 reasoning=self._reasoning.text,
@@ -334,6 +335,7 @@ class ToolChatTurn:
                 usage=usage,
                 report=report,
             )
+            out = self._encoder.whole(completion)
         await request.watch.wrote()
         if not self.streaming:
             await reply.whole(200, [JSON_TYPE, *model.headers], out)

@@ -1,0 +1,258 @@
+"""Anthropic Messages: a request as a body of chat completions.
+
+The same conversation always gives the same bytes. What the core has no counterpart for is left out: hosted tools, unknown blocks,
+betas, prompt-cache marks, ``thinking``, ``context_management``, ``top_k``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from patchbay.errors import InvalidRequestError
+from patchbay.frontends.base import LeftOut, checked, drop_old_reasoning, member, objects, read_body
+from patchbay.types import Message
+
+_left_out = LeftOut("Anthropic Messages")
+_SAME: Final = ("temperature", "top_p", "model")
+_REFERENCED: Final = "This tool can be called from now on: "
+_IMAGES: Final = "Images that the tools returned:"
+
+
+def decode_request(body: bytes) -> dict[str, Any]:
+    """The body of chat completions for one of ``POST /v1/messages``. Raises InvalidRequestError."""
+    given = read_body(body)
+    member(given, "model", str, "", "a string")
+    limit = given.get("max_tokens")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise InvalidRequestError("'max_tokens' must be a whole number above 0.", param="max_tokens")
+    messages = member(given, "messages", list, "", "an array of messages")
+    decoder = _Messages(messages)
+    chat: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
+    chat["messages"] = [*_system(given.get("system")), *decoder.messages]
+    if limit is not None:
+        chat["max_tokens"] = limit
+    if stop := given.get("stop_sequences"):
+        chat["stop"] = checked(stop, list, "stop_sequences", "an array of strings")
+    metadata = given.get("metadata")
+    if isinstance(metadata, Mapping) and isinstance(metadata.get("user_id"), str):
+        chat["user"] = metadata["user_id"]
+    if tools := _tools(given.get("tools"), decoder.referenced):
+        chat["tools"] = tools
+        chat |= _tool_choice(given.get("tool_choice"))
+    if (schema := _output_schema(given)) is not None:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    if given.get("stream"):
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    return chat
+
+
+def _system(system: Any) -> list[Message]:
+    if not system:
+        return []
+    if isinstance(system, str):
+        return [{"role": "system", "content": system}]
+    blocks = checked(system, list, "system", "a string or an array of text blocks")
+    text = "\n\n".join(_text(block, f"system[{index}]") for index, block in enumerate(blocks))
+    return [{"role": "system", "content": text}]
+
+
+def _text(block: Any, path: str) -> str:
+    block = checked(block, dict, path, "an object")
+    return str(member(block, "text", str, path, "a string"))
+
+
+def _output_schema(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    config = given.get("output_config")
+    wanted = config.get("format") if isinstance(config, Mapping) else None
+    if not isinstance(wanted, Mapping):
+        wanted = given.get("output_format")
+    if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
+        return None
+    schema = wanted.get("schema")
+    return schema if isinstance(schema, Mapping) else None
+
+
+class _Messages:
+    """The messages of a conversation. ``referenced`` are the deferred tools that a search has found, in order."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self.messages: list[Message] = []
+        self.referenced: dict[str, None] = {}
+        for index, message in enumerate(given):
+            path = f"messages[{index}]"
+            checked(message, dict, path, "an object")
+            role, content = message.get("role"), message.get("content")
+            blocks = content if isinstance(content, str) else checked(content, list, f"{path}.content", "a string or an array")
+            if role == "assistant":
+                self._assistant(blocks, path)
+            elif role == "system":
+                self.messages += _system(blocks)
+            elif role == "user":
+                self._user(blocks, path)
+            else:
+                raise InvalidRequestError(f"'{path}.role' must be 'user', 'assistant' or 'system'.", param=f"{path}.role")
+        self.messages = drop_old_reasoning(self.messages)
+
+    def _assistant(self, blocks: str | list[Any], path: str) -> None:
+        if isinstance(blocks, str):
+            self.messages.append({"role": "assistant", "content": blocks})
+            return
+        texts: list[str] = []
+        thoughts: list[str] = []
+        calls: list[dict[str, Any]] = []
+        for block, kind, where in _typed(blocks, f"{path}.content"):
+            if kind == "text":
+                texts.append(_text(block, where))
+            elif kind == "thinking":
+                thoughts.append(str(block.get("thinking") or ""))
+            elif kind == "tool_use":
+                calls.append(_call(block, where))
+            elif kind != "redacted_thinking":
+                _left_out(f"a block of the type {kind!r} in a message of the assistant")
+        message: Message = {"role": "assistant", "content": "".join(texts) or None}
+        if any(thoughts):
+            message["reasoning_content"] = "\n\n".join(filter(None, thoughts))
+        if calls:
+            message["tool_calls"] = calls
+        if message["content"] is None and not calls:
+            message["content"] = ""
+        self.messages.append(message)
+
+    def _user(self, blocks: str | list[Any], path: str) -> None:
+        if isinstance(blocks, str):
+            self.messages.append({"role": "user", "content": blocks})
+            return
+        parts: list[dict[str, Any]] = []
+        images: list[dict[str, Any]] = []
+        for block, kind, where in _typed(blocks, f"{path}.content"):
+            if kind == "tool_result":
+                # A tool message holds text only, and all of a round follow each other.
+                text, shown = self._result(block, where)
+                call_id = member(block, "tool_use_id", str, where, "a string")
+                self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+                images += shown
+            elif (part := _part(block, kind, where)) is not None:
+                parts.append(part)
+            else:
+                _left_out(f"a block of the type {kind!r} in a message of the user")
+        if images:
+            parts = [{"type": "text", "text": _IMAGES}, *images, *parts]
+        if parts:
+            only_text = all(part["type"] == "text" for part in parts)
+            content: Any = "\n\n".join(part["text"] for part in parts) if only_text else parts
+            self.messages.append({"role": "user", "content": content})
+
+    def _result(self, block: Mapping[str, Any], path: str) -> tuple[str, list[dict[str, Any]]]:
+        """The text of a tool's result, and its images."""
+        content = block.get("content")
+        images: list[dict[str, Any]] = []
+        if content is None or isinstance(content, str):
+            text = content or ""
+        else:
+            texts: list[str] = []
+            for inner, kind, where in _typed(
+                checked(content, list, f"{path}.content", "a string or an array"), f"{path}.content"
+            ):
+                if kind == "tool_reference":
+                    name = str(member(inner, "tool_name", str, where, "a string"))
+                    self.referenced[name] = None
+                    texts.append(_REFERENCED + name)
+                elif (part := _part(inner, kind, where)) is None:
+                    _left_out(f"a block of the type {kind!r} in a tool's result")
+                elif part["type"] == "text":
+                    texts.append(part["text"])
+                else:
+                    images.append(part)
+            text = "\n\n".join(texts)
+        if block.get("is_error") is True and not text:
+            text = "The tool failed."
+        return text, images
+
+
+def _typed(blocks: Sequence[Any], path: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Each block with its type and its path."""
+    for index, block in enumerate(blocks):
+        where = f"{path}[{index}]"
+        checked(block, dict, where, "an object")
+        yield block, member(block, "type", str, where, "a string"), where
+
+
+def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
+    call_id = member(block, "id", str, path, "a string")
+    name = member(block, "name", str, path, "a string")
+    arguments = json.dumps(member(block, "input", dict, path, "an object"), ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _part(block: Mapping[str, Any], kind: str, path: str) -> dict[str, Any] | None:
+    """A part of a user's content; None for a kind that is not known."""
+    if kind == "text":
+        return {"type": "text", "text": _text(block, path)}
+    if kind == "search_result":
+        texts = [str(each.get("text") or "") for each in objects(block.get("content"))]
+        return {"type": "text", "text": "\n".join([f"{block.get('title') or ''} ({block.get('source') or ''})", *texts])}
+    if kind not in ("image", "document"):
+        return None
+    source = member(block, "source", dict, path, "an object")
+    where = f"{path}.source"
+    form = source.get("type")
+    if form == "text":
+        return {"type": "text", "text": member(source, "data", str, where, "a string")}
+    if form == "content":
+        inner = source.get("content")
+        texts = [inner] if isinstance(inner, str) else [str(each.get("text") or "") for each in objects(inner)]
+        return {"type": "text", "text": "\n\n".join(texts)}
+    if form == "url":
+        url = member(source, "url", str, where, "a string")
+    elif form == "base64":
+        media_type = member(source, "media_type", str, where, "a string")
+        url = f"data:{media_type};base64,{member(source, 'data', str, where, 'a string')}"
+    else:
+        return None
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": url}}
+    name = block.get("title")
+    return {"type": "file", "file": {"filename": name if isinstance(name, str) and name else "document.pdf", "file_data": url}}
+
+
+def _tools(tools: Any, referenced: Mapping[str, None]) -> list[dict[str, Any]]:
+    """The tools that may be called: deferred ones in the order in which they were found, behind the others."""
+    plain: list[dict[str, Any]] = []
+    deferred: dict[str, dict[str, Any]] = {}
+    for index, tool in enumerate(checked(tools or [], list, "tools", "an array")):
+        path = f"tools[{index}]"
+        checked(tool, dict, path, "an object")
+        if tool.get("type") not in (None, "custom"):
+            _left_out(f"the hosted tool {tool['type']!r}")
+            continue
+        name = member(tool, "name", str, path, "a string")
+        function = {"name": name, "parameters": member(tool, "input_schema", dict, path, "an object")}
+        if isinstance(tool.get("description"), str):
+            function["description"] = tool["description"]
+        if isinstance(tool.get("strict"), bool):
+            function["strict"] = tool["strict"]
+        encoded = {"type": "function", "function": function}
+        if tool.get("defer_loading") is True:
+            deferred[name] = encoded
+        else:
+            plain.append(encoded)
+    return plain + [deferred[name] for name in referenced if name in deferred]
+
+
+def _tool_choice(choice: Any) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    choice = checked(choice, dict, "tool_choice", "an object")
+    kind = choice.get("type")
+    fields: dict[str, Any] = {}
+    if kind == "tool":
+        fields["tool_choice"] = {"type": "function", "function": {"name": member(choice, "name", str, "tool_choice", "a string")}}
+    elif kind in ("auto", "any", "none"):
+        fields["tool_choice"] = {"any": "required"}.get(kind, kind)
+    else:
+        raise InvalidRequestError("'tool_choice.type' must be 'auto', 'any', 'tool' or 'none'.", param="tool_choice.type")
+    if choice.get("disable_parallel_tool_use") is True:
+        fields["parallel_tool_calls"] = False
+    return fields

@@ -1,0 +1,100 @@
+"""What every front-end is made of: the protocol, and readers for the JSON of requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from patchbay._text import one_line, printable
+from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.models.encoder import AnswerEncoder
+from patchbay.models.providers import turn_start
+from patchbay.models.wire import decode, encode
+from patchbay.types import Message
+
+_logger = logging.getLogger(__name__)
+_MOST_REPORTED = 256
+
+
+@dataclass(frozen=True)
+class DecodedRequest:
+    """A request as the core takes it: ``body`` is one of chat completions, ``encoder`` writes the answer for the client."""
+
+    body: dict[str, Any]
+    encoder: AnswerEncoder
+
+
+class Frontend(Protocol):
+    """One vendor's chat protocol."""
+
+    name: str
+    """For messages and logs."""
+
+    def decode(self, body: bytes, path: str) -> DecodedRequest:
+        """Read a request to ``path``. Raises InvalidRequestError."""
+
+    def count_tokens(self, body: bytes, path: str) -> bytes:
+        """The body of the answer to a request for the size of a prompt. Raises InvalidRequestError."""
+
+    def error_body(self, error: PatchbayError) -> bytes:
+        """The body of an error response."""
+
+
+def estimate_tokens(chat: Mapping[str, Any]) -> int:
+    """How many tokens a prompt has, about: a token for four bytes of the messages and tools as JSON."""
+    return (len(encode(chat["messages"])) + len(encode(chat.get("tools") or []))) // 4 + 1
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request. Raises InvalidRequestError."""
+    try:
+        value = decode(body)
+    except RecursionError:
+        raise InvalidRequestError("The request body is nested too deeply.") from None
+    except ValueError as error:
+        raise InvalidRequestError(f"The request body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError("The request body must be a JSON object.")
+    return value
+
+
+def checked(value: Any, kind: type | tuple[type, ...], path: str, words: str) -> Any:
+    """Return ``value``, of one of these types. Raises InvalidRequestError, which says ``words`` of the member at ``path``."""
+    if not isinstance(value, kind):
+        raise InvalidRequestError(f"'{path}' must be {words}.", param=path)
+    return value
+
+
+def member(holder: Mapping[str, Any], name: str, kind: type | tuple[type, ...], path: str, words: str) -> Any:
+    """Return a member that must be there. Raises InvalidRequestError."""
+    return checked(holder.get(name), kind, f"{path}.{name}" if path else name, words)
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The objects in an optional array; empty for anything else."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def drop_old_reasoning(messages: list[Message]) -> list[Message]:
+    """The messages with the reasoning of the running turn only: servers that want it want it there, others count its tokens."""
+    begin = turn_start(messages)
+    return [
+        {key: value for key, value in message.items() if key != "reasoning_content"} if index < begin else message
+        for index, message in enumerate(messages)
+    ]
+
+
+class LeftOut:
+    """Logs what a front-end leaves out of requests: each kind once, since clients send it with every request."""
+
+    def __init__(self, frontend: str) -> None:
+        self._frontend = frontend
+        self._reported: set[str] = set()
+
+    def __call__(self, what: str) -> None:
+        """Log that ``what`` is left out."""
+        if what not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(what)
+            _logger.info("%s: left out of requests: %s", self._frontend, printable(one_line(what, 200)))

@@ -1,0 +1,52 @@
+"""Gemini's generateContent as a front-end: ``POST /v1beta/models/MODEL:generateContent`` and its siblings."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.frontends.base import DecodedRequest, estimate_tokens
+from patchbay.frontends.gemini_answer import GenerateContentEncoder, error_body
+from patchbay.frontends.gemini_request import decode_request
+from patchbay.models.wire import decode, encode
+
+PATH: Final = re.compile(
+    r"/v1(?:beta|alpha)?/models/(?P<model>[^:]+):(?P<method>generateContent|streamGenerateContent|countTokens)"
+)
+
+
+class GenerateContent:
+    """See Frontend."""
+
+    name = "Gemini"
+
+    def decode(self, body: bytes, path: str) -> DecodedRequest:
+        """See Frontend."""
+        model, method = _target(path)
+        chat = decode_request(body, model, stream=method == "streamGenerateContent")
+        return DecodedRequest(chat, GenerateContentEncoder(model))
+
+    def count_tokens(self, body: bytes, path: str) -> bytes:
+        """See Frontend."""
+        model, _ = _target(path)
+        try:
+            value = decode(body)
+        except (ValueError, RecursionError):
+            value = None
+        inner = value.get("generateContentRequest") if isinstance(value, dict) else None
+        chat = decode_request(body if inner is None else encode(inner), model, stream=False)
+        return encode({"totalTokens": estimate_tokens(chat)})
+
+    def error_body(self, error: PatchbayError) -> bytes:
+        """See Frontend."""
+        return error_body(error)
+
+
+def _target(path: str) -> tuple[str, str]:
+    """The model and the method of a path."""
+    found = PATH.fullmatch(path)
+    if found is None:
+        raise InvalidRequestError("The path must be /v1beta/models/MODEL:generateContent.")
+    return unquote(found["model"]), found["method"]

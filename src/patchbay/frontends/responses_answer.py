@@ -1,0 +1,304 @@
+"""OpenAI Responses: answers as its events, or as one response object."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute
+from patchbay.models.encoder import AnswerHead
+from patchbay.models.error_bodies import error_body as openai_error_body
+from patchbay.models.wire import encode
+from patchbay.transcript import text_of
+
+_ECHOED: Final[Mapping[str, Any]] = {
+    "background": False, "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
+    "parallel_tool_calls": True, "previous_response_id": None, "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None, "service_tier": "default", "store": True, "temperature": 1.0, "text": {"format": {"type": "text"}},
+    "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": 1.0, "truncation": "disabled", "user": None,
+    "frequency_penalty": 0.0, "presence_penalty": 0.0,
+}  # fmt: skip
+"""The fields of a response that repeat the request's, with what stands there where the request has none."""
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other response or item has."""
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+class ResponsesEncoder:
+    """Writes the events of a streamed response, or a whole response.
+
+    ``response`` is the object as far as it has come; its ``output`` holds the items that are complete.
+    """
+
+    passes_text = False
+    passes_calls = False
+
+    def __init__(
+        self, request: ResponsesRequest, keep: Callable[[list[dict[str, Any]], dict[str, Any]], None] | None = None
+    ) -> None:
+        """``keep`` is given the items of the request and the response once it is complete."""
+        given = request.given
+        self._items_before = request.items
+        self._keep = keep
+        self._routes = request.routes
+        self._sequence = 0
+        self._started = False
+        self._item: dict[str, Any] | None = None
+        """The item of text or reasoning that is being written."""
+        self._item_index = 0
+        self._pieces: list[str] = []
+        self._calls: dict[int, tuple[dict[str, Any], int, list[str]]] = {}
+        """The open calls by their places: the item, its index and the pieces of its arguments."""
+        echoed = {name: given[name] if given.get(name) is not None else default for name, default in _ECHOED.items()}
+        self.response: dict[str, Any] = {
+            "id": new_id("resp"), "object": "response", "created_at": int(time.time()), "completed_at": None,
+            "status": "in_progress", "error": None, "incomplete_details": None, "model": given["model"], "output": [],
+            "usage": None, **echoed,
+        }  # fmt: skip
+        self._output: list[dict[str, Any] | None] = []
+
+    def begin(self, head: AnswerHead) -> None:
+        """See AnswerEncoder: a response has its own id, and the model's name as it was asked for."""
+
+    def passed(self, choice: int) -> None:
+        """See AnswerEncoder: nothing is passed on here."""
+
+    def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
+        """See AnswerEncoder."""
+        out = self._open_message()
+        self._pieces.append(text)
+        return out + self._part_event("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+
+    def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
+        """See AnswerEncoder."""
+        out = b""
+        if self._item is None or self._item["type"] != "reasoning":
+            out = self._close_item() + self._add_item({"id": new_id("rs"), "type": "reasoning", "summary": []})
+            part = {"type": "summary_text", "text": ""}
+            out += self._part_event("response.reasoning_summary_part.added", summary_index=0, part=part)
+        self._pieces.append(text)
+        return out + self._part_event("response.reasoning_summary_text.delta", summary_index=0, delta=text)
+
+    def call(
+        self,
+        choice: int,
+        place: int,
+        call_id: str,
+        name: str,
+        arguments: str = "",
+        extra: Mapping[str, Any] | None = None,  # noqa: ARG002
+        logprobs: bytes = b"null",  # noqa: ARG002
+    ) -> bytes:
+        """See AnswerEncoder."""
+        out = self._close_item()
+        item = self._call_item(call_id, name)
+        self._calls[place] = (item, len(self._output), [])
+        self._output.append(None)
+        out += self._event("response.output_item.added", output_index=self._calls[place][1], item=item)
+        return out + self.arguments(choice, place, arguments) if arguments else out
+
+    def arguments(self, choice: int, place: int, text: str) -> bytes:  # noqa: ARG002
+        """See AnswerEncoder. The free text of a custom tool is written with its end: it is known once its JSON is whole."""
+        item, index, pieces = self._calls[place]
+        pieces.append(text)
+        if item["type"] != "function_call":
+            return b""
+        return self._event("response.function_call_arguments.delta", item_id=item["id"], output_index=index, delta=text)
+
+    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
+        """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
+        out = b""
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
+            out += self.reasoning(choice, reasoning)
+        for name in ("content", "refusal"):
+            if text := text_of(delta.get(name)):
+                out += self.text(choice, text)
+        return out
+
+    def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
+        """See AnswerEncoder."""
+        if (why := _INCOMPLETE.get(reason)) is not None:
+            self.response["incomplete_details"] = {"reason": why}
+        if more.get("usage"):
+            self.response["usage"] = _usage(more["usage"])
+        return self._close_item() + self._close_calls()
+
+    def usage(self, usage: Any) -> bytes:
+        """See AnswerEncoder: it is written with the end."""
+        self.response["usage"] = _usage(usage)
+        return b""
+
+    def end(self) -> bytes:
+        """See AnswerEncoder."""
+        out = self._start()
+        self._complete()
+        return out + self._event(f"response.{self.response['status']}", response=self.response)
+
+    def error(self, error: PatchbayError | str) -> bytes:
+        """See AnswerEncoder."""
+        if isinstance(error, str):
+            error = UpstreamError(error)
+        out = self._start()
+        self.response |= {"status": "failed", "error": {"code": error.code, "message": str(error)}, "output": self._items()}
+        return out + self._event("response.failed", response=self.response)
+
+    def whole(self, completion: Mapping[str, Any]) -> bytes:
+        """See AnswerEncoder."""
+        choice = completion["choices"][0]
+        message = choice["message"]
+        self._started = True
+        self.fields(0, message)
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            self.call(0, place, call["id"], call["function"]["name"], call["function"]["arguments"])
+        self.finish(0, choice.get("finish_reason") or "stop", usage=completion.get("usage"))
+        self._complete()
+        return encode(self.response)
+
+    # items
+
+    def _call_item(self, call_id: str, name: str) -> dict[str, Any]:
+        route = self._routes.get(name) or ToolRoute("function", name)
+        if route.kind == "custom":
+            item = {"id": new_id("ctc"), "type": "custom_tool_call", "call_id": call_id, "name": route.name, "input": ""}
+        elif route.kind == "tool_search":
+            return {
+                "id": new_id("tsc"), "type": "tool_search_call", "call_id": call_id, "execution": "client", "arguments": {},
+                "status": "in_progress",
+            }  # fmt: skip
+        else:
+            item = {"id": new_id("fc"), "type": "function_call", "call_id": call_id, "name": route.name, "arguments": ""}
+        if route.namespace is not None:
+            item["namespace"] = route.namespace
+        return {**item, "status": "in_progress"}
+
+    def _open_message(self) -> bytes:
+        if self._item is not None and self._item["type"] == "message":
+            return b""
+        out = self._close_item()
+        out += self._add_item(
+            {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        )
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return out + self._part_event("response.content_part.added", content_index=0, part=part)
+
+    def _add_item(self, item: dict[str, Any]) -> bytes:
+        out = self._start()
+        self._item = item
+        self._pieces = []
+        self._item_index = len(self._output)
+        self._output.append(None)
+        return out + self._event("response.output_item.added", output_index=self._item_index, item=item)
+
+    def _close_item(self) -> bytes:
+        """Write the end of the open item of text or reasoning."""
+        item, text = self._item, "".join(self._pieces)
+        if item is None:
+            return self._start()
+        if item["type"] == "message":
+            part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            out = self._part_event("response.output_text.done", content_index=0, text=text, logprobs=[])
+            out += self._part_event("response.content_part.done", content_index=0, part=part)
+            done = {**item, "status": "completed", "content": [part]}
+        else:
+            part = {"type": "summary_text", "text": text}
+            out = self._part_event("response.reasoning_summary_text.done", summary_index=0, text=text)
+            out += self._part_event("response.reasoning_summary_part.done", summary_index=0, part=part)
+            done = {**item, "summary": [part]}
+        self._output[self._item_index] = done
+        self._item = None
+        return out + self._event("response.output_item.done", output_index=self._item_index, item=done)
+
+    def _close_calls(self) -> bytes:
+        out = b""
+        for item, index, pieces in self._calls.values():
+            text = "".join(pieces)
+            done = {**item, "status": "completed"}
+            where = {"item_id": item["id"], "output_index": index}
+            if item["type"] == "function_call":
+                done["arguments"] = text
+                out += self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
+            elif item["type"] == "custom_tool_call":
+                done["input"] = _custom_input(text)
+                out += self._event("response.custom_tool_call_input.delta", **where, delta=done["input"])
+                out += self._event("response.custom_tool_call_input.done", **where, input=done["input"])
+            else:
+                done["arguments"] = _object(text)
+            self._output[index] = done
+            out += self._event("response.output_item.done", output_index=index, item=done)
+        self._calls.clear()
+        return out
+
+    def _items(self) -> list[dict[str, Any]]:
+        return [item for item in self._output if item is not None]
+
+    def _complete(self) -> None:
+        status = "completed" if self.response["incomplete_details"] is None else "incomplete"
+        self.response |= {"status": status, "completed_at": int(time.time()), "output": self._items()}
+        if self._keep is not None:
+            self._keep(self._items_before, self.response)
+
+    # events
+
+    def _start(self) -> bytes:
+        if self._started:
+            return b""
+        self._started = True
+        return self._event("response.created", response=self.response) + self._event(
+            "response.in_progress", response=self.response
+        )
+
+    def _part_event(self, kind: str, **fields: Any) -> bytes:
+        assert self._item is not None
+        return self._event(kind, item_id=self._item["id"], output_index=self._item_index, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._sequence += 1
+        event = encode({"type": kind, "sequence_number": self._sequence - 1, **fields})
+        return b"event: %s\ndata: %s\n\n" % (kind.encode(), event)
+
+
+def error_body(error: PatchbayError) -> bytes:
+    """OpenAI's error body."""
+    return encode(openai_error_body(error))
+
+
+def _usage(usage: Any) -> dict[str, Any] | None:
+    """Usage in this API's fields; 0 where the upstream does not say."""
+    if not isinstance(usage, Mapping):
+        return None
+    prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens")},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens")},
+        "total_tokens": _count(usage, "total_tokens") or prompt + completion,
+    }
+
+
+def _count(holder: Any, name: str) -> int:
+    value = holder.get(name) if isinstance(holder, Mapping) else None
+    return value if isinstance(value, int) else 0
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _custom_input(text: str) -> str:
+    """The free text in a custom tool's arguments; the arguments themselves where the model wrote no object."""
+    value = _object(text).get("input")
+    return value if isinstance(value, str) else text

@@ -1,0 +1,309 @@
+"""OpenAI Responses: a request as a body of chat completions.
+
+The same conversation always gives the same bytes. Hosted tools, their items and what has no counterpart (``include``,
+``reasoning``, ``truncation``, ``service_tier`` ...) are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from patchbay.errors import InvalidRequestError
+from patchbay.frontends.base import LeftOut, checked, drop_old_reasoning, member, objects
+from patchbay.types import Message
+
+_left_out = LeftOut("OpenAI Responses")
+_SAME: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
+_ROLES: Final = ("user", "assistant", "system", "developer")
+_SEARCH: Final = "tool_search"
+_INPUT: Final = "input"
+"""The parameter of a custom tool's function: its free text."""
+
+ToolKind = Literal["function", "custom", "tool_search"]
+
+
+@dataclass(frozen=True)
+class ToolRoute:
+    """How calls of a function are given to the client: ``name`` in ``namespace`` (None: in none), as an item of this kind."""
+
+    kind: ToolKind
+    name: str
+    namespace: str | None = None
+
+
+@dataclass
+class ResponsesRequest:
+    """A decoded request.
+
+    ``given`` is the client's, ``items`` its input as items, ``routes`` the tools by the names of their functions.
+    """
+
+    given: dict[str, Any]
+    items: list[dict[str, Any]]
+    body: dict[str, Any]
+    routes: dict[str, ToolRoute] = field(default_factory=dict)
+
+
+def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesRequest:
+    """Make the body for a request with these items as its input. Raises InvalidRequestError."""
+    tools = _Tools()
+    tools.add(checked(given.get("tools") or [], list, "tools", "an array"), "tools")
+    conversation = _Conversation(tools)
+    if isinstance(instructions := given.get("instructions"), str) and instructions:
+        conversation.messages.append({"role": "system", "content": instructions})
+    for index, item in enumerate(items):
+        conversation.add(item, f"input[{index}]")
+    chat: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
+    chat["messages"] = conversation.finish()
+    if (limit := given.get("max_output_tokens")) is not None:
+        chat["max_tokens"] = checked(limit, int, "max_output_tokens", "a whole number")
+    if tools.functions:
+        chat["tools"] = list(tools.functions.values())
+        if (choice := tools.choice(given.get("tool_choice"))) is not None:
+            chat["tool_choice"] = choice
+    if (response_format := _response_format(given.get("text"))) is not None:
+        chat["response_format"] = response_format
+    if given.get("stream"):
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    return ResponsesRequest(given, items, chat, tools.routes)
+
+
+def read_items(given: Any) -> list[dict[str, Any]]:
+    """The input as items. Raises InvalidRequestError."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    items: list[dict[str, Any]] = checked([] if given is None else given, list, "input", "a string or an array of items")
+    for index, item in enumerate(items):
+        checked(item, dict, f"input[{index}]", "an object")
+    return items
+
+
+def _response_format(text: Any) -> dict[str, Any] | None:
+    wanted = text.get("format") if isinstance(text, Mapping) else None
+    if not isinstance(wanted, Mapping) or wanted.get("type") not in ("json_object", "json_schema"):
+        return None
+    if wanted["type"] == "json_object":
+        return {"type": "json_object"}
+    schema = {name: wanted[name] for name in ("name", "description", "schema", "strict") if wanted.get(name) is not None}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+class _Tools:
+    """The request's tools as functions, by name."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, dict[str, Any]] = {}
+        self.routes: dict[str, ToolRoute] = {}
+
+    def add(self, tools: Iterable[Any], path: str, namespace: str | None = None) -> None:
+        """Add a list of tools. Raises InvalidRequestError."""
+        for index, tool in enumerate(tools):
+            where = f"{path}[{index}]"
+            kind = checked(tool, dict, where, "an object").get("type")
+            if kind == "namespace":
+                name = member(tool, "name", str, where, "a string")
+                self.add(member(tool, "tools", list, where, "an array"), f"{where}.tools", name)
+            elif kind == "function":
+                if tool.get("defer_loading") is True and namespace is None:
+                    continue  # visible once a search has found it
+                self._add_function(
+                    "function", tool, where, namespace, tool.get("parameters") or {"type": "object", "properties": {}}
+                )
+            elif kind == "custom":
+                self._add_function("custom", tool, where, namespace, _custom_parameters(tool.get("format")))
+            elif kind == _SEARCH and tool.get("execution") == "client":
+                search = {**tool, "name": _SEARCH}
+                self._add_function(_SEARCH, search, where, None, tool.get("parameters") or _SEARCH_PARAMETERS)
+            else:
+                _left_out(f"the hosted tool {kind!r}")
+
+    def _add_function(self, kind: ToolKind, tool: Mapping[str, Any], path: str, namespace: str | None, parameters: Any) -> None:
+        name = member(tool, "name", str, path, "a string")
+        flat = name if namespace is None else f"{namespace}__{name}"
+        function: dict[str, Any] = {"name": flat, "parameters": checked(parameters, dict, f"{path}.parameters", "an object")}
+        if isinstance(tool.get("description"), str):
+            function["description"] = tool["description"]
+        if kind == "function" and isinstance(tool.get("strict"), bool):
+            function["strict"] = tool["strict"]
+        self.functions[flat] = {"type": "function", "function": function}
+        self.routes[flat] = ToolRoute(kind, name, namespace)
+
+    def flat_name(self, item: Mapping[str, Any], path: str) -> str:
+        """The function of a call among the items."""
+        name = str(member(item, "name", str, path, "a string"))
+        namespace = item.get("namespace")
+        return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
+
+    def choice(self, choice: Any) -> Any:
+        """The ``tool_choice`` for these functions; None where it says nothing of them. Raises InvalidRequestError."""
+        if choice is None or choice in ("auto", "none", "required"):
+            return choice
+        choice = checked(choice, dict, "tool_choice", "a string or an object")
+        kind = choice.get("type")
+        if kind in ("function", "custom"):
+            return {"type": "function", "function": {"name": self.flat_name(choice, "tool_choice")}}
+        if kind == "allowed_tools":
+            given = member(choice, "tools", list, "tool_choice", "an array")
+            names = [
+                self.flat_name(tool, "tool_choice.tools") for tool in objects(given) if tool.get("type") in ("function", "custom")
+            ]
+            allowed = [{"type": "function", "function": {"name": name}} for name in names]
+            return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": allowed}}
+        _left_out(f"the tool_choice {kind!r}")
+        return None
+
+
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+_SEARCH_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "What the tool should do."}},
+    "required": ["query"],
+}
+
+
+def _custom_parameters(form: Any) -> dict[str, Any]:
+    """The parameters of a custom tool's function: one text, with its grammar described."""
+    described = "The tool's input, as plain text."
+    if isinstance(form, Mapping) and form.get("type") == "grammar":
+        described = f"The tool's input, as plain text in this {form.get('syntax', '')} grammar:\n{form.get('definition', '')}"
+    return {"type": "object", "properties": {_INPUT: {"type": "string", "description": described}}, "required": [_INPUT]}
+
+
+class _Conversation:
+    """Turns items into messages: the text, reasoning and calls of one answer become one message."""
+
+    def __init__(self, tools: _Tools) -> None:
+        self.messages: list[Message] = []
+        self._tools = tools
+        self._answer: Message | None = None
+        """The message of the assistant that further items go on with."""
+        self._reasoning: list[str] = []
+
+    def add(self, item: Mapping[str, Any], path: str) -> None:
+        """Take an item. Raises InvalidRequestError."""
+        kind = item.get("type", "message")
+        if kind == "message":
+            self._add_message(item, path)
+        elif kind == "function_call":
+            self._add_call(item, path, member(item, "arguments", str, path, "a string"))
+        elif kind == "custom_tool_call":
+            text = member(item, "input", str, path, "a string")
+            self._add_call(item, path, json.dumps({_INPUT: text}, ensure_ascii=False))
+        elif kind == "tool_search_call":
+            arguments = item.get("arguments")
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            self._add_call({**item, "name": _SEARCH}, path, text)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self._add_output(item, path, item.get("output"))
+        elif kind == "tool_search_output":
+            found = checked(item.get("tools") or [], list, f"{path}.tools", "an array")
+            before = list(self._tools.functions)
+            self._tools.add(
+                [{**tool, "defer_loading": False} if isinstance(tool, dict) else tool for tool in found], f"{path}.tools"
+            )
+            names = [name for name in self._tools.functions if name not in before]
+            self._add_output(item, path, "These tools can be called from now on: " + (", ".join(names) or "none"))
+        elif kind == "reasoning":
+            self._reasoning += _texts(item.get("content")) or _texts(item.get("summary"))
+        else:
+            _left_out(f"an item of the type {kind!r}")
+
+    def _add_message(self, item: Mapping[str, Any], path: str) -> None:
+        role = item.get("role")
+        if role not in _ROLES:
+            raise InvalidRequestError(f"'{path}.role' must be one of {', '.join(_ROLES)}.", param=f"{path}.role")
+        content = _content(item.get("content"), f"{path}.content")
+        if role != "assistant":
+            self._end_answer()
+            self.messages.append({"role": role, "content": content})
+            return
+        answer = self._open_answer(after_calls=False)
+        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+        answer["content"] = f"{answer['content']}{text}" if answer["content"] else text
+
+    def _add_call(self, item: Mapping[str, Any], path: str, arguments: str) -> None:
+        answer = self._open_answer(after_calls=True)
+        function = {"name": self._tools.flat_name(item, path), "arguments": arguments}
+        call = {"id": member(item, "call_id", str, path, "a string"), "type": "function", "function": function}
+        answer.setdefault("tool_calls", []).append(call)
+
+    def _add_output(self, item: Mapping[str, Any], path: str, output: Any) -> None:
+        self._end_answer()
+        content = _content(output, f"{path}.output") if output is not None else ""
+        call_id = member(item, "call_id", str, path, "a string")
+        if isinstance(content, str):
+            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            return
+        # A tool message holds text only: what else the tool gave follows it.
+        text = "\n\n".join(part["text"] for part in content if part["type"] == "text")
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text or "See the next message."})
+        rest = [part for part in content if part["type"] != "text"]
+        self.messages.append({"role": "user", "content": [{"type": "text", "text": "What the tool returned:"}, *rest]})
+
+    def _open_answer(self, *, after_calls: bool) -> Message:
+        """The assistant's message to go on with; text behind calls begins another one."""
+        if self._answer is None or (not after_calls and "tool_calls" in self._answer):
+            self._answer = {"role": "assistant", "content": None}
+            if self._reasoning:
+                self._answer["reasoning_content"] = "\n\n".join(self._reasoning)
+                self._reasoning = []
+            self.messages.append(self._answer)
+        return self._answer
+
+    def _end_answer(self) -> None:
+        self._answer = None
+        self._reasoning = []
+
+    def finish(self) -> list[Message]:
+        """The messages, results behind their calls; reasoning is kept in the running turn only."""
+        return drop_old_reasoning(_results_first(self.messages))
+
+
+def _results_first(messages: Sequence[Message]) -> list[Message]:
+    """The messages with what tools returned beside text moved behind the last result of their round."""
+    out: list[Message] = []
+    shown: list[Message] = []
+    for index, message in enumerate(messages):
+        is_shown = message["role"] == "user" and index > 0 and messages[index - 1]["role"] == "tool"
+        if is_shown and index + 1 < len(messages) and messages[index + 1]["role"] == "tool":
+            shown.append(message)
+            continue
+        if shown and message["role"] != "tool":
+            out += shown
+            shown = []
+        out.append(message)
+    return out + shown
+
+
+def _texts(parts: Any) -> list[str]:
+    found = (part.get("text") for part in objects(parts))
+    return [text for text in found if isinstance(text, str) and text]
+
+
+def _content(content: Any, path: str) -> Any:
+    """The content of a message: a text, or parts where some are no text. Raises InvalidRequestError."""
+    if isinstance(content, str):
+        return content
+    parts: list[dict[str, Any]] = []
+    for index, part in enumerate(checked(content, list, path, "a string or an array of parts")):
+        where = f"{path}[{index}]"
+        kind = checked(part, dict, where, "an object").get("type")
+        if kind in ("input_text", "output_text", "text"):
+            parts.append({"type": "text", "text": member(part, "text", str, where, "a string")})
+        elif kind == "refusal":
+            parts.append({"type": "text", "text": str(part.get("refusal") or "")})
+        elif kind == "input_image" and isinstance(part.get("image_url"), str):
+            url = {"url": part["image_url"], **({"detail": part["detail"]} if part.get("detail") else {})}
+            parts.append({"type": "image_url", "image_url": url})
+        elif kind == "input_file" and isinstance(data := part.get("file_data") or part.get("file_url"), str):
+            parts.append({"type": "file", "file": {"filename": part.get("filename") or "file", "file_data": data}})
+        elif kind == "input_audio":
+            parts.append({"type": "input_audio", "input_audio": part.get("input_audio")})
+        else:
+            _left_out(f"a part of the type {kind!r}")
+    if all(part["type"] == "text" for part in parts):
+        return "\n\n".join(part["text"] for part in parts)
+    return parts

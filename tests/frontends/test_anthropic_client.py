@@ -1,0 +1,69 @@
+"""The ``anthropic`` package over a real socket through a real proxy, to models that only write text."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import anthropic
+import pytest
+
+TOOLS = [
+    {
+        "name": name,
+        "description": description,
+        "input_schema": {"type": "object", "properties": properties, "required": list(properties)},
+    }
+    for name, description, properties in (
+        ("multiply", "Multiply two integers.", {"a": {"type": "integer"}, "b": {"type": "integer"}}),
+        ("measure", "Measure the length of a text.", {"text": {"type": "string"}}),
+    )
+]
+QUESTION = {"role": "user", "content": "Please multiply 12 by 3, and measure the length of `patchbay`."}
+CALLS = [("multiply", {"a": 12, "b": 3}), ("measure", {"text": "patchbay"})]
+ANSWER = "(scripted model) The tools say: product 36; length 8."
+
+
+@contextmanager
+def connected(proxied):
+    base = proxied.url.removesuffix("/v1")
+    with anthropic.Anthropic(base_url=base, api_key="unused", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def run(block) -> dict:
+    result = {"multiply": lambda a, b: {"product": a * b}, "measure": lambda text: {"length": len(text)}}
+    return {"type": "tool_result", "tool_use_id": block.id, "content": json.dumps(result[block.name](**block.input))}
+
+
+def ask(client, messages, *, stream, **options):
+    request = {"model": "small", "max_tokens": 1000, "messages": messages, "tools": TOOLS, **options}
+    if not stream:
+        return client.messages.create(**request)
+    with client.messages.stream(**request) as events:
+        return events.get_final_message()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_with_two_calls(proxied, stream):
+    with connected(proxied) as client:
+        first = ask(client, [QUESTION], stream=stream)
+        calls = [block for block in first.content if block.type == "tool_use"]
+        assert ("tool_use", CALLS) == (first.stop_reason, [(block.name, block.input) for block in calls])
+        assert "(scripted model) I use multiply and measure for this." == first.content[0].text
+        messages = [
+            QUESTION,
+            {"role": "assistant", "content": first.content},
+            {"role": "user", "content": [run(block) for block in calls]},
+        ]
+        last = ask(client, messages, stream=stream)
+    assert ("end_turn", [ANSWER]) == (last.stop_reason, [block.text for block in last.content])
+    assert "small" == last.model
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_without_tools(proxied, stream):
+    with connected(proxied) as client:
+        answer = ask(client, [{"role": "user", "content": "Hello."}], stream=stream, tools=[])
+    assert "end_turn" == answer.stop_reason
+    assert answer.content[0].text

@@ -1,0 +1,116 @@
+"""Front-ends over HTTP: keys, errors in the protocol's own shape, stored responses, token counts, streams that break off."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+from aiohttp import web
+from tests.server.proxy_rig import ask, running_upstream, serving
+
+from patchbay.proxy import create_app
+from patchbay.testing import ScriptedUpstream
+
+MESSAGES = ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]})
+RESPONSES = ("/v1/responses", {"model": "m", "input": "Hi."})
+GEMINI = ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "Hi."}]}]})
+STREAM = "/v1beta/models/m:streamGenerateContent?alt=sse"
+
+
+@pytest.fixture
+def upstream():
+    with ScriptedUpstream(lambda _body: "Hello.") as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "header", "shape"),
+    [
+        (*MESSAGES, "x-api-key", lambda error: error["type"] == "error" and error["error"]["type"]),
+        (*RESPONSES, "authorization", lambda error: error["error"]["type"]),
+        (*GEMINI, "x-goog-api-key", lambda error: error["error"]["status"]),
+    ],
+    ids=["messages", "responses", "gemini"],
+)
+def test_the_key_of_each_protocol_is_checked_and_errors_have_its_shape(upstream, path, body, header, shape):
+    with serving(create_app(upstream.url, api_key="right")) as port:
+        value = "Bearer {}" if header == "authorization" else "{}"
+        wrong = ask(port, "POST", path, body, headers={header: value.format("wrong")})
+        assert (401, True) == (wrong.status, shape(wrong.json) in ("authentication_error", "UNAUTHENTICATED"))
+        right = ask(port, "POST", path, body, headers={header: value.format("right")})
+        assert (200, True) == (right.status, "Hello." in right.body.decode())
+        assert "right" not in json.dumps(upstream.requests[-1].headers)
+        damaged = ask(port, "POST", path, b"{", headers={header: value.format("right")})
+        assert (400, True) == (damaged.status, shape(damaged.json) in ("invalid_request_error", "INVALID_ARGUMENT"))
+
+
+def test_the_clients_key_goes_upstream_as_a_bearer(upstream):
+    with serving(create_app(upstream.url)) as port:
+        path, body = MESSAGES
+        headers = {"x-api-key": "secret", "anthropic-version": "2023-06-01", "anthropic-beta": "x"}
+        assert 200 == ask(port, "POST", f"{path}?beta=true", body, headers=headers).status
+    sent = upstream.requests[-1]
+    assert ("Bearer secret", "") == (sent.headers["authorization"], sent.query)
+    assert not [name for name in sent.headers if name.startswith("anthropic") or name == "x-api-key"]
+
+
+def test_stored_responses_can_be_read_and_deleted(upstream):
+    with serving(create_app(upstream.url)) as port:
+        path, body = RESPONSES
+        response = ask(port, "POST", path, body).json
+        assert response == ask(port, "GET", f"{path}/{response['id']}").json
+        items = ask(port, "GET", f"{path}/{response['id']}/input_items").json
+        assert "Hi." == items["data"][0]["content"]
+        assert ask(port, "DELETE", f"{path}/{response['id']}").json["deleted"]
+        assert 404 == ask(port, "GET", f"{path}/{response['id']}").status
+        unkept = ask(port, "POST", path, {**body, "store": False}).json
+        assert 404 == ask(port, "GET", f"{path}/{unkept['id']}").status
+
+
+def test_tokens_are_estimated_without_the_upstream(upstream):
+    with serving(create_app(upstream.url)) as port:
+        for path, body in (MESSAGES, RESPONSES):
+            suffix = "count_tokens" if "messages" in path else "input_tokens"
+            assert ask(port, "POST", f"{path}/{suffix}", body).json["input_tokens"] > 0
+        assert ask(port, "POST", "/v1beta/models/m:countTokens", GEMINI[1]).json["totalTokens"] > 0
+    assert [] == upstream.requests
+
+
+def test_a_gemini_stream_is_served_as_events_only(upstream):
+    with serving(create_app(upstream.url)) as port:
+        assert 400 == ask(port, "POST", "/v1beta/models/m:streamGenerateContent", GEMINI[1]).status
+        assert b"Hello" in ask(port, "POST", STREAM, GEMINI[1]).body
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "last"),
+    [
+        (MESSAGES[0], {**MESSAGES[1], "stream": True}, "event: error"),
+        (RESPONSES[0], {**RESPONSES[1], "stream": True}, "event: response.failed"),
+        (STREAM, GEMINI[1], '"status":"INTERNAL"'),
+    ],
+    ids=["messages", "responses", "gemini"],
+)
+def test_a_stream_that_breaks_off_ends_with_an_error_of_the_protocol(path, body, last):
+    chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "Half of the answer"}, "finish_reason": None}]}
+    with broken_upstream(f"data: {json.dumps(chunk)}\n\n".encode()) as url, serving(create_app(url)) as port:
+        events = ask(port, "POST", path, body).body.decode().strip().split("\n\n")
+    assert "Half" in "".join(events)
+    assert last in events[-1]
+
+
+@contextmanager
+def broken_upstream(data: bytes):
+    """A server that breaks its stream off after ``data``; yields its URL."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(data)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    with running_upstream(answer) as upstream:
+        yield upstream.url

@@ -1,0 +1,231 @@
+"""Requests of other protocols as chat completions: what each item becomes, and what damaged ones do."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.errors import InvalidRequestError
+from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses, ResponseStore
+from patchbay.models.wire import encode
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+MESSAGES = {
+    "model": "m",
+    "max_tokens": 100,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": "Old question."},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "old", "signature": "s"}, {"type": "text", "text": "Old."}]},
+        {"role": "user", "content": [{"type": "text", "text": "Read it."}, {"type": "image", "source": {"type": "url", "url": "http://x/i.png"}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "I read.", "signature": "s"},
+                {"type": "text", "text": "Reading."},
+                {"type": "tool_use", "id": "a", "name": "read", "input": {"path": "n"}},
+                {"type": "tool_use", "id": "b", "name": "search", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "blue"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}]},
+                {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "tool_reference", "tool_name": "later"}]},
+                {"type": "unknown_block", "x": 1},
+                {"type": "text", "text": "Go on."},
+            ],
+        },
+        {"role": "system", "content": "Mind the time."},
+    ],
+    "tools": [
+        {"name": "read", "description": "Read.", "input_schema": SCHEMA},
+        {"name": "later", "input_schema": SCHEMA, "defer_loading": True},
+        {"name": "never", "input_schema": SCHEMA, "defer_loading": True},
+        {"type": "web_search_20250305", "name": "web_search"},
+    ],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "stop_sequences": ["END"],
+    "stream": True,
+}  # fmt: skip
+RESPONSES = {
+    "model": "m",
+    "instructions": "Be brief.",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "Read it."}, {"type": "input_image", "image_url": "http://x/i.png"}]},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "I read."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Reading."}]},
+        {"type": "function_call", "call_id": "a", "name": "read", "namespace": "files", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "b", "name": "patch", "input": "*** x"},
+        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "blue"}, {"type": "input_image", "image_url": "http://x/j.png"}]},
+        {"type": "custom_tool_call_output", "call_id": "b", "output": "done"},
+        {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {"query": "q"}},
+        {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "function", "name": "later", "defer_loading": True, "parameters": SCHEMA}]},
+        {"type": "web_search_call", "id": "w"},
+    ],
+    "tools": [
+        {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read", "parameters": SCHEMA}]},
+        {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
+        {"type": "tool_search", "execution": "client"},
+        {"type": "web_search"},
+    ],
+    "tool_choice": "auto",
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}},
+    "max_output_tokens": 100,
+    "stream": True,
+}  # fmt: skip
+GEMINI = {
+    "systemInstruction": {"parts": [{"text": "Be brief."}]},
+    "contents": [
+        {"role": "user", "parts": [{"text": "Read it."}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}]},
+        {"role": "model", "parts": [{"text": "hm", "thought": True}, {"functionCall": {"name": "read", "args": {"path": "n"}}, "thoughtSignature": "s"}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "blue"}}}, {"executableCode": {}}]},
+    ],
+    "tools": [{"functionDeclarations": [{"name": "read", "parameters": {"type": "OBJECT", "properties": {"path": {"type": "STRING", "nullable": True}}}}]}, {"googleSearch": {}}],
+    "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["read"]}},
+    "generationConfig": {"temperature": 0, "maxOutputTokens": 100, "responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"}},
+}  # fmt: skip
+PATH = "/v1beta/models/m:streamGenerateContent"
+
+
+def decode(given):
+    if given is GEMINI or "contents" in given:
+        return GenerateContent().decode(encode(given), PATH).body
+    if "input" in given:
+        return OpenAIResponses(ResponseStore()).decode(encode(given), "").body
+    return AnthropicMessages().decode(encode(given), "").body
+
+
+def names(body):
+    return [tool["function"]["name"] for tool in body["tools"]]
+
+
+def test_anthropic_messages():
+    body = decode(MESSAGES)
+    system, question, answer, again, call, first, second, rest, late = body["messages"]
+    assert {"role": "system", "content": "Be brief."} == system
+    assert ["user", "assistant", "user"] == [question["role"], answer["role"], again["role"]]
+    assert "reasoning_content" not in answer
+    assert {"type": "image_url", "image_url": {"url": "http://x/i.png"}} == again["content"][1]
+    assert ("Reading.", "I read.") == (call["content"], call["reasoning_content"])
+    assert [("a", "read", '{"path": "n"}'), ("b", "search", "{}")] == [
+        (each["id"], each["function"]["name"], each["function"]["arguments"]) for each in call["tool_calls"]
+    ]
+    assert [("a", "blue"), ("b", "This tool can be called from now on: later")] == [
+        (each["tool_call_id"], each["content"]) for each in (first, second)
+    ]
+    assert ["text", "image_url", "text"] == [part["type"] for part in rest["content"]]
+    assert {"role": "system", "content": "Mind the time."} == late
+    assert ["read", "later"] == names(body)
+    assert ("auto", False, ["END"], 100) == (body["tool_choice"], body["parallel_tool_calls"], body["stop"], body["max_tokens"])
+    assert {"include_usage": True} == body["stream_options"]
+
+
+def test_openai_responses():
+    body = decode(RESPONSES)
+    system, question, call, first, second, shown, search, found = body["messages"]
+    assert {"role": "system", "content": "Be brief."} == system
+    assert "image_url" == question["content"][1]["type"]
+    assert ("Reading.", ["files__read", "patch"]) == (call["content"], [each["function"]["name"] for each in call["tool_calls"]])
+    assert {"input": "*** x"} == json.loads(call["tool_calls"][1]["function"]["arguments"])
+    assert [("a", "blue"), ("b", "done")] == [(each["tool_call_id"], each["content"]) for each in (first, second)]
+    assert ["text", "image_url"] == [part["type"] for part in shown["content"]]
+    assert ("tool_search", "tool") == (search["tool_calls"][0]["function"]["name"], found["role"])
+    assert ["files__read", "patch", "tool_search", "later"] == names(body)
+    assert "lark" in body["tools"][1]["function"]["parameters"]["properties"]["input"]["description"]
+    assert {"name": "n", "schema": SCHEMA, "strict": True} == body["response_format"]["json_schema"]
+
+
+def test_gemini():
+    body = decode(GEMINI)
+    system, question, call, result = body["messages"]
+    assert {"role": "system", "content": "Be brief."} == system
+    assert "data:image/png;base64,AA==" == question["content"][1]["image_url"]["url"]
+    assert ("call_0", "read") == (call["tool_calls"][0]["id"], call["tool_calls"][0]["function"]["name"])
+    assert ("call_0", "blue") == (result["tool_call_id"], result["content"])
+    assert {"type": "object", "properties": {"path": {"type": ["string", "null"]}}} == body["tools"][0]["function"]["parameters"]
+    assert "allowed_tools" == body["tool_choice"]["type"]
+    assert (0, 100) == (body["temperature"], body["max_tokens"])
+    assert {"type": "object"} == body["response_format"]["json_schema"]["schema"]
+
+
+def test_a_custom_tool_gets_its_text_and_a_nested_one_its_namespace():
+    decoded = OpenAIResponses(ResponseStore()).decode(encode(RESPONSES), "")
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "1", "function": {"name": "patch", "arguments": '{"input": "*** y"}'}},
+            {"id": "2", "function": {"name": "files__read", "arguments": "{}"}},
+            {"id": "3", "function": {"name": "tool_search", "arguments": '{"query": "q"}'}},
+        ],
+    }
+    output = json.loads(decoded.encoder.whole({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))["output"]
+    assert ("custom_tool_call", "patch", "*** y") == (output[0]["type"], output[0]["name"], output[0]["input"])
+    assert ("function_call", "read", "files") == (output[1]["type"], output[1]["name"], output[1]["namespace"])
+    assert ("tool_search_call", {"query": "q"}) == (output[2]["type"], output[2]["arguments"])
+
+
+def test_a_response_is_gone_on_with_by_its_id():
+    responses = OpenAIResponses(ResponseStore())
+    first = responses.decode(encode({"model": "m", "input": "One."}), "")
+    message = {"choices": [{"message": {"role": "assistant", "content": "Two."}, "finish_reason": "stop"}]}
+    response = json.loads(first.encoder.whole(message))
+    second = responses.decode(encode({"model": "m", "input": "Three.", "previous_response_id": response["id"]}), "").body
+    assert ["One.", "Two.", "Three."] == [each["content"] for each in second["messages"]]
+    assert responses.delete(response["id"])
+    with pytest.raises(InvalidRequestError):
+        responses.decode(encode({"model": "m", "input": "Three.", "previous_response_id": response["id"]}), "")
+
+
+def places(value, path=()):
+    """Each place in a JSON value."""
+    yield path
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in members:
+        yield from places(inner, (*path, key))
+
+
+JUNK = [None, True, 7, -1.5, "", "x", [], [None], ["x"], {}, {"type": "x"}, {"type": ["x"]}, [[]], [{}]]
+
+
+@pytest.mark.parametrize("request_", [MESSAGES, RESPONSES, GEMINI], ids=["messages", "responses", "gemini"])
+def test_a_damaged_request_is_decoded_or_a_clear_error(request_):
+    """Junk at each place of a request: an InvalidRequestError, or a body; never another error."""
+    for path in places(request_):
+        for junk in JUNK:
+            damaged = copy.deepcopy(request_)
+            if not path:
+                continue
+            holder = damaged
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = junk
+            try:
+                encode(
+                    decode(
+                        {
+                            **damaged,
+                            **({} if "messages" in damaged or "input" in damaged else {"contents": damaged.get("contents")}),
+                        }
+                    )
+                )
+            except InvalidRequestError:
+                pass
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_json_is_decoded_or_a_clear_error(value):
+    for frontend in (AnthropicMessages(), OpenAIResponses(ResponseStore()), GenerateContent()):
+        try:
+            frontend.decode(encode(value), PATH)
+        except InvalidRequestError:
+            pass

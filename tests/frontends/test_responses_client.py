@@ -1,0 +1,72 @@
+"""The ``openai`` package's Responses over a real socket through a real proxy, to models that only write text."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import openai
+import pytest
+
+TOOLS = [
+    {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        },
+    }
+    for name, description, properties in (
+        ("multiply", "Multiply two integers.", {"a": {"type": "integer"}, "b": {"type": "integer"}}),
+        ("measure", "Measure the length of a text.", {"text": {"type": "string"}}),
+    )
+]
+QUESTION = {"role": "user", "content": "Please multiply 12 by 3, and measure the length of `patchbay`."}
+CALLS = [("multiply", '{"a": 12, "b": 3}'), ("measure", '{"text": "patchbay"}')]
+ANSWER = "(scripted model) The tools say: product 36; length 8."
+
+
+@contextmanager
+def connected(proxied):
+    with openai.OpenAI(base_url=proxied.url, api_key="unused", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def run(call) -> dict:
+    result = {"multiply": lambda a, b: {"product": a * b}, "measure": lambda text: {"length": len(text)}}
+    output = json.dumps(result[call.name](**json.loads(call.arguments)))
+    return {"type": "function_call_output", "call_id": call.call_id, "output": output}
+
+
+def ask(client, items, *, stream, **options):
+    request = {"model": "small", "input": items, "tools": TOOLS, "store": False, **options}
+    if not stream:
+        return client.responses.create(**request)
+    with client.responses.stream(**request) as events:
+        return events.get_final_response()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_with_two_calls(proxied, stream):
+    with connected(proxied) as client:
+        first = ask(client, [QUESTION], stream=stream)
+        calls = [item for item in first.output if item.type == "function_call"]
+        assert ("completed", CALLS) == (first.status, [(item.name, item.arguments) for item in calls])
+        assert "(scripted model) I use multiply and measure for this." == first.output_text
+        items = [QUESTION, *(item.to_dict() for item in first.output), *map(run, calls)]
+        last = ask(client, items, stream=stream)
+    assert ("completed", ANSWER) == (last.status, last.output_text)
+    assert "small" == last.model
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_without_tools(proxied, stream):
+    with connected(proxied) as client:
+        answer = ask(client, "Hello.", stream=stream, tools=[])
+    assert "completed" == answer.status
+    assert answer.output_text
