@@ -93,7 +93,11 @@ def test_a_gemini_stream_is_served_as_events_only(upstream):
     ids=["messages", "responses", "gemini"],
 )
 def test_a_stream_that_breaks_off_ends_with_an_error_of_the_protocol(path, body, last):
-    chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "Half of the answer"}, "finish_reason": None}]}
+    chunk = {
+        "id": "x",
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "Half of the answer"}, "finish_reason": None}],
+    }
     with broken_upstream(f"data: {json.dumps(chunk)}\n\n".encode()) as url, serving(create_app(url)) as port:
         events = ask(port, "POST", path, body).body.decode().strip().split("\n\n")
     assert "Half" in "".join(events)
