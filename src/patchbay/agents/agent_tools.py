@@ -97,7 +97,7 @@ class AgentTool(BaseTool):
             bus=caller.bus if caller is not None else None,
             shared=Shared(caller.budget if caller is not None else config.budget()),
             media=tool_context.media,
-            session_key=caller.session_key if caller is not None else None,
+            owner_key=caller.session_key if caller is not None else None,
             **_hooks(caller, tool_context),
         )
 

@@ -53,6 +53,7 @@ class Shared:
     rewound: bool = False
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InvocationContext:
     """The context of one run for one agent: callbacks get it as ``ctx``, tools as ``tool_context.invocation_context``.
 
@@ -63,36 +64,20 @@ class InvocationContext:
     one, or that of the caller of the agent as a tool.
     """
 
-    def __init__(
-        self,
-        *,
-        agent: BaseAgent,
-        session: Session,
-        session_service: BaseSessionService,
-        invocation_id: str,
-        run_config: RunConfig,
-        user_content: Content | None = None,
-        bus: EventBus | None = None,
-        shared: Shared | None = None,
-        hooks: HookManager | None = None,
-        hook_scope: HookScope | None = None,
-        media: MediaStore | None = None,
-        session_key: str | None = None,
-    ) -> None:
-        self.agent = agent
-        self.session = session
-        self.session_service = session_service
-        self.invocation_id = invocation_id
-        self.run_config = run_config
-        self.user_content = user_content
-        self.bus = bus
-        self.branch: str | None = None
-        self.shared = shared if shared is not None else Shared(run_config.budget())
-        self.hooks = hooks
-        self.hook_scope = hook_scope
-        self.media = media
-        self._session_key = session_key
-        self._state: State | None = None
+    agent: BaseAgent
+    session: Session
+    session_service: BaseSessionService
+    invocation_id: str
+    run_config: RunConfig
+    shared: Shared
+    user_content: Content | None = None
+    bus: EventBus | None = None
+    hooks: HookManager | None = None
+    hook_scope: HookScope | None = None
+    media: MediaStore | None = None
+    owner_key: str | None = None
+    branch: str | None = None
+    _state: State | None = field(default=None, init=False)
 
     @property
     def state(self) -> State:
@@ -119,7 +104,7 @@ class InvocationContext:
     @property
     def session_key(self) -> str:
         """The key of the session that the run's files belong to."""
-        return self._session_key if self._session_key is not None else self.session.key
+        return self.owner_key if self.owner_key is not None else self.session.key
 
     @property
     def budget(self) -> Budget:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from patchbay.agents.agent_tools import AgentTool
-from patchbay.agents.base import USER, BaseAgent, InvocationContext
+from patchbay.agents.base import USER, BaseAgent, InvocationContext, Shared
 from patchbay.agents.chat_history import BaseChatHistoryService
 from patchbay.agents.content import Content, Event, EventActions, Part, new_id
 from patchbay.agents.event_bus import EventBus
@@ -158,6 +158,7 @@ class Runner:
             session_service=self.session_service,
             invocation_id=new_id(),
             run_config=config,
+            shared=Shared(config.budget()),
             user_content=content,
             bus=self.bus,
             hooks=self.hooks,

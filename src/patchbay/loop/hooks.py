@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import InvalidRequestError
@@ -33,20 +33,18 @@ _NOT_OPTIONS: Final = frozenset(
 """Parameters that hooks neither see nor set by ``options``; the caller's own values stay."""
 
 
+@dataclass(slots=True, eq=False)
 class RequestHookView:
     """A request under review by hooks; a program's own callback gets this, and may replace ``request``.
 
     ``tool_choice`` is the caller's, also if there are no tools yet.
     """
 
-    __slots__ = ("hooks", "iteration", "request", "run", "tool_choice")
-
-    def __init__(self, hooks: TurnHooks, run: Run, request: ChatRequest, iteration: int, tool_choice: Any) -> None:
-        self.hooks = hooks
-        self.run = run
-        self.request = request
-        self.iteration = iteration
-        self.tool_choice = tool_choice
+    hooks: TurnHooks
+    run: Run
+    request: ChatRequest
+    iteration: int
+    tool_choice: Any
 
     def member(self, name: str, point: str) -> Any:
         """Return a member that hooks see. Raises KeyError."""
@@ -78,17 +76,15 @@ class RequestHookView:
         return tool.owner if (tool := self.run.tools.get(name)) is not None else None
 
 
+@dataclass(slots=True, eq=False)
 class ResponseHookView:
     """A model's answer under review by hooks; a program's own callback gets this, and may replace ``end``."""
 
-    __slots__ = ("end", "hooks", "iteration", "request", "run")
-
-    def __init__(self, hooks: TurnHooks, run: Run, request: ChatRequest, end: ModelReply, iteration: int) -> None:
-        self.hooks = hooks
-        self.run = run
-        self.request = request
-        self.end = end
-        self.iteration = iteration
+    hooks: TurnHooks
+    run: Run
+    request: ChatRequest
+    end: ModelReply
+    iteration: int
 
     def member(self, name: str, point: str) -> Any:
         """Return a member that hooks see. Raises KeyError."""

@@ -47,10 +47,9 @@ def user_outputs(executions: Sequence[ToolExecution]) -> Iterator[UserOutputEven
 
 def all_handled(executions: Sequence[ToolExecution]) -> bool:
     """Whether each of these calls has given the user the answer, so that the model is not asked again."""
-    outputs = [execution.output for execution in executions]
-    return bool(outputs) and all(
-        output is not None and output.response_handled and not execution.is_error
-        for output, execution in zip(outputs, executions, strict=True)
+    return bool(executions) and all(
+        (output := execution.output) is not None and output.response_handled and not execution.is_error
+        for execution in executions
     )
 
 
