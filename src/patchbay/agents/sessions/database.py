@@ -308,11 +308,11 @@ class DatabaseSessionService(BaseSessionService):
 
         def work(connection: Connection) -> list[tuple[int, bytes | str | Event]]:
             pk, seq = self._next_place(connection, session)
-            place = {"session_pk": pk, "seq": seq, "event_id": entry.id, "body": entry.body.decode()}
+            place = {"session_pk": pk, "seq": seq, "event_id": entry.event.id, "body": entry.body.decode()}
             put = self._insert(events).values(place).on_conflict_do_nothing().returning(events.c.seq)
             if connection.scalar(put) is None:
                 raise _AlreadyStoredError(pk)
-            self._change(connection, pk, session.app_name, session.user_id, entry.delta)
+            self._change(connection, pk, session.app_name, session.user_id, entry.event.actions.state_delta)
             missed = _between(connection, pk, known, seq) if seq > known + 1 else []
             return [*missed, (seq, entry.event)]
 

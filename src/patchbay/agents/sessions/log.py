@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, overload
 
 import msgspec
-from msgspec.structs import replace as _but
 
-from patchbay.agents.content import Event, FunctionCall, FunctionResponse, Part
+from patchbay.agents.content import Event
 from patchbay.agents.json_copy import json_copy
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
@@ -60,16 +59,6 @@ class Record(msgspec.Struct, frozen=True):
     body: bytes
     event: Event
 
-    @property
-    def id(self) -> str:
-        """The event's id; an event is stored only once."""
-        return self.event.id
-
-    @property
-    def delta(self) -> dict[str, Any]:
-        """The changes of the state to be stored."""
-        return self.event.actions.state_delta
-
 
 def record(event: Event) -> Record:
     """Return the record of ``event``, which is not changed. Raises InvalidRequestError if its fields are of wrong types."""
@@ -82,7 +71,7 @@ def record(event: Event) -> Record:
     except Exception:  # noqa: BLE001, S110  (values may raise anything; an invalid event fails again below)
         pass
     try:
-        body = _encoder.encode(_made_safe(event))
+        body = _encoder.encode(_safe(event))
         return Record(body, _decoder.decode(body))
     except Exception as error:
         raise InvalidRequestError(f"An event that cannot be stored: {error}") from error
@@ -169,43 +158,20 @@ class EventLog(Sequence[Event]):
         return f"<EventLog of {len(self)} events>"
 
 
-def _made_safe(event: Event) -> Event:
-    actions, content = event.actions, event.content
-    return _but(
-        event,
-        content=content
-        and _but(content, parts=[_safe_part(part) for part in content.parts], extra_content=_safe(content.extra_content)),
-        actions=_but(actions, state_delta=_object(actions.state_delta, "delta")),
-        error_message=_text(event.error_message),
-    )
+_OBJECTS: Final = {"state_delta": "delta", "args": "arguments", "response": "result", "extra_content": "extra"}
+"""The members of events that are JSON objects, each with the name under which another value is wrapped."""
 
 
-def _safe_part(part: Part) -> Part:
-    call, response = part.function_call, part.function_response
-    return _but(
-        part,
-        text=_text(part.text),
-        function_call=call
-        and FunctionCall(well_formed(call.name), _object(call.args, "arguments"), well_formed(call.id), _text(call.written)),
-        function_response=response
-        and FunctionResponse(
-            well_formed(response.name), _object(response.response, "result"), well_formed(response.id), _text(response.shown)
-        ),
-        extra_content=_safe(part.extra_content),
-    )
-
-
-def _text(text: str | None) -> str | None:
-    return None if text is None else well_formed(text)
-
-
-def _safe(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if value is None else _object(value, "extra")
-
-
-def _object(value: Any, name: str) -> dict[str, Any]:
-    safe = json_copy(value)
-    return safe if isinstance(safe, dict) else {name: safe}
+def _safe(value: Any, member: str = "") -> Any:
+    """Return a copy of an event, or of a part of it, that JSON can express; values of wrong types stay."""
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**{name: _safe(getattr(value, name), name) for name in value.__struct_fields__})
+    if member in _OBJECTS and value is not None:
+        copied = json_copy(value)
+        return copied if isinstance(copied, dict) else {_OBJECTS[member]: copied}
+    if isinstance(value, list | tuple):
+        return [_safe(each) for each in value]
+    return well_formed(value) if isinstance(value, str) else value
 
 
 def session_key(app_name: str, user_id: str, session_id: str) -> str:
