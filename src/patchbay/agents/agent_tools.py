@@ -46,10 +46,10 @@ class AgentTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> str | ToolOutput:
         """Run the agent on the request; the result has its tools' output for the user too. Raises ToolFailed without answer."""
-        said = Content("user", [Part(args["request"])])
+        request = Content("user", [Part(args["request"])])
         caller: InvocationContext | None = tool_context.invocation_context
-        ctx = await self._context(said, caller, tool_context)
-        await ctx.record(Event(author=USER, content=said))
+        ctx = await self._context(request, caller, tool_context)
+        await ctx.record(Event(author=USER, content=request))
         answers: list[str] = []
         outputs: list[UserOutput] = []
         failure: Event | None = None
@@ -76,7 +76,7 @@ class AgentTool(BaseTool):
         answer = "\n\n".join(filter(None, answers))
         return _for_both(answer, outputs) if outputs else answer
 
-    async def _context(self, said: Content, caller: InvocationContext | None, tool_context: ToolContext) -> InvocationContext:
+    async def _context(self, request: Content, caller: InvocationContext | None, tool_context: ToolContext) -> InvocationContext:
         """Return the context of a separate run, within the limits of the caller's."""
         config = caller.run_config if caller is not None else RunConfig()
         service = InMemorySessionService()
@@ -93,7 +93,7 @@ class AgentTool(BaseTool):
             session_service=service,
             invocation_id=f"{outer}.{tool_context.call_id}" if outer else new_id(),
             run_config=replace(config, streaming=False),
-            user_content=said,
+            user_content=request,
             bus=caller.bus if caller is not None else None,
             shared=Shared(caller.budget if caller is not None else config.budget()),
             media=tool_context.media,

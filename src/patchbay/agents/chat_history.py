@@ -166,6 +166,6 @@ def _line(message: ChatMessage) -> str:
     when = datetime.fromtimestamp(message.created_at, UTC).astimezone()
     who = "User" if message.role == "user" else "AI"
     text = message.content
-    shown = text[:_LONGEST_SHOWN] + ("..." if len(text) > _LONGEST_SHOWN else "")
+    excerpt = text[:_LONGEST_SHOWN] + ("..." if len(text) > _LONGEST_SHOWN else "")
     # A message with line breaks must not look like several.
-    return f"[{when:%m-%d %H:%M}] {who}: {' '.join(shown.split())}"
+    return f"[{when:%m-%d %H:%M}] {who}: {' '.join(excerpt.split())}"

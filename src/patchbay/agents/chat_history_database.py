@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -45,17 +45,11 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
 
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
         """Store a message; characters that databases cannot store are replaced."""
-        content = storable(content)
-        row = {
-            "user_id": storable(user_id),
-            "agent": storable(agent),
-            "session_id": storable(session_id),
-            "role": storable(role),
-            "content": content,
-            "folded": content.casefold(),
-            "l2_json": storable(l2_json),
-            "created_at": time.time(),
-        }
+        given = {
+            "user_id": user_id, "agent": agent, "session_id": session_id, "role": role, "content": content, "l2_json": l2_json,
+        }  # fmt: skip
+        row: dict[str, Any] = {name: storable(text) for name, text in given.items()}
+        row |= {"folded": row["content"].casefold(), "created_at": time.time()}
         await self._store.write(lambda connection: connection.execute(_messages.insert().values(row)))
 
     async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:

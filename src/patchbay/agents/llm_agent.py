@@ -304,10 +304,10 @@ class AgentRun:
             await self._ctx.publish("tool.error", {"tool": response.name, **wrong, "call_id": response.id})
 
     async def _progress(self, item: ToolProgressEvent) -> Event:
-        call, said = item.tool_call, item.progress
-        progress = ToolProgress(call.name, call.id, said.message, said.fraction, said.data)
-        about = {"tool": call.name, "call_id": call.id, "message": said.message, "fraction": said.fraction, "data": said.data}
-        await self._ctx.publish("tool.progress", about)
+        call, report = item.tool_call, item.progress
+        members = {"message": report.message, "fraction": report.fraction, "data": report.data}
+        await self._ctx.publish("tool.progress", {"tool": call.name, "call_id": call.id, **members})
+        progress = ToolProgress(call.name, call.id, **members)
         return self._ctx.event(partial=True, progress=progress)
 
     async def _iteration_end(self, _happening: IterationEndEvent) -> Event | None:

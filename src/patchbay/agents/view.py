@@ -72,7 +72,7 @@ def complete_calls(window: Sequence[BranchContent], taken: dict[str, int], pairs
     if len(window) == 1 and _is_text(window[0][0]):  # usually the user's message alone is new
         return [window[0][0]]
     results = (pairs if pairs is not None else _pair(window)).results
-    shown = set(results.values())
+    moved = set(results.values())
     contents: list[Content] = []
     for at, (content, _) in enumerate(window):
         if _is_text(content):
@@ -80,9 +80,9 @@ def complete_calls(window: Sequence[BranchContent], taken: dict[str, int], pairs
             continue
         calls = [part.function_call for part in content.parts if part.function_call is not None]
         ids = [_own_id(call, taken) for call in calls]
-        said = _without_responses(content, at, shown, ids)
-        if said:
-            contents.append(Content(content.role, said, content.extra_content))
+        parts = _without_responses(content, at, moved, ids)
+        if parts:
+            contents.append(Content(content.role, parts, content.extra_content))
         if calls:
             responses: list[Part] = []
             attached: list[Part] = []
@@ -116,7 +116,7 @@ def _keys(content: Content, branch: str | None) -> tuple[list[_Key], list[_Key]]
     return calls, responses
 
 
-def _without_responses(content: Content, at: int, shown: set[tuple[int, int]], ids: Sequence[str]) -> list[Part]:
+def _without_responses(content: Content, at: int, moved: set[tuple[int, int]], ids: Sequence[str]) -> list[Part]:
     """Return the parts of a content that stay in place: not responses, nor the parts after one that is moved."""
     parts: list[Part] = []
     number = 0
@@ -124,7 +124,7 @@ def _without_responses(content: Content, at: int, shown: set[tuple[int, int]], i
     own = iter(ids)
     for part in content.parts:
         if part.function_response is not None:
-            moves = (at, number) in shown
+            moves = (at, number) in moved
             number += 1
         elif (call := part.function_call) is not None:
             moves = False

@@ -162,8 +162,8 @@ class RunState:
             content = await self._store_long(content, limit)
         if not attachments:
             return content, ()
-        shown = tuple(each for each in attachments if each.kind in self.attachments)
-        return described(content, attachments, shown), shown
+        accepted = tuple(each for each in attachments if each.kind in self.attachments)
+        return described(content, attachments, accepted), accepted
 
     def shorten(self, text: str) -> str:
         """Return a text shortened to the limit, without base64."""
@@ -227,6 +227,6 @@ def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
     if tool is None:
         available = tuple(each.name for each in tools.values() if each.offered)
         # Matching is quadratic in the name, and the name is whatever the model wrote.
-        shown = name[:NAME_SHOWN]
-        raise UnknownToolError(shown, nearest=tuple(difflib.get_close_matches(shown, available)), available=available)
+        short_name = name[:NAME_SHOWN]
+        raise UnknownToolError(short_name, nearest=tuple(difflib.get_close_matches(short_name, available)), available=available)
     return tool

@@ -58,9 +58,9 @@ class AttachmentWindow:
         if not places:
             return
         own = set(places)
-        asked = max((place for place, each in enumerate(messages) if _role(each) == "user" and place not in own), default=-1)
+        last_user = max((place for place, each in enumerate(messages) if _role(each) == "user" and place not in own), default=-1)
         for place in places:
-            if place > asked:
+            if place > last_user:
                 self.add(messages, place)
             else:
                 self._views[place] = _without(messages[place], {})
@@ -118,15 +118,15 @@ def _chars(part: Any) -> int:
     return len(part) if isinstance(part, str) else 0
 
 
-def _fit(shown: Iterable[_Files], share: float) -> bool:
-    sizes = [size for files in shown for size in files.values()]
+def _fit(sent: Iterable[_Files], share: float) -> bool:
+    sizes = [size for files in sent for size in files.values()]
     return len(sizes) <= MOST_FILES * share and sum(sizes) <= MOST_CHARS * share
 
 
-def _without(message: Message, shown: _Files) -> Message:
-    """Return a message with a note in place of each file that is not in ``shown``."""
+def _without(message: Message, sent: _Files) -> Message:
+    """Return a message with a note in place of each file that is not in ``sent``."""
     parts = [
-        part if at in shown or _text(part) is not None else {"type": "text", "text": LEFT_OUT}
+        part if at in sent or _text(part) is not None else {"type": "text", "text": LEFT_OUT}
         for at, part in enumerate(message["content"])
     ]
     return {**message, "content": parts}

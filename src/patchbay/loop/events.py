@@ -153,8 +153,8 @@ class ModelAnswer:
     """The model's answer while it arrives."""
 
     end: ModelReply | None = None
-    said: list[str] = field(default_factory=list)
-    said_reasoning: bool = False
+    texts: list[str] = field(default_factory=list)
+    has_reasoning: bool = False
 
     def add(self, response: Any) -> LoopEvent | None:
         """Add an event of the model; return the turn's event for it, if there is one."""
@@ -163,10 +163,10 @@ class ModelAnswer:
         if isinstance(response, TextDelta):
             if not response.text:
                 return None
-            self.said.append(response.text)
+            self.texts.append(response.text)
             return TextEvent(response.text)
         if isinstance(response, ReasoningDelta):
-            self.said_reasoning = self.said_reasoning or bool(response.text)
+            self.has_reasoning = self.has_reasoning or bool(response.text)
             return ReasoningEvent(response.text) if response.text else None
         if not isinstance(response, ModelReply):
             raise TypeError(f"A model gave {type(response).__name__}: TextDelta, ReasoningDelta or ModelReply was expected.")
@@ -188,9 +188,9 @@ class ModelAnswer:
     def missing_deltas(self, reply: Reply) -> list[LoopEvent]:
         """Return the events of a ``reply`` that came without deltas."""
         events: list[LoopEvent] = []
-        if reply.reasoning and not self.said_reasoning:
+        if reply.reasoning and not self.has_reasoning:
             events.append(ReasoningEvent(reply.reasoning))
-        if reply.content and not self.said:
+        if reply.content and not self.texts:
             events.append(TextEvent(reply.content))
         return events
 

@@ -107,13 +107,13 @@ class ResponseHookView:
         self.end = replace(self.end, reply=changed, finish_reason=changes.get("finish_reason", self.end.finish_reason) or None)
 
 
-def _model(asked: RequestHookView | ResponseHookView, _point: str) -> str:
-    named = asked.request.parameters.get("model")
-    return named if isinstance(named, str) else asked.hooks.scope.model
+def _model(view: RequestHookView | ResponseHookView, _point: str) -> str:
+    named = view.request.parameters.get("model")
+    return named if isinstance(named, str) else view.hooks.scope.model
 
 
-def _options(asked: RequestHookView, _point: str) -> dict[str, Any]:
-    return {name: value for name, value in asked.request.parameters.items() if name not in _NOT_OPTIONS}
+def _options(view: RequestHookView, _point: str) -> dict[str, Any]:
+    return {name: value for name, value in view.request.parameters.items() if name not in _NOT_OPTIONS}
 
 
 def _with_options(parameters: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def _with_options(parameters: Mapping[str, Any], options: Mapping[str, Any]) -> 
     }
 
 
-def _usage(asked: ResponseHookView, _point: str) -> dict[str, int]:
-    usage = asked.end.usage
+def _usage(view: ResponseHookView, _point: str) -> dict[str, int]:
+    usage = view.end.usage
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -136,23 +136,23 @@ def _usage(asked: ResponseHookView, _point: str) -> dict[str, int]:
 
 
 _AROUND: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    "meta": lambda asked, point: asked.hooks.scope.meta(point, asked.iteration),
-    "context": lambda asked, _point: asked.hooks.scope.context,
+    "meta": lambda view, point: view.hooks.scope.meta(point, view.iteration),
+    "context": lambda view, _point: view.hooks.scope.context,
     "model": _model,
 }
 _OF_REQUEST: Final[Mapping[str, Callable[[RequestHookView, str], Any]]] = {
     **_AROUND,
-    "messages": lambda asked, _point: asked.request.messages,
-    "tools": lambda asked, _point: [spec.to_openai() for spec in asked.request.tools],
+    "messages": lambda view, _point: view.request.messages,
+    "tools": lambda view, _point: [spec.to_openai() for spec in view.request.tools],
     "options": _options,
-    "graceful_terminal": lambda asked, _point: asked.run.tools_disabled,
+    "graceful_terminal": lambda view, _point: view.run.tools_disabled,
 }
 _OF_REPLY: Final[Mapping[str, Callable[[ResponseHookView, str], Any]]] = {
     **_AROUND,
-    "content": lambda asked, _point: asked.end.reply.content or "",
-    "reasoning": lambda asked, _point: asked.end.reply.reasoning or "",
-    "tool_calls": lambda asked, _point: [call.to_openai() for call in asked.end.reply.tool_calls],
-    "finish_reason": lambda asked, _point: asked.end.finish_reason or "",
+    "content": lambda view, _point: view.end.reply.content or "",
+    "reasoning": lambda view, _point: view.end.reply.reasoning or "",
+    "tool_calls": lambda view, _point: [call.to_openai() for call in view.end.reply.tool_calls],
+    "finish_reason": lambda view, _point: view.end.finish_reason or "",
     "usage": _usage,
 }
 

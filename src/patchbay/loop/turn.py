@@ -201,9 +201,9 @@ class _Turn:
     async def ask_before(self, hooks: TurnHooks) -> None:
         """Call the hooks before a request. They may change it, answer it, or end the turn."""
         if hooks.chains.before_llm:
-            asked = RequestHookView(hooks, self.run, self.request, self.iteration, self.tool_choice)
+            view = RequestHookView(hooks, self.run, self.request, self.iteration, self.tool_choice)
             try:
-                if (going := hooks.before_llm(asked)) is not None:
+                if (going := hooks.before_llm(view)) is not None:
                     given = await in_time(going, self.run.budget)
                     if given is not None:
                         self.answer.settle(given)
@@ -211,7 +211,7 @@ class _Turn:
                 self.abort(error)
             except OutOfTimeError:
                 self.out_of_time()
-            self.request = asked.request
+            self.request = view.request
         if hooks.observed and self.answer.end is None and not self.ending:
             emit_request(hooks, self.request, self.iteration)
 
@@ -223,11 +223,11 @@ class _Turn:
             emit_response(hooks, end, self.iteration)
         if not hooks.chains.after_llm:
             return
-        asked = ResponseHookView(hooks, self.run, self.request, end, self.iteration)
+        view = ResponseHookView(hooks, self.run, self.request, end, self.iteration)
         try:
-            if (going := hooks.after_llm(asked)) is not None:
+            if (going := hooks.after_llm(view)) is not None:
                 await in_time(going, self.run.budget)
-                answer.settle(asked.end)
+                answer.settle(view.end)
             return
         except HookAbortError as error:
             self.abort(error)
@@ -237,9 +237,9 @@ class _Turn:
 
     def unfinished(self) -> LoopEvent:
         """Add the model's unfinished text to the conversation when the time is up."""
-        said = "".join(self.answer.said)
-        self.conversation.add_unfinished(said)
-        self.content = said or self.content
+        text = "".join(self.answer.texts)
+        self.conversation.add_unfinished(text)
+        self.content = text or self.content
         return IterationEndEvent(self.iteration, "max_seconds")
 
     def reply(self) -> list[LoopEvent]:

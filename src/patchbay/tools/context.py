@@ -88,8 +88,8 @@ def _changed(theirs: Any, found: Any, mine: Any) -> Any:
     if all(isinstance(value, set) for value in values):
         return (theirs - (found - mine)) | (mine - found)
     if all(isinstance(value, dict) for value in values):
-        kept = {key: value for key, value in theirs.items() if key in mine or key not in found}
-        return kept | {key: value for key, value in mine.items() if key not in found or value != found[key]}
+        remaining = {key: value for key, value in theirs.items() if key in mine or key not in found}
+        return remaining | {key: value for key, value in mine.items() if key not in found or value != found[key]}
     return mine
 
 

@@ -132,9 +132,9 @@ def _read(image: Any, number: int) -> Attachment:
     found = image_type(data[:16])
     if found not in ("image/png", "image/jpeg"):
         raise ImageError("it is neither JPEG nor PNG")
-    said = declared.strip().lower()
-    if said and _NAMES.get(said, said) != found:
-        raise ImageError(f"it is said to be {said[:50]}, and is {found}")
+    claimed = declared.strip().lower()
+    if claimed and _NAMES.get(claimed, claimed) != found:
+        raise ImageError(f"it is said to be {claimed[:50]}, and is {found}")
     size = image_size(data)
     if size is None or not all(size):
         raise ImageError("it does not say how large it is")
@@ -198,8 +198,8 @@ def unwrap_tool_response(envelope: Mapping[str, Any], *, tool_name: str = "") ->
     if "output" in envelope:
         output = envelope["output"]
     else:
-        said = ("images", "is_error", "error") if failed else ("images",)
-        output = {key: value for key, value in envelope.items() if key not in said}
+        meta = ("images", "is_error", "error") if failed else ("images",)
+        output = {key: value for key, value in envelope.items() if key not in meta}
     if not failed:
         images = envelope.get("images")
         return _with_images(output, images) if images else output

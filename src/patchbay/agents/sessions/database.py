@@ -127,8 +127,8 @@ class DatabaseResults:
         )
 
         def work(connection: Connection) -> str | None:
-            kept: bytes | None = connection.scalar(query)
-            return None if kept is None else kept.decode(*_UTF8)
+            data: bytes | None = connection.scalar(query)
+            return None if data is None else data.decode(*_UTF8)
 
         return await self._store.read(work)
 
@@ -318,8 +318,8 @@ class DatabaseSessionService(BaseSessionService):
 
         try:
             return await self._store.write(work)
-        except _AlreadyStoredError as kept:
-            pk = kept.session_pk
+        except _AlreadyStoredError as known_event:
+            pk = known_event.session_pk
             return await self._store.read(lambda connection: _between(connection, pk, known, None))
 
     def _next_place(self, connection: Connection, session: Session) -> tuple[int, int]:

@@ -54,19 +54,19 @@ class InMemorySessionService(BaseSessionService):
             raise SessionExistsError(key[2])
         about = Session(key[2], app_name, user_id, agent_name, storable(title or ""), agent_name)
         about.last_update_time = about.created_at
-        kept = self._sessions[key] = _StoredSession(about)
+        stored = self._sessions[key] = _StoredSession(about)
         if state:
-            self._change(kept, initial_state(state))
-        return self._copy(kept)
+            self._change(stored, initial_state(state))
+        return self._copy(stored)
 
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
         """Return a copy of the session, or None."""
-        kept = self._sessions.get((app_name, user_id, session_id))
-        return None if kept is None else self._copy(kept)
+        stored = self._sessions.get((app_name, user_id, session_id))
+        return None if stored is None else self._copy(stored)
 
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
         """Return a user's sessions, the one used last first."""
-        mine = [kept.about for key, kept in self._sessions.items() if key[:2] == (app_name, user_id)]
+        mine = [stored.about for key, stored in self._sessions.items() if key[:2] == (app_name, user_id)]
         mine.sort(key=lambda about: about.last_update_time, reverse=True)
         return [replace(about, state={}, events=EventLog(), seq=0) for about in mine]
 
@@ -86,48 +86,48 @@ class InMemorySessionService(BaseSessionService):
         return _Results(self._sessions, session)
 
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
-        kept, event = self._sessions.get((session.app_name, session.user_id, session.id)), entry.event
-        if kept is None:
+        stored, event = self._sessions.get((session.app_name, session.user_id, session.id)), entry.event
+        if stored is None:
             raise SessionNotFoundError(session.id)
-        if event.id not in kept.ids:
-            kept.ids.add(event.id)
-            kept.bodies.append(entry.body)
-            kept.about.last_update_time = time.time()
+        if event.id not in stored.ids:
+            stored.ids.add(event.id)
+            stored.bodies.append(entry.body)
+            stored.about.last_update_time = time.time()
             if event.actions.state_delta:
-                self._change(kept, json_copy(event.actions.state_delta))
-            if session.seq == len(kept.bodies) - 1:
-                return [(len(kept.bodies), event)]  # the usual case: no other writer
+                self._change(stored, json_copy(event.actions.state_delta))
+            if session.seq == len(stored.bodies) - 1:
+                return [(len(stored.bodies), event)]  # the usual case: no other writer
         known = session.seq
-        return [(known + number, body) for number, body in enumerate(kept.bodies[known:], 1)]
+        return [(known + number, body) for number, body in enumerate(stored.bodies[known:], 1)]
 
     def _find(self, key: _Key) -> _StoredSession:
-        kept = self._sessions.get(key)
-        if kept is None:
+        stored = self._sessions.get(key)
+        if stored is None:
             raise SessionNotFoundError(key[2])
-        return kept
+        return stored
 
-    def _change(self, kept: _StoredSession, delta: dict[str, Any]) -> None:
-        about = kept.about
+    def _change(self, stored: _StoredSession, delta: dict[str, Any]) -> None:
+        about = stored.about
         for key, value in delta.items():
             if key.startswith(APP_PREFIX):
                 target = self._apps.setdefault(about.app_name, {})
             elif key.startswith(USER_PREFIX):
                 target = self._users.setdefault((about.app_name, about.user_id), {})
             else:
-                target = kept.state
+                target = stored.state
             apply_changes({key: value}, target)
 
-    def _copy(self, kept: _StoredSession) -> Session:
-        about = kept.about
+    def _copy(self, stored: _StoredSession) -> Session:
+        about = stored.about
         shared = self._apps.get(about.app_name), self._users.get((about.app_name, about.user_id))
-        state = {**(shared[0] or {}), **(shared[1] or {}), **kept.state}
+        state = {**(shared[0] or {}), **(shared[1] or {}), **stored.state}
         own = Session.__new__(Session)  # (``replace`` costs five times as much)
         vars(own).update(
             vars(about),
             state=json_copy(state) if state else state,
-            events=EventLog(kept.bodies),
-            seq=len(kept.bodies),
-            has_results=kept.results is not None,
+            events=EventLog(stored.bodies),
+            seq=len(stored.bodies),
+            has_results=stored.results is not None,
         )
         return own
 
@@ -142,16 +142,16 @@ class _Results:
         self._session = session
 
     async def keep(self, text: str) -> str:
-        if (kept := self._stored()) is None:
+        if (stored := self._stored()) is None:
             raise SessionNotFoundError(self._session.id)
-        if kept.results is None:
-            kept.results = MemoryResultStore()
+        if stored.results is None:
+            stored.results = MemoryResultStore()
         self._session.has_results = True
-        return await kept.results.keep(text)
+        return await stored.results.keep(text)
 
     async def read(self, result_id: str) -> str | None:
-        kept = self._stored()
-        return None if kept is None or kept.results is None else await kept.results.read(result_id)
+        stored = self._stored()
+        return None if stored is None or stored.results is None else await stored.results.read(result_id)
 
     def _stored(self) -> _StoredSession | None:
         return self._sessions.get((self._session.app_name, self._session.user_id, self._session.id))

@@ -117,8 +117,8 @@ class Registration:
         """The tool's annotations, for policies that trust its source."""
         if self.tool is not None:
             return self.tool.annotations
-        said = self.metadata.get("annotations")
-        return said if isinstance(said, Mapping) else _NOTHING
+        annotations = self.metadata.get("annotations")
+        return annotations if isinstance(annotations, Mapping) else _NOTHING
 
     @property
     def is_remote(self) -> bool:
