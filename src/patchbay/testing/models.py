@@ -22,7 +22,7 @@ Step: TypeAlias = Answer | Callable[[ChatRequest], Any]
 """An answer, or a function (sync or async) that looks at the request and returns one."""
 
 
-_SHOWN = 80
+_MAX_REPR = 80
 
 
 class ScriptedModel:
@@ -32,9 +32,8 @@ class ScriptedModel:
         result = await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
         model.assert_consumed()
 
-    ``assert_consumed`` also tells again what may have been swallowed on the way, for an agent makes an event of every failure of
-    its model: that it was asked once too often, and the AssertionError of a step that is a function. As a context manager it
-    does all that by itself when the block ends without an error:
+    ``assert_consumed`` also raises what an agent may have turned into an event: a request beyond the script, and the
+    AssertionError of a step that is a function. As a context manager it is called when the block ends without an error:
 
         with ScriptedModel(["It is sunny."]) as model:
             await ToolRunner(model).run("How is Rome?")
@@ -89,7 +88,7 @@ class ScriptedModel:
         left = len(self._steps) - len(self.requests)
         if left > 0:
             unused = ", ".join(
-                f"{number}: {_shown(self._steps[number - 1])}" for number in range(len(self.requests) + 1, len(self._steps) + 1)
+                f"{number}: {_shorten(self._steps[number - 1])}" for number in range(len(self.requests) + 1, len(self._steps) + 1)
             )
             raise AssertionError(f"{left} of the {len(self._steps)} steps of the ScriptedModel were not asked for ({unused}).")
 
@@ -98,9 +97,9 @@ def _steps(steps: Sequence[Any]) -> str:
     return f"{len(steps)} step{'' if len(steps) == 1 else 's'}"
 
 
-def _shown(step: Any) -> str:
+def _shorten(step: Any) -> str:
     text = repr(step)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}..."
 
 
 def _model_reply(answer: Any) -> ModelReply:
@@ -201,7 +200,7 @@ def choose_calls(tools: Mapping[str, Mapping[str, Any]], question: str) -> list[
     for name, schema in tools.items():
         properties = schema.get("properties", {})
         required = schema.get("required", list(properties))
-        if not _asked_for(name, question):
+        if not _mentions(name, question):
             continue
         # A tool of one argument is called once for each value; with several, the values fill them in order.
         while True:
@@ -214,7 +213,7 @@ def choose_calls(tools: Mapping[str, Mapping[str, Any]], question: str) -> list[
     return calls
 
 
-def _asked_for(name: str, question: str) -> bool:
+def _mentions(name: str, question: str) -> bool:
     """Tell whether a word of the tool's name is in the question, by its first six letters ("multiplied")."""
     stems = [word[:6].lower() for word in re.split(r"[^A-Za-z]+", name) if len(word) > 3]
     return any(stem in question.lower() for stem in stems)

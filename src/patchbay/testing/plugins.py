@@ -36,7 +36,7 @@ class PluginResult:
     """What a tool's callback would be answered with.
 
     ``output`` is the result, or the error's; ``error`` its short name and ``code`` the one for programs, None and "" on success.
-    ``progress`` is what the tool said on the way: texts as they are, data as values. ``body`` is the whole answer.
+    ``progress`` are the items of progress: texts as they are, data as values. ``body`` is the whole answer.
     """
 
     output: Any
@@ -48,7 +48,7 @@ class PluginResult:
 
 
 class RunningPlugin:
-    """A plugin that runs: ``plugin`` is the object itself, ``tools`` what models would be told of, by name."""
+    """A plugin that runs: ``plugin`` is the object itself, ``tools`` those offered to models, by name."""
 
     def __init__(self, plugin_class: type[NekoPluginBase], plugin_id: str, folder: Path | None, config: Any) -> None:
         self.tools: dict[str, LlmToolRegister] = {}
@@ -56,7 +56,7 @@ class RunningPlugin:
         self._waiting: dict[str, asyncio.Future[Result]] = {}
         self._progress: dict[str, list[Any]] = {}
         self._ids = itertools.count(1)
-        self._runtime = PluginRuntime(plugin_class, plugin_id=plugin_id, send=self._take, folder=folder, config=config)
+        self._runtime = PluginRuntime(plugin_class, plugin_id=plugin_id, send=self._receive, folder=folder, config=config)
         self.plugin: Any = self._runtime.make()
         """The plugin, as its class made it."""
 
@@ -118,19 +118,19 @@ class RunningPlugin:
         finally:
             del self._waiting[req_id]
 
-    def _take(self, message: Message) -> None:
-        """Take what the plugin says, from any thread."""
+    def _receive(self, message: Message) -> None:
+        """Receive a message of the plugin, in any thread."""
         encode(message)
-        self._loop.call_soon_threadsafe(self._taken, message)
+        self._loop.call_soon_threadsafe(self._handle, message)
 
-    def _taken(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if isinstance(message, Result):
             answer = self._waiting.get(message.req_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
         elif isinstance(message, Progress):
-            if (said := self._progress.get(message.req_id)) is not None:
-                said.extend(_said(message))
+            if (items := self._progress.get(message.req_id)) is not None:
+                items.extend(_progress_items(message))
         elif isinstance(message, LlmToolRegister):
             self.tools[message.name] = message
             self._runtime.receive(LlmToolState(name=message.name, state="active", registration=message.registration))
@@ -165,9 +165,9 @@ async def run_plugin(
         await running._stop()  # noqa: SLF001
 
 
-def _said(progress: Progress) -> list[Any]:
-    said: list[Any] = [each for each in (progress.message, progress.fraction) if each is not None]
-    return said if progress.data is None else [*said, json.loads(progress.data)]
+def _progress_items(progress: Progress) -> list[Any]:
+    items: list[Any] = [each for each in (progress.message, progress.fraction) if each is not None]
+    return items if progress.data is None else [*items, json.loads(progress.data)]
 
 
 def _read(result: Result, progress: tuple[Any, ...] = ()) -> PluginResult:

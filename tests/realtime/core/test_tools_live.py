@@ -191,9 +191,9 @@ def test_a_session_that_is_closed_takes_no_tools():
 
 def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_named():
     from patchbay.testing.realtime.event_protocol import Problem
-    from patchbay.testing.realtime.openai import OpenAITalk
+    from patchbay.testing.realtime.openai import OpenAIConnection
 
-    class Picky(OpenAITalk):
+    class Picky(OpenAIConnection):
         def check_tools(self, tools):
             for place, tool in enumerate(tools or ()):
                 if tool["name"] == "odd":
@@ -201,7 +201,7 @@ def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_n
             return super().check_tools(tools)
 
     class PickyOpenAI(FakeOpenAI):
-        _talk = Picky
+        _connection_class = Picky
 
     async def work() -> None:
         manager = LLMSessionManager("ann", retry_delays=(60.0,))
@@ -224,9 +224,9 @@ def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_n
 
 def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
     from patchbay.testing.realtime.event_protocol import Problem
-    from patchbay.testing.realtime.openai import OpenAITalk
+    from patchbay.testing.realtime.openai import OpenAIConnection
 
-    class Picky(OpenAITalk):
+    class Picky(OpenAIConnection):
         def check_tools(self, tools):
             names = [tool["name"] for tool in tools or ()]
             if "odd" in names:
@@ -234,7 +234,7 @@ def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
             return super().check_tools(tools)
 
     class PickyOpenAI(FakeOpenAI):
-        _talk = Picky
+        _connection_class = Picky
 
     def of(*names: str):
         manager = LLMSessionManager("ann")

@@ -6,7 +6,8 @@ mistakes about the wire format.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from patchbay._lazy import lazy_exports
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from patchbay.testing.realtime.openai import FakeStepFun as FakeStepFun
     from patchbay.testing.realtime.random_scripts import random_script as random_script
     from patchbay.testing.realtime.records import Issued as Issued
-    from patchbay.testing.realtime.records import Told as Told
+    from patchbay.testing.realtime.records import ModelInput as ModelInput
     from patchbay.testing.realtime.script import Answer as Answer
     from patchbay.testing.realtime.script import Call as Call
     from patchbay.testing.realtime.script import Cancel as Cancel
@@ -33,14 +34,21 @@ if TYPE_CHECKING:
     from patchbay.testing.realtime.script import Say as Say
 
 
-__all__, __getattr__ = lazy_exports(
+__all__, _resolve = lazy_exports(
     __name__,
     {
         "fake": "FakeRealtime",
         "gemini": "FakeGemini",
         "openai": "FakeGLM FakeOpenAI FakeQwen FakeStepFun",
         "random_scripts": "random_script",
-        "records": "Issued Told",
+        "records": "Issued ModelInput",
         "script": "Answer Call Cancel Drop Faults Frame GoAway Interrupt Pause Quote Say",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Told":
+        warnings.warn("patchbay.testing.realtime.Told is now ModelInput.", DeprecationWarning, stacklevel=2)
+        name = "ModelInput"
+    return _resolve(name)

@@ -15,33 +15,30 @@ from urllib.parse import parse_qs, urlsplit
 from typing_extensions import override
 from websockets.asyncio.server import ServerConnection
 
-from patchbay.testing.realtime.frames import Event, Frames, Problem, Wire, in_content, in_tool, in_tools, missing
+from patchbay.testing.realtime.frames import Event, EventConnection, Problem, in_content, in_tool, in_tools, missing
 from patchbay.testing.realtime.records import Issued
-from patchbay.testing.realtime.script import Call
-from patchbay.testing.realtime.session import Cut, Playing, Talk
+from patchbay.testing.realtime.session import Cut, Playing
 
 if TYPE_CHECKING:
     from patchbay.testing.realtime.fake import FakeRealtime
 
 
-class FamilyTalk(Talk):
+class EventProtocolConnection(EventConnection):
     """A connection to a server that speaks as OpenAI does."""
 
-    wire: ClassVar[Wire]
     nested: ClassVar[bool]
-    """Whether a tool is defined as ``{"type": "function", "function": {…}}``, and not as ``{"type": "function", "name": …}``."""
+    """True if a tool is defined as ``{"type": "function", "function": {…}}``, and not as ``{"type": "function", "name": …}``."""
 
     roles: ClassVar[frozenset[str]] = frozenset({"user", "assistant", "system"})
     needs_model: ClassVar[bool] = True
-    """Whether the URL names the model."""
+    """True if the URL names the model."""
 
     takes_nothing: ClassVar[bool] = True
-    """Whether texts and results may be empty."""
+    """True if texts and results may be empty."""
 
     def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
         super().__init__(fake, socket, number)
         self.session: Event = {}
-        self.frames = Frames(self.wire, self.stamp, fake.new_id)
         self._new = True
         self._owed = False
         self._own_accord: float | None = None
@@ -60,27 +57,9 @@ class FamilyTalk(Talk):
     def merged(self, session: Mapping[str, Any]) -> Event:
         """Return the session with a change in it."""
 
-    @property
-    @abstractmethod
-    def speaks(self) -> bool:
-        """Whether the model answers with audio."""
-
-    @property
-    @abstractmethod
-    def transcribes(self) -> bool:
-        """Whether the user's speech is transcribed."""
-
     def kinds(self, role: str) -> Sequence[str]:
         """Return the types of the parts of a message."""
         return ("text", "output_text") if role == "assistant" else ("input_text", "text")
-
-    def modalities(self) -> Event:
-        """Return a response's members about its output."""
-        return {"modalities": ["text", "audio"] if self.speaks else ["text"]}
-
-    def stamp(self, event: Event) -> Event:
-        """Return an event with what all events have."""
-        return {"event_id": self.fake.new_id("event"), **event}
 
     def error(self, problem: Problem, event_id: Any) -> Event:  # noqa: ARG002  (OpenAI tells it)
         """Return the event that refuses something; ``event_id`` is that of the client's event."""
@@ -201,7 +180,7 @@ class FamilyTalk(Talk):
 
     def called(self, call_id: Any) -> Issued | None:
         """Return the call that a result is for: the one with its id, or the first that was issued without one."""
-        return self.calls.told_as(call_id) or next((call for call in self.calls.open if not call.told_id), None)
+        return self.calls.find(call_id) or next((call for call in self.calls.open if not call.sent_id), None)
 
     async def _added(self, item: Mapping[str, Any]) -> None:
         whole = {"id": self.fake.new_id("item"), "object": "realtime.item", "status": "completed", **item}
@@ -250,20 +229,7 @@ class FamilyTalk(Talk):
 
     def beginning(self, playing: Playing) -> list[Event]:
         """Return ``response.created``."""
-        modalities = self.modalities()
-        return [self.frames.response("response.created", playing, status="in_progress", details=None, modalities=modalities)]
-
-    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Event]:
-        """Return the events of a message."""
-        return self.frames.message(playing, text, audio if self.speaks else None, piece)
-
-    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Event]:
-        """Return the events of calls."""
-        return self.frames.calls(playing, calls)
-
-    def stale(self, playing: Playing) -> list[Event]:
-        """Return pieces of a call of an older response."""
-        return self.frames.stale(playing)
+        return [self.response("response.created", playing, status="in_progress", details=None)]
 
     def ending(self, playing: Playing) -> list[Event]:
         """Return ``response.done``."""
@@ -278,23 +244,12 @@ class FamilyTalk(Talk):
     def cutting(self, playing: Playing, why: Cut) -> list[Event]:
         """Return the ends of what was begun, and ``response.done``."""
         for call in playing.calls:
-            if not self.frames.was_told(playing, call):
-                self.fake.book.void(call, "never told")
-        return [*self.frames.cut(playing), self._done(playing, {"type": "cancelled", "reason": why})]
+            if not self.was_sent(playing, call):
+                self.fake.book.void(call, "never sent")
+        return [*self.cut_items(playing), self._done(playing, {"type": "cancelled", "reason": why})]
 
     def _done(self, playing: Playing, details: Event) -> Event:
-        status = playing.status or "completed"
-        return self.frames.response("response.done", playing, status=status, details=details, modalities=self.modalities())
-
-    @override
-    def cancelling(self, calls: Sequence[Issued]) -> list[Event]:
-        """Return nothing: calls cannot be taken back."""
-        return []
-
-    @override
-    def leaving(self, seconds: float) -> list[Event]:
-        """Return nothing: it is not said."""
-        return []
+        return self.response("response.done", playing, status=playing.status or "completed", details=details)
 
     def noise(self) -> list[Event]:
         """Return events that mean nothing."""
@@ -322,15 +277,10 @@ class FamilyTalk(Talk):
             text = self.fake.next_utterance()
             self.hear("user", text)
             self._new = True
-            await self.send_all(self.frames.utterance(text, transcribed=self.transcribes))
+            await self.send_all(self.utterance(text))
         elif kind == "input_audio_buffer.clear":
             self.buffered = 0
             await self.send(self.stamp({"type": "input_audio_buffer.cleared"}))
         else:
             return Problem(f"Invalid value: {kind!r} is no type of a client's event.", param="type")
         return None
-
-    def hearing(self, text: str) -> tuple[list[Event], list[Event]]:
-        """Return the events of speech that the server hears by itself."""
-        begins, *ends = self.frames.speech(text, transcribed=self.transcribes)
-        return [begins], ends

@@ -18,9 +18,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from patchbay.testing.realtime.records import Book, Issued, Told
+from patchbay.testing.realtime.records import Book, Issued, ModelInput
 from patchbay.testing.realtime.script import Answer, Faults, Quote, Step, as_answers, at_least, listed
-from patchbay.testing.realtime.session import Talk
+from patchbay.testing.realtime.session import FakeConnection
 
 _STOP_SECONDS = 10.0
 _ANSWER_SECONDS = 10.0
@@ -69,7 +69,7 @@ class LoopbackServer:
             raise RuntimeError(f"The {self._name} did not stop.")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do ``work`` in the server's thread, called from any other one, and return what it returns."""
+        """Run ``work`` in the server's thread and return its result; for calls from other threads."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_SECONDS)
 
     async def _run(self) -> None:
@@ -114,8 +114,8 @@ class FakeRealtime:
 
     Each response is the next step of ``script``; when it is over, the model quotes its input (``Quote``). ``api_key`` is
     the one that is let in (None: any). ``hears`` is what the user says by voice, one text for each turn: a turn ends where the
-    client says so, and, in a session that detects turns, behind each ``utterance`` bytes of audio (None: nowhere). ``crossing``
-    (seconds) is how long after a server's word a client may not have heard it. ``tls`` is the server's end of TLS, with its
+    client says so, and, in a session that detects turns, behind each ``utterance`` bytes of audio (None: nowhere). Within
+    ``crossing`` seconds a client may not have received a frame of the server. ``tls`` is the server's end of TLS, with its
     certificate: then ``url`` is one with ``wss``. Raises ConfigurationError for an invalid script.
     """
 
@@ -123,7 +123,7 @@ class FakeRealtime:
     path: ClassVar[str]
     """The path of the WebSocket."""
 
-    _talk: ClassVar[type[Talk]]
+    _connection_class: ClassVar[type[FakeConnection]]
 
     def __init__(
         self,
@@ -154,11 +154,11 @@ class FakeRealtime:
         self.frames: list[tuple[int, Mapping[str, Any]]] = []
         """All that clients have sent, with the connection's number (pieces of audio without their data)."""
 
-        self.heard: list[Told] = []
+        self.heard: list[ModelInput] = []
         """The model's input: user speech, text, results."""
 
         self.sessions: list[Mapping[str, Any]] = []
-        """The sessions as clients wanted them, one for each change (Gemini: each ``setup``), refused ones too."""
+        """Requested sessions, one for each change (Gemini: each ``setup``), refused ones too."""
 
         self.tools: list[str] = []
         """The names of the tools that the model has on the latest connection."""
@@ -167,7 +167,7 @@ class FakeRealtime:
         """Codes of the errors that were sent."""
 
         self.audio_bytes = 0
-        """How much audio of the user came."""
+        """Bytes of user audio received."""
 
         self._api_key = api_key
         self._port = port
@@ -176,7 +176,7 @@ class FakeRealtime:
         self._updates = iter(self.faults.updates)
         self._hears = iter(hears)
         self._ids = itertools.count(1)
-        self._talks: list[Talk] = []
+        self._connections: list[FakeConnection] = []
         self._change = threading.Condition()
         self._server: LoopbackServer | None = None
 
@@ -191,11 +191,11 @@ class FakeRealtime:
         if self._server is not None:
             self._server.stop()
 
-    # What a test asserts
+    # Assertions
 
     @property
     def violations(self) -> list[str]:
-        """What clients did that they must not do, as texts."""
+        """Violations of the protocol by clients, as texts."""
         return self.book.violations
 
     @property
@@ -210,25 +210,25 @@ class FakeRealtime:
 
     @property
     def unasked(self) -> list[str]:
-        """The ids of responses all of whose calls have results, and the model was not asked to go on."""
-        return [talk.unasked for talk in self._talks if talk.unasked]
+        """Ids of responses whose calls all have results while no further response was requested."""
+        return [each.unasked for each in self._connections if each.unasked]
 
     @property
     def idle(self) -> bool:
-        """Whether the server says nothing and waits for nothing, as far as frames have come: no answer, no result."""
-        return all(talk.idle for talk in self._talks)
+        """True if the server says nothing and waits for nothing, as far as frames have come: no answer, no result."""
+        return all(each.idle for each in self._connections)
 
     @property
     def remaining(self) -> int:
-        """How many steps of the script were not played."""
+        """Number of steps of the script that were not played."""
         return max(0, len(self.script) - self._played)
 
     def results(self, call_id: str) -> list[str]:
-        """Return the results that came for a call."""
+        """Return the results of a call."""
         return [result for call in self.calls if call.call_id == call_id for result in call.results]
 
     def wait_until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
-        """Wait until something holds that depends on what came. Raises TimeoutError after ``within`` seconds."""
+        """Wait until a condition on received frames holds. Raises TimeoutError after ``within`` seconds."""
         with self._change:
             if not self._change.wait_for(condition, within):
                 raise TimeoutError(f"Not within {within} s; {len(self.frames)} frames came, violations: {self.violations}")
@@ -237,38 +237,38 @@ class FakeRealtime:
         """Wait as ``wait_until`` does, in a coroutine."""
         await asyncio.to_thread(self.wait_until, condition, within=within)
 
-    # What a test does in the midst of it, on the latest connection, from any thread. Raises RuntimeError where there is none.
+    # Actions on the latest connection, from any thread. They raise RuntimeError if there is none.
 
     def drop(self) -> None:
         """Abort the connection, without a close frame; one that is over stays so."""
         self._now(self._newest().drop())
 
     def speak(self, text: str) -> None:
-        """Let the user speak, as the server hears it: an answer that is under way is interrupted, the next one begins."""
+        """Speak as the user: the response in progress is interrupted, and the next one begins."""
         self._now(self._latest().user_speaks(text))
 
     def cancel(self, *call_ids: str) -> None:
-        """Take calls back that have no result, all without ``call_ids`` (Gemini)."""
+        """Cancel calls without a result, all without ``call_ids`` (Gemini)."""
         self._now(self._latest().cancel_calls(call_ids or None))
 
     def go_away(self, seconds: float) -> None:
-        """Say that the connection will end in ``seconds`` (Gemini), and abort it then."""
+        """Announce the end of the connection in ``seconds`` (Gemini), and abort it then."""
         self._now(self._latest().go_away(seconds))
 
     def send(self, frame: Mapping[str, Any]) -> None:
-        """Send a frame as it is."""
+        """Send a frame unchanged."""
         self._now(self._latest().send(frame))
 
-    def _newest(self) -> Talk:
-        if not self._talks:
+    def _newest(self) -> FakeConnection:
+        if not self._connections:
             raise RuntimeError("No client has connected yet.")
-        return self._talks[-1]
+        return self._connections[-1]
 
-    def _latest(self) -> Talk:
-        talk = self._newest()
-        if talk.socket.state is not State.OPEN:
+    def _latest(self) -> FakeConnection:
+        connection = self._newest()
+        if connection.socket.state is not State.OPEN:
             raise RuntimeError(_OVER)
-        return talk
+        return connection
 
     def _now(self, work: Coroutine[Any, Any, None]) -> None:
         if self._server is None:
@@ -287,15 +287,15 @@ class FakeRealtime:
         return answer
 
     def next_update(self) -> str:
-        """Return what becomes of a change of the session."""
+        """Return the outcome of a change of the session."""
         return next(self._updates, "ok")
 
     def next_utterance(self) -> str:
-        """Return what the user says next by voice."""
+        """Return the next text that the user speaks."""
         return next(self._hears, "(something)")
 
     def new_id(self, kind: str) -> str:
-        """Return an id that there was not yet."""
+        """Return a new id."""
         return f"{kind}_{next(self._ids):06d}"
 
     def note(self, connection: int, frame: Mapping[str, Any]) -> None:
@@ -305,7 +305,7 @@ class FakeRealtime:
         self.frames.append((connection, frame))
 
     def changed(self) -> None:
-        """Wake who waits."""
+        """Wake waiting threads."""
         with self._change:
             self._change.notify_all()
 
@@ -327,7 +327,7 @@ class FakeRealtime:
         return None
 
     def serves(self, path: str) -> bool:
-        """Whether the WebSocket is at ``path``."""
+        """True if the WebSocket is at ``path``."""
         return path == self.path
 
     def key(self, request: Request, query: Mapping[str, list[str]]) -> str:  # noqa: ARG002  (Gemini reads it)
@@ -337,9 +337,9 @@ class FakeRealtime:
 
     async def _handle(self, socket: ServerConnection) -> None:
         self.connections += 1
-        talk = self._talk(self, socket, self.connections)
-        self._talks.append(talk)
+        connection = self._connection_class(self, socket, self.connections)
+        self._connections.append(connection)
         self.tools = []
         self.changed()
-        await talk.serve()
+        await connection.serve()
         self.changed()

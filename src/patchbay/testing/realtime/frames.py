@@ -1,17 +1,23 @@
-"""Frames of the OpenAI event protocol: validation of what a client sends, and the events that a server sends."""
+"""Frames of the OpenAI event protocol: validation of a client's, and the events of a server."""
 
 from __future__ import annotations
 
 import base64
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from websockets.asyncio.server import ServerConnection
 
 from patchbay.testing.realtime.records import Issued
 from patchbay.testing.realtime.script import Call
-from patchbay.testing.realtime.session import Playing
+from patchbay.testing.realtime.session import FakeConnection, Playing
+
+if TYPE_CHECKING:
+    from patchbay.testing.realtime.fake import FakeRealtime
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -95,35 +101,57 @@ _AUDIO_PIECE = 4800
 
 @dataclass(frozen=True)
 class Wire:
-    """What differs in how a provider tells a response.
+    """Differences between providers in the events of a response.
 
-    ``text``, ``audio``, ``transcript`` begin the names of the events of a message's pieces, ``said`` and ``spoken`` are the types
-    of its content. ``items`` are the events about new items of the conversation, at their beginning and end ("": none).
+    ``text``, ``audio``, ``transcript`` begin the names of the events of a message's pieces, ``text_type`` and ``audio_type`` are
+    the types of its content. ``items`` are the events about new items of the conversation, at their beginning and end ("": none).
     ``deltas``: the arguments of a call come in pieces; ``call_ids``: it has an id; ``heralds``: there are ``output_item`` events.
     """
 
     text: str = "response.text"
     audio: str = "response.audio"
     transcript: str = "response.audio_transcript"
-    said: str = "text"
-    spoken: str = "audio"
+    text_type: str = "text"
+    audio_type: str = "audio"
     items: tuple[str, str] = ("conversation.item.created", "")
     deltas: bool = True
     call_ids: bool = True
     heralds: bool = True
 
 
-class Frames:
-    """Makes the events of the responses of one connection. ``stamp`` gives each what all events of the provider have."""
+class EventConnection(FakeConnection):
+    """The events of the responses of one connection."""
 
-    def __init__(self, wire: Wire, stamp: Callable[[Event], Event], new_id: Callable[[str], str]) -> None:
-        self.wire = wire
-        self._stamp = stamp
-        self._new_id = new_id
+    wire: ClassVar[Wire]
+
+    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+        super().__init__(fake, socket, number)
         self._output: dict[str, list[Event]] = {}
         self._places: dict[int, int] = {}
 
-    def response(self, kind: str, playing: Playing, *, status: str, details: Event | None, modalities: Event) -> Event:
+    # Overridden by providers
+
+    @property
+    @abstractmethod
+    def speaks(self) -> bool:
+        """True if the model answers with audio."""
+
+    @property
+    @abstractmethod
+    def transcribes(self) -> bool:
+        """True if the user's speech is transcribed."""
+
+    def modalities(self) -> Event:
+        """Return a response's members about its output."""
+        return {"modalities": ["text", "audio"] if self.speaks else ["text"]}
+
+    def stamp(self, event: Event) -> Event:
+        """Return an event with what all events of the provider have."""
+        return {"event_id": self.fake.new_id("event"), **event}
+
+    # Events
+
+    def response(self, kind: str, playing: Playing, *, status: str, details: Event | None) -> Event:
         """Return the event that begins or ends a response."""
         over = status != "in_progress"
         body = {
@@ -133,27 +161,27 @@ class Frames:
             "status_details": details,
             "output": self._output.pop(playing.response_id, []) if over else [],
             "conversation_id": "conv_000001",
-            **modalities,
+            **self.modalities(),
             "metadata": None,
             "usage": _USAGE if over else None,
         }
-        return self._stamp({"type": kind, "response": body})
+        return self.stamp({"type": kind, "response": body})
 
-    def message(self, playing: Playing, text: str, audio: bytes | None, piece: int) -> list[Event]:
-        """Return the events of a message; ``audio`` None: as text."""
-        item: Event = {"id": self._new_id("item"), "object": "realtime.item", "type": "message", "status": "in_progress"}
+    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Event]:
+        """Return the events of a message."""
+        item: Event = {"id": self.fake.new_id("item"), "object": "realtime.item", "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
         index = self._place(playing)
         wire = self.wire
         where = {"response_id": playing.response_id, "item_id": item["id"], "output_index": index, "content_index": 0}
         pieces = [text[start : start + piece] for start in range(0, len(text), piece)]
         events: list[Event] = []
-        if audio is None:
+        if not self.speaks:
             part: Event = {"type": "text", "text": ""}
             events += [{"type": f"{wire.text}.delta", **where, "delta": each} for each in pieces]
             events.append({"type": f"{wire.text}.done", **where, "text": text})
             whole = {**part, "text": text}
-            content = {"type": wire.said, "text": text}
+            content = {"type": wire.text_type, "text": text}
         else:
             part = {"type": "audio", "transcript": ""}
             sounds = [audio[start : start + _AUDIO_PIECE] for start in range(0, len(audio), _AUDIO_PIECE)]
@@ -165,14 +193,14 @@ class Frames:
             events.append({"type": f"{wire.audio}.done", **where})
             events.append({"type": f"{wire.transcript}.done", **where, "transcript": text})
             whole = {**part, "transcript": text}
-            content = {"type": wire.spoken, "transcript": text}
+            content = {"type": wire.audio_type, "transcript": text}
         done = {**item, "status": "completed", "content": [content]}
         self._keep(playing, done)
         begin = {"type": "response.content_part.added", **where, "part": part}
         end = {"type": "response.content_part.done", **where, "part": whole}
-        return self._told(playing, index, item, done, [begin, *events, end])
+        return self._item_events(playing, index, item, done, [begin, *events, end])
 
-    def calls(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Event]:
+    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Event]:
         """Return the events of calls, one call after the other, or all of them mixed."""
         each = [self._call(playing, call, issued) for call, issued in calls]
         if "mixed" in playing.answer.faults:
@@ -180,12 +208,17 @@ class Frames:
         return list(itertools.chain.from_iterable(each))
 
     def _call(self, playing: Playing, call: Call, issued: Issued) -> list[Event]:
-        item: Event = {"id": self._new_id("item"), "object": "realtime.item", "type": "function_call", "status": "in_progress"}
+        item: Event = {
+            "id": self.fake.new_id("item"),
+            "object": "realtime.item",
+            "type": "function_call",
+            "status": "in_progress",
+        }
         item["name"] = call.name
         if self.wire.call_ids and issued.call_id:
             item["call_id"] = issued.call_id
         else:
-            issued.told_id = ""
+            issued.sent_id = ""
         item["arguments"] = ""
         index = self._place(playing)
         where: Event = {"response_id": playing.response_id, "output_index": index}
@@ -209,8 +242,8 @@ class Frames:
             playing.sent.add(index)
             return []
         if "unheralded" in call.faults:
-            return [self._stamp(event) for event in events]
-        return self._told(playing, index, item, done, events)
+            return [self.stamp(event) for event in events]
+        return self._item_events(playing, index, item, done, events)
 
     def stale(self, playing: Playing) -> list[Event]:
         """Return the end of a call that another response made long ago."""
@@ -219,9 +252,9 @@ class Frames:
             where |= {"item_id": "item_of_old", "call_id": "call_of_old"}
         name = next((part.name for part in playing.answer.parts if isinstance(part, Call)), "tool_of_old")
         events = [{"type": _DELTA, **where, "delta": "{"}] if self.wire.deltas else []
-        return [self._stamp(event) for event in [*events, {"type": _DONE, **where, "name": name, "arguments": "{}"}]]
+        return [self.stamp(event) for event in [*events, {"type": _DONE, **where, "name": name, "arguments": "{}"}]]
 
-    def cut(self, playing: Playing) -> list[Event]:
+    def cut_items(self, playing: Playing) -> list[Event]:
         """Return the ends of the items of a response that is cut, as far as they were begun; the others are forgotten."""
         kept: list[Event] = []
         events: list[Event] = []
@@ -237,39 +270,39 @@ class Frames:
             if self.wire.heralds:
                 events.append({"type": "response.output_item.done", **where, "item": kept[-1]})
         self._output[playing.response_id] = kept
-        return [self._stamp(event) for event in events]
+        return [self.stamp(event) for event in events]
 
-    def was_told(self, playing: Playing, call: Issued) -> bool:
-        """Whether anything of a call was sent."""
+    def was_sent(self, playing: Playing, call: Issued) -> bool:
+        """True if anything of a call was sent."""
         return self._places.get(id(call)) in playing.sent
 
-    def utterance(self, text: str, *, transcribed: bool, item_id: str = "") -> list[Event]:
-        """Return the events of what the user has said by voice."""
-        item_id = item_id or self._new_id("item")
+    def utterance(self, text: str, item_id: str = "") -> list[Event]:
+        """Return the events of the user's speech."""
+        item_id = item_id or self.fake.new_id("item")
         events: list[Event] = [{"type": "input_audio_buffer.committed", "previous_item_id": None, "item_id": item_id}]
         item: Event = {"id": item_id, "object": "realtime.item", "type": "message", "status": "completed", "role": "user"}
         item["content"] = [{"type": "input_audio", "transcript": None}]
         events += [{"type": kind, "previous_item_id": None, "item": item} for kind in self.wire.items if kind]
-        if transcribed:
+        if self.transcribes:
             usage = {"type": "duration", "seconds": 0.5}
             events.append({"type": _HEARD, "item_id": item_id, "content_index": 0, "transcript": text, "usage": usage})
-        return [self._stamp(event) for event in events]
+        return [self.stamp(event) for event in events]
 
-    def speech(self, text: str, *, transcribed: bool) -> list[Event]:
-        """Return the events of speech that the server hears by itself; the first says that it begins."""
-        item_id = self._new_id("item")
-        begins = self._stamp({"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, "item_id": item_id})
-        ends = self._stamp({"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 500, "item_id": item_id})
-        return [begins, ends, *self.utterance(text, transcribed=transcribed, item_id=item_id)]
+    def hearing(self, text: str) -> tuple[list[Event], list[Event]]:
+        """Return the events of speech that the server detects: its start, and its end with the transcript."""
+        item_id = self.fake.new_id("item")
+        begins = self.stamp({"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, "item_id": item_id})
+        ends = self.stamp({"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 500, "item_id": item_id})
+        return [begins], [ends, *self.utterance(text, item_id)]
 
-    def _told(self, playing: Playing, index: int, item: Event, done: Event, events: Sequence[Event]) -> list[Event]:
+    def _item_events(self, playing: Playing, index: int, item: Event, done: Event, events: Sequence[Event]) -> list[Event]:
         where = {"response_id": playing.response_id, "output_index": index}
         begin, end = self.wire.items
         head = [{"type": "response.output_item.added", **where, "item": item}] if self.wire.heralds else []
         tail = [{"type": "response.output_item.done", **where, "item": done}] if self.wire.heralds else []
         head += [{"type": begin, "previous_item_id": None, "item": item}] if begin else []
         tail += [{"type": end, "previous_item_id": None, "item": done}] if end else []
-        return [self._stamp(event) for event in [*head, *events, *tail]]
+        return [self.stamp(event) for event in [*head, *events, *tail]]
 
     def _place(self, playing: Playing) -> int:
         return len(self._output.setdefault(playing.response_id, []))

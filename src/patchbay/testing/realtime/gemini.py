@@ -18,7 +18,7 @@ from websockets.protocol import State
 from patchbay.testing.realtime.fake import FakeRealtime
 from patchbay.testing.realtime.records import Calls, Issued, unnamed
 from patchbay.testing.realtime.script import Call, Status
-from patchbay.testing.realtime.session import Cut, Playing, Talk
+from patchbay.testing.realtime.session import Cut, FakeConnection, Playing
 
 USAGE: Final[Message] = {"usageMetadata": {"promptTokenCount": 12, "responseTokenCount": 8, "totalTokenCount": 20}}
 
@@ -34,7 +34,7 @@ def text_frames(text: str, piece: int) -> list[Message]:
 
 
 def audio_frames(text: str, audio: bytes, piece: int, *, transcribed: bool) -> list[Message]:
-    """Return audio in as many pieces as its text has, and then the text as its transcript, where that is wished for."""
+    """Return audio in as many pieces as its text has, then the text as its transcript if requested."""
     pieces = _pieces(text, piece)
     size = max(2, len(audio) // max(1, len(pieces)) // 2 * 2)
     messages: list[Message] = []
@@ -51,7 +51,7 @@ def call_frames(calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
     for call, issued in calls:
         each = {"name": call.name, "args": _object(call.text)}
         if "no_call_id" in call.faults or not issued.call_id:
-            issued.told_id = ""
+            issued.sent_id = ""
         else:
             each = {"id": issued.call_id, **each}
         listed.append(each)
@@ -178,13 +178,13 @@ _CLIENT = frozenset({"setup", "clientContent", "realtimeInput", "toolResponse"})
 
 @dataclass
 class Session:
-    """What the server keeps of a session beyond its connection. ``talk`` is the one that has it."""
+    """What the server keeps of a session beyond its connection. ``connection`` is the one that has it."""
 
     calls: Calls = field(default_factory=Calls)
-    talk: GeminiTalk | None = None
+    connection: GeminiConnection | None = None
 
 
-class GeminiTalk(Talk):
+class GeminiConnection(FakeConnection):
     """A connection to a fake of Gemini Live."""
 
     fake: FakeGemini
@@ -192,11 +192,8 @@ class GeminiTalk(Talk):
     def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
         super().__init__(fake, socket, number)
         self.setup: Message | None = None
-        self.kept = Session(calls=self.calls, talk=self)
-        self._history: Literal["none", "announced", "told"] = "none"
-
-    async def greet(self) -> None:
-        """Say nothing: the client begins."""
+        self.session = Session(calls=self.calls, connection=self)
+        self._history: Literal["none", "announced", "received"] = "none"
 
     async def take(self, frame: dict[str, Any]) -> None:
         """Take a message of the client."""
@@ -263,13 +260,13 @@ class GeminiTalk(Talk):
             self.fake.refusals.append("1008")
             await self.socket.close(1008, "BidiGenerateContent session not found")
             return False
-        if kept.talk is not None and kept.talk.alive and kept.talk.socket.state is State.OPEN:
+        if kept.connection is not None and kept.connection.alive and kept.connection.socket.state is State.OPEN:
             # The real server does not let two connections have one session.
             self.fake.refusals.append("1011")
             await self.socket.close(1011, "Internal error encountered.")
             return False
-        self.kept = kept
-        kept.talk = self
+        self.session = kept
+        kept.connection = self
         self.calls = kept.calls
         self.fake.resumed += 1
         if not self.fake.resumes_calls:
@@ -278,19 +275,19 @@ class GeminiTalk(Talk):
         return True
 
     async def _offer_handle(self) -> None:
-        """Tell a handle, where one was wished for; none while calls wait for results."""
+        """Send a resumption handle if requested; none while calls wait for results."""
         if self.setup is None or self.setup.get("sessionResumption") is None:
             return
         if not self.fake.resumes_calls and any(call.wanted != "not" for call in self.calls.open):
             await self.send({"sessionResumptionUpdate": {"resumable": False}})
             return
         handle = self.fake.new_id("handle")
-        self.fake.handles[handle] = self.kept
+        self.fake.handles[handle] = self.session
         await self.send({"sessionResumptionUpdate": {"newHandle": handle, "resumable": True}})
 
     def closed(self) -> None:
         """Calls may be answered on a connection that resumes the session; they need not be."""
-        if self.kept.talk is self:
+        if self.session.connection is self:
             for call in self._waiting():
                 call.wanted = "may"
 
@@ -310,7 +307,7 @@ class GeminiTalk(Talk):
         if not body.get("turnComplete"):
             return
         if self._history == "announced":
-            self._history = "told"
+            self._history = "received"
         else:
             await self._user_is_done()
 
@@ -340,11 +337,11 @@ class GeminiTalk(Talk):
     async def _void(self, calls: Sequence[Issued]) -> None:
         """Want no results for calls any more. One without an id cannot be taken back by it: it may be answered."""
         for call in calls:
-            if not call.told_id and call.wanted == "must":
+            if not call.sent_id and call.wanted == "must":
                 call.wanted = "may"
                 call.why = "interrupted"
-        if told := [call.call_id for call in calls if call.told_id]:
-            await self.take_back(told)
+        if sent := [call.call_id for call in calls if call.sent_id]:
+            await self.withdraw_calls(sent)
 
     async def user_speaks(self, text: str) -> None:
         """The user speaks: calls without a result are cancelled. Ignored before the setup."""
@@ -373,7 +370,7 @@ class GeminiTalk(Talk):
             if not isinstance(each.get("response"), dict):
                 await self._refuse(f"the response of {each.get('name')!r} is no object", "Invalid value at 'response' (Struct)")
                 return
-            call = self.calls.told_as(each.get("id")) or unnamed(one for one in nameless if one.name == each.get("name"))
+            call = self.calls.find(each.get("id")) or unnamed(one for one in nameless if one.name == each.get("name"))
             output = _text(each["response"])
             call_id = str(each.get("id") or "")
             if not self.fake.book.answer(self.number, call, call_id, output, among=self.calls) or call is None:
@@ -391,7 +388,7 @@ class GeminiTalk(Talk):
 
         Results that cross with an interruption, and with calls that came behind it, are the older ones' by that alone.
         """
-        waiting = [call for call in self.calls.open if not call.told_id and call.wanted != "not"]
+        waiting = [call for call in self.calls.open if not call.sent_id and call.wanted != "not"]
         batches = [list(calls) for _, calls in itertools.groupby(waiting, key=lambda call: call.response_id)]
         fitting = [batch for batch in batches if [call.name for call in batch] == names]
         return next((batch for batch in fitting if batch[0].wanted == "must"), next(iter(fitting), waiting))
@@ -400,20 +397,15 @@ class GeminiTalk(Talk):
 
     @property
     def speaks(self) -> bool:
-        """Whether the model answers with audio."""
+        """True if the model answers with audio."""
         config = (self.setup or {}).get("generationConfig") or {}
         return "AUDIO" in (config.get("responseModalities") or ["AUDIO"])
 
     @property
     def detects_turns(self) -> bool:
-        """Whether the server is to hear by itself when the user has ended."""
+        """True if the server is to hear by itself when the user has ended."""
         config = (self.setup or {}).get("realtimeInputConfig") or {}
         return not (config.get("automaticActivityDetection") or {}).get("disabled")
-
-    @override
-    def beginning(self, playing: Playing) -> list[Message]:
-        """Return nothing: an answer just comes."""
-        return []
 
     @override
     def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Message]:
@@ -428,7 +420,7 @@ class GeminiTalk(Talk):
         return call_frames(calls)
 
     def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
-        """Note that the calls were told: from now on results are wanted."""
+        """Note that the calls were sent: from now on results are wanted."""
         if "toolCall" in frame:
             for call in playing.calls:
                 call.wanted = "must"
@@ -450,7 +442,7 @@ class GeminiTalk(Talk):
         await self._offer_handle()
 
     @override
-    async def taken_back(self) -> None:
+    async def on_calls_withdrawn(self) -> None:
         """End the turn if nothing is left of its calls, go on if they all have results now."""
         playing = self.playing
         if playing is None or any(call.open and call.wanted != "not" for call in playing.calls):
@@ -465,7 +457,7 @@ class GeminiTalk(Talk):
         """Return that the turn is interrupted."""
         for call in playing.calls:
             if call.wanted != "must":
-                self.fake.book.void(call, "never told")
+                self.fake.book.void(call, "never sent")
         return interrupted_frames()
 
     def cancelling(self, calls: Sequence[Issued]) -> list[Message]:
@@ -485,14 +477,14 @@ class FakeGemini(FakeRealtime):
     """The Gemini Live API, at ``v1alpha`` and ``v1beta``.
 
     ``resumes_calls``: a resumed session still knows the calls of its last connection, and takes results for them. Without it it
-    has forgotten them, and no handle is told while calls wait. ``resumed`` is how often a session was. ``newer``: as its models
+    has forgotten them, and no handle is sent while calls wait. ``resumed`` is how often a session was. ``newer``: as its models
     of 2026 are, which take texts as ``realtimeInput``, and ``clientContent`` as the history alone that the setup has announced.
     """
 
     provider = "gemini"
     path = "/ws/google.ai.generativelanguage.v1alpha.GenerativeService.BidiGenerateContent"
     other_paths: ClassVar[tuple[str, ...]] = ("/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent",)
-    _talk = GeminiTalk
+    _connection_class = GeminiConnection
 
     def __init__(self, *arguments: Any, resumes_calls: bool = True, newer: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -502,7 +494,7 @@ class FakeGemini(FakeRealtime):
         self.handles: dict[str, Session] = {}
 
     def serves(self, path: str) -> bool:
-        """Whether the WebSocket is at ``path``."""
+        """True if the WebSocket is at ``path``."""
         return path in (self.path, *self.other_paths)
 
     def key(self, request: Request, query: Mapping[str, list[str]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from patchbay.testing.realtime.event_protocol import FamilyTalk
+from patchbay.testing.realtime.event_protocol import EventProtocolConnection
 from patchbay.testing.realtime.fake import FakeRealtime
 from patchbay.testing.realtime.frames import Event, Problem, Wire, missing, unknown
 from patchbay.testing.realtime.records import Issued, unnamed
@@ -19,15 +19,15 @@ _MEMBERS = frozenset(
 )
 
 
-class OpenAITalk(FamilyTalk):
+class OpenAIConnection(EventProtocolConnection):
     """A connection to a fake of OpenAI."""
 
     wire = Wire(
         text="response.output_text",
         audio="response.output_audio",
         transcript="response.output_audio_transcript",
-        said="output_text",
-        spoken="output_audio",
+        text_type="output_text",
+        audio_type="output_audio",
         items=("conversation.item.added", "conversation.item.done"),
     )
     nested = False
@@ -78,17 +78,17 @@ class OpenAITalk(FamilyTalk):
 
     @property
     def speaks(self) -> bool:
-        """Whether the model answers with audio."""
+        """True if the model answers with audio."""
         return "audio" in self.session["output_modalities"]
 
     @property
     def transcribes(self) -> bool:
-        """Whether the user's speech is transcribed."""
+        """True if the user's speech is transcribed."""
         return self.session["audio"]["input"]["transcription"] is not None
 
     @property
     def detects_turns(self) -> bool:
-        """Whether the server is to hear by itself when the user has ended."""
+        """True if the server is to hear by itself when the user has ended."""
         return self.session["audio"]["input"]["turn_detection"] is not None
 
     def modalities(self) -> Event:
@@ -115,14 +115,14 @@ class FakeOpenAI(FakeRealtime):
 
     provider = "openai"
     path = "/v1/realtime"
-    _talk = OpenAITalk
+    _connection_class = OpenAIConnection
 
     def __init__(self, *arguments: Any, strict_type: bool = True, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.strict_type = strict_type
 
 
-class OlderTalk(FamilyTalk):
+class OlderConnection(EventProtocolConnection):
     """A connection to one of them. ``begins_with`` is what each session of the provider has at first, beside what all have."""
 
     wire = Wire()
@@ -139,22 +139,22 @@ class OlderTalk(FamilyTalk):
 
     @property
     def speaks(self) -> bool:
-        """Whether the model answers with audio."""
+        """True if the model answers with audio."""
         return "audio" in self.session["modalities"]
 
     @property
     def detects_turns(self) -> bool:
-        """Whether the server is to hear by itself when the user has ended."""
+        """True if the server is to hear by itself when the user has ended."""
         detection = self.session["turn_detection"]
         return isinstance(detection, dict) and detection.get("type") != "client_vad"
 
     @property
     def transcribes(self) -> bool:
-        """Whether the user's speech is transcribed: always."""
+        """True if the user's speech is transcribed: always."""
         return True
 
 
-class GLMTalk(OlderTalk):
+class GLMConnection(OlderConnection):
     """A connection to a fake of GLM."""
 
     wire = Wire(deltas=False, call_ids=False, heralds=False)
@@ -207,10 +207,10 @@ class FakeGLM(FakeRealtime):
 
     provider = "glm"
     path = "/api/paas/v4/realtime"
-    _talk = GLMTalk
+    _connection_class = GLMConnection
 
 
-class QwenTalk(OlderTalk):
+class QwenConnection(OlderConnection):
     """A connection to a fake of Qwen-Omni."""
 
     nested = True
@@ -239,7 +239,7 @@ class QwenTalk(OlderTalk):
 
     @property
     def transcribes(self) -> bool:
-        """Whether the user's speech is transcribed."""
+        """True if the user's speech is transcribed."""
         return self.session["input_audio_transcription"] is not None
 
 
@@ -248,10 +248,10 @@ class FakeQwen(FakeRealtime):
 
     provider = "qwen"
     path = "/api-ws/v1/realtime"
-    _talk = QwenTalk
+    _connection_class = QwenConnection
 
 
-class StepFunTalk(OlderTalk):
+class StepFunConnection(OlderConnection):
     """A connection to a fake of StepFun."""
 
     nested = True
@@ -283,4 +283,4 @@ class FakeStepFun(FakeRealtime):
 
     provider = "stepfun"
     path = "/v1/realtime"
-    _talk = StepFunTalk
+    _connection_class = StepFunConnection

@@ -84,7 +84,7 @@ class Dice:
         self.kinds = kinds
 
     def may(self, kind: str, likely: float) -> bool:
-        """Whether something happens, as likely as said (0 to 1)."""
+        """True if something happens, as likely as said (0 to 1)."""
         return kind in self.kinds and self.random.random() < likely
 
     def late(self, seconds: float) -> float:

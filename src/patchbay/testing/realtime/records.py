@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Wanted: TypeAlias = Literal["must", "may", "not"]
-"""Whether a call is to be answered on its connection: one of a completed response must be, one of a response that was cut may be
-(with an error that says that it did not run), one that was taken back or whose connection is gone must not."""
+"""What is expected for a call on its connection: a result ("must": its response was completed), perhaps an error ("may": it was
+interrupted), or nothing ("not": the call was cancelled, or its connection is gone)."""
 
 
 @dataclass
 class Issued:
-    """A call that the model made. ``told_id`` is the id that the client got, "" if none.
+    """A call that the model made. ``sent_id`` is the id that the client got, "" if none.
 
     ``order`` numbers the calls of one response. ``why`` is why no result is wanted, or, as "interrupted", why it need not come;
     ``gone_at`` is when it was taken back (``time.monotonic``).
@@ -27,7 +27,7 @@ class Issued:
     connection: int
     response_id: str
     order: int
-    told_id: str
+    sent_id: str
     wanted: Wanted = "may"
     results: list[str] = field(default_factory=list)
     why: str = ""
@@ -35,12 +35,12 @@ class Issued:
 
     @property
     def open(self) -> bool:
-        """Whether it has no result."""
+        """True if it has no result."""
         return not self.results
 
 
 @dataclass(frozen=True)
-class Told:
+class ModelInput:
     """Input of the model, and its connection. ``kind`` is "result" for results, else a role."""
 
     kind: str
@@ -50,7 +50,7 @@ class Told:
 
 
 def unnamed(calls: Iterable[Issued]) -> Issued | None:
-    """Return which of ``calls`` a result without an id is for: the first that must have one, else the first that may."""
+    """Return the call that a result without an id is for: the first that must have one, else the first that may."""
     waiting = [call for call in calls if call.open and call.wanted != "not"]
     return next((call for call in waiting if call.wanted == "must"), next(iter(waiting), None))
 
@@ -64,20 +64,20 @@ class Calls:
         self._open: dict[int, Issued] = {}
 
     def add(self, call: Issued) -> None:
-        """Take a call that the model makes."""
+        """Add a call of the model."""
         self._by_id[call.call_id].append(call)
         self._by_response[call.response_id].append(call)
         self._open[id(call)] = call
 
     def take(self, call: Issued, output: str) -> None:
-        """Take a result of a call."""
+        """Record a result of a call."""
         call.results.append(output)
         self._open.pop(id(call), None)
 
-    def told_as(self, call_id: object) -> Issued | None:
+    def find(self, call_id: object) -> Issued | None:
         """Return the first call that the client knows by this id."""
         made = self._by_id.get(call_id, ()) if call_id and isinstance(call_id, str) else ()
-        return next((call for call in made if call.told_id), None)
+        return next((call for call in made if call.sent_id), None)
 
     def of(self, response_id: str) -> Sequence[Issued]:
         """Return the calls of a response, in their order."""
@@ -85,14 +85,14 @@ class Calls:
 
     @property
     def open(self) -> list[Issued]:
-        """Those that have no result, in their order. To be read in any thread."""
+        """Calls without a result, in order. May be read in any thread."""
         return list(self._open.values())
 
 
 class Book:
     """All calls of a fake, in the order in which they were made, and the violations.
 
-    ``crossing`` (seconds): a client cannot know at once what the server has said. What it does that close after is no violation.
+    ``crossing`` (seconds): actions of a client so soon after a frame of the server are no violation: it may not have received it.
     """
 
     def __init__(self, crossing: float) -> None:
@@ -101,7 +101,7 @@ class Book:
         self.crossing = crossing
 
     def issue(self, call: Issued) -> None:
-        """Take a call that the model makes."""
+        """Add a call of the model."""
         self.calls.append(call)
 
     def violate(self, connection: int, text: str) -> None:
@@ -109,13 +109,13 @@ class Book:
         self.violations.append(f"connection {connection}: {text}")
 
     def crossed(self, since: float | None) -> bool:
-        """Whether the client may not have known yet of what was sent at ``since``."""
+        """True if the client may not have known yet of what was sent at ``since``."""
         return since is not None and time.monotonic() - since < self.crossing
 
     def answer(self, connection: int, call: Issued | None, call_id: str, output: str, *, among: Calls) -> bool:
-        """Take a result for ``call`` (None: no call has this id), one of ``among``. Return whether it is good."""
+        """Record a result for ``call`` (None: no call has this id), one of ``among``; return whether it is valid."""
         if call is None:
-            elsewhere = next((each for each in self.calls if call_id and call_id in (each.call_id, each.told_id)), None)
+            elsewhere = next((each for each in self.calls if call_id and call_id in (each.call_id, each.sent_id)), None)
             where = "unknown call_id" if elsewhere is None else f"call of connection {elsewhere.connection}, which is gone"
             if elsewhere is not None and elsewhere.results:
                 where += ", and answered already"
@@ -137,7 +137,7 @@ class Book:
         return True
 
     def void(self, call: Issued, why: str) -> None:
-        """Take a call back that has no result."""
+        """Cancel a call without a result."""
         if call.open and call.wanted != "not":
             call.wanted = "not"
             call.why = why

@@ -36,7 +36,7 @@ def listed(what: str, values: object, kinds: Sequence[type], advice: str = "") -
 
 
 def of_kind(what: str, value: object, kinds: Sequence[type], advice: str = "") -> None:
-    """Raise ConfigurationError for what is of none of these kinds."""
+    """Raise ConfigurationError unless ``value`` is an instance of one of these classes."""
     if not isinstance(value, tuple(kinds)):
         raise ConfigurationError(f"{_first(what)} is one of {', '.join(kind.__name__ for kind in kinds)}, not {value!r}.{advice}")
 
@@ -52,7 +52,7 @@ def _listed(values: Sequence[object]) -> str:
 
 
 def _first(what: str) -> str:
-    """Return words as a sentence begins with them."""
+    """Capitalize the first letter."""
     return what[:1].upper() + what[1:]
 
 
@@ -65,13 +65,13 @@ and the end have no id (Gemini: there is none at all). "only_in_response_done": 
 """
 
 AnswerFault: TypeAlias = Literal["stale", "mixed", "fragments"]
-"""What can be wrong with an answer: a call of another, older response in the midst of it ("stale"), the events of parallel calls
-in one another's midst ("mixed"), WebSocket messages in fragments, cut also within a character ("fragments")."""
+"""Ways in which a response can be malformed: with a call of an older response ("stale"), interleaved events of parallel calls
+("mixed"), WebSocket messages in fragments, cut also within a character ("fragments")."""
 
 Point: TypeAlias = Literal["asked", "created", "deltas", "calls", "running", "result", "results"]
-"""Where a connection can be killed: when an answer was asked for; after its beginning; in the midst of what it says or calls;
-when all was said but the response is not over; after its end, while tools run; after the first result; after all of them, before
-the model is asked to go on (Gemini goes on by itself: the results came, and nothing follows)."""
+"""Where a connection can be killed: before the response starts ("asked"), after its start ("created"), within its text or calls
+("deltas"), between these and its end ("calls"), after its end while tools run ("running"), after the first result, and after all
+of them, before the next response is requested."""
 
 Status: TypeAlias = Literal["completed", "cancelled", "incomplete", "failed"]
 
@@ -97,7 +97,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Quote:
-    """Say what was heard since the last answer: results, and what was said. So a test sees what has reached the model."""
+    """Say the input since the last answer: results and texts. So a test sees what has reached the model."""
 
     lead: str = "I was told: "
 
@@ -150,7 +150,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """The user begins to speak and says ``text``: what the model says ends here, and the next answer is one to that."""
+    """The user says ``text``: the response ends here, and the next one answers it."""
 
     text: str = "Wait."
 
@@ -160,7 +160,7 @@ class Interrupt:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Take calls back that have no result yet: those of ``ids``, or all (Gemini; nothing with the others)."""
+    """Cancel calls without a result: those of ``ids``, or all (Gemini; no effect elsewhere)."""
 
     ids: Sequence[str] | None = None
 
@@ -171,7 +171,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Frame:
-    """Send a frame as it is."""
+    """Send a frame unchanged."""
 
     frame: Mapping[str, Any]
 
@@ -186,7 +186,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class GoAway:
-    """Say that the connection will end in ``seconds`` (Gemini; the others say nothing), and abort it then."""
+    """Announce the end of the connection in ``seconds`` (Gemini only), and abort it then."""
 
     seconds: float
 
@@ -197,7 +197,7 @@ class GoAway:
 Part: TypeAlias = Say | Quote | Call | Pause | Interrupt | Cancel | Frame | Drop | GoAway
 
 _AFTER: Final = (Pause, Interrupt, Cancel, Frame, Drop, GoAway)
-"""What can happen after the end of an answer: all but what is said and called in one."""
+"""What can happen after the end of an answer: all but text and calls."""
 
 _NO_TEXT: Final = " A text is a part as Say(text)."
 
@@ -228,18 +228,18 @@ class Answer:
 
 
 Step: TypeAlias = Answer | str | Part | Sequence[Part]
-"""What a script has for one response. A text is short for ``Say``, one part or several for an ``Answer`` of them."""
+"""One response of a script. A text is short for ``Say``, one part or several for an ``Answer`` of them."""
 
 Update: TypeAlias = Literal["ok", "refuse", "silent"]
-"""What becomes of a change of the session: it is confirmed, refused with an error, or never answered (and not made)."""
+"""Outcome of a change of the session: confirmed, refused with an error, or ignored."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What is wrong with the server as a whole.
+    """Faults of the server as a whole.
 
-    The first ``refuse`` connections are refused: reset ("reset") or answered with 503. ``updates`` are the fates of the changes
-    of the session in their order, over all connections; "ok" for all others. ``noise``: heartbeats and events that nobody knows
+    The first ``refuse`` connections are refused: reset ("reset") or answered with 503. ``updates`` are the outcomes of session
+    changes in order, over all connections; "ok" for all others. ``noise``: heartbeats and unknown events
     between the others. A connection on which nothing comes for ``idle`` seconds is closed. ``forget``: handles of sessions
     to resume are not known any more (Gemini).
     """

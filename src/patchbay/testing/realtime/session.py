@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
-from patchbay.testing.realtime.records import Calls, Issued, Told
+from patchbay.testing.realtime.records import Calls, Issued, ModelInput
 from patchbay.testing.realtime.script import (
     Answer,
     Call,
@@ -40,26 +40,185 @@ _FRAGMENT = 7
 """Bytes of a fragment: odd, so that cuts fall within characters."""
 
 
-class Line(ABC):
-    """A connection, numbered from 1, ``alive`` until it has ended."""
+@dataclass
+class Playing:
+    """A response. ``asked``: by the client. ``begun``: its beginning was sent, and something of the items at ``sent``."""
+
+    response_id: str
+    answer: Answer
+    inputs: Sequence[ModelInput]
+    asked: bool
+    begun: bool = False
+    status: Status | None = None
+    calls: list[Issued] = field(default_factory=list)
+    sent: set[int] = field(default_factory=set)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """True if it has ended, or was cut."""
+        return self.status is not None
+
+
+class _OverError(Exception):
+    """The answer that is being played was cut."""
+
+
+class _Player:
+    def __init__(self, connection: FakeConnection, playing: Playing) -> None:
+        self._connection = connection
+        self._playing = playing
+        self._half = playing.answer.kill == "deltas"
+
+    async def play(self) -> None:
+        """Play a response and the parts after its end."""
+        try:
+            await self.answer()
+            await self.at("running")
+            for part in self._playing.answer.then:
+                await self.aside(part)
+        except (_OverError, ConnectionClosed):
+            return
+
+    async def answer(self) -> None:
+        """Play the response itself."""
+        connection, playing = self._connection, self._playing
+        answer = playing.answer
+        await self.at("asked")
+        await self._wait(answer.late)
+        self._go_on()
+        playing.begun = True
+        await self._emit(connection.beginning(playing))
+        await self.at("created")
+        if "stale" in answer.faults:
+            await self._emit(connection.stale(playing))
+        for are_calls, parts in itertools.groupby(answer.parts, lambda part: isinstance(part, Call)):
+            if are_calls:
+                made = [(part, self._issue(part)) for part in parts if isinstance(part, Call)]
+                await self._emit(connection.calling(playing, made), half=self._half)
+            else:
+                for part in parts:
+                    await self._part(part)
+        if self._half:
+            await connection.kill()
+        await self.at("calls")
+        self._go_on()
+        playing.status = answer.status
+        if answer.status == "completed":
+            for call in playing.calls:
+                call.wanted = "must"
+        await connection.send_all(connection.ending(playing))
+        await connection.is_over(playing)
+
+    async def at(self, point: Point) -> None:
+        """Kill the connection if it is to be killed here."""
+        if self._playing.answer.kill == point:
+            await self._connection.kill()
+
+    async def aside(self, part: Part) -> None:
+        """Execute a step that is not model output."""
+        connection = self._connection
+        if isinstance(part, Interrupt):
+            await connection.user_speaks(part.text)
+        elif isinstance(part, Cancel):
+            await connection.cancel_calls(part.ids)
+        elif isinstance(part, Frame):
+            await connection.send(part.frame)
+        elif isinstance(part, Pause):
+            await asyncio.sleep(part.seconds)
+        elif isinstance(part, GoAway):
+            await connection.go_away(part.seconds)
+        elif isinstance(part, Drop):
+            await connection.kill()
+
+    async def _part(self, part: Part) -> None:
+        connection, playing = self._connection, self._playing
+        if isinstance(part, Quote):
+            heard = [each.text for each in playing.inputs if each.kind != "assistant"]
+            part = Say(part.lead + (" | ".join(heard) or "nothing"))
+        if isinstance(part, Say):
+            audio = b"\x00\x01" * (240 * len(part.text)) if part.audio is None else part.audio
+            await self._emit(connection.saying(playing, part.text, audio, part.piece), half=self._half, gap=part.gap)
+        elif isinstance(part, Pause):
+            await self._wait(part.seconds)
+        else:
+            await self.aside(part)
+        self._go_on()
+
+    def _issue(self, call: Call) -> Issued:
+        connection, playing = self._connection, self._playing
+        call_id = connection.fake.new_id("call") if call.call_id is None else call.call_id
+        issued = Issued(
+            call_id=call_id,
+            name=call.name,
+            arguments=call.text,
+            connection=connection.number,
+            response_id=playing.response_id,
+            order=len(playing.calls),
+            sent_id=call_id,
+        )
+        playing.calls.append(issued)
+        connection.calls.add(issued)
+        connection.fake.book.issue(issued)
+        return issued
+
+    async def _emit(self, frames: Sequence[Mapping[str, Any]], *, half: bool = False, gap: float = 0.0) -> None:
+        connection, playing = self._connection, self._playing
+        for number, frame in enumerate(frames):
+            if half and number >= len(frames) // 2:
+                await connection.kill()
+            self._go_on()
+            connection.sending(playing, frame)
+            await connection.send(frame, fragments="fragments" in playing.answer.faults)
+            if gap:
+                await self._wait(gap)
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._playing.ended.wait()
+            except TimeoutError:
+                pass
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._playing.over or self._connection.playing is not self._playing:
+            raise _OverError
+
+
+Cut = Literal["turn_detected", "client_cancelled"]
+
+
+class FakeConnection(ABC):
+    """A connection, numbered from 1, ``alive`` until it has ended. ``calls`` are those of its session that the model has made.
+
+    ``buffered`` is how much audio of the user came since the last turn (bytes).
+    """
 
     def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
         self.fake = fake
         self.socket = socket
         self.number = number
         self.alive = True
-        self._taking = False
+        self.calls = Calls()
+        self.inputs: list[ModelInput] = []
+        self.playing: Playing | None = None
+        self.buffered = 0
+        self._handling = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._noise = itertools.cycle(self.noise()) if fake.faults.noise else None
         self._sent = 0
 
-    @abstractmethod
-    async def greet(self) -> None:
-        """Send what the server says first."""
+    # Overridden by providers
+
+    async def greet(self) -> None:  # noqa: B027  (optional)
+        """Send what the server says first: nothing."""
 
     @abstractmethod
     async def take(self, frame: dict[str, Any]) -> None:
-        """Take a frame of the client."""
+        """Handle a frame of the client."""
 
     @abstractmethod
     def noise(self) -> list[dict[str, Any]]:
@@ -67,16 +226,172 @@ class Line(ABC):
 
     @abstractmethod
     def closed(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
+
+    def beginning(self, playing: Playing) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
+        """Return the frames that begin a response: none."""
+        return []
+
+    @abstractmethod
+    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[dict[str, Any]]:
+        """Return the frames of a text, as audio if the session has it."""
+
+    @abstractmethod
+    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[dict[str, Any]]:
+        """Return the frames that call tools in parallel."""
+
+    @abstractmethod
+    def stale(self, playing: Playing) -> list[dict[str, Any]]:
+        """Return pieces of another, older response."""
+
+    @abstractmethod
+    def ending(self, playing: Playing) -> list[dict[str, Any]]:
+        """Return the frames that end a response as its ``status`` says."""
+
+    @abstractmethod
+    def cutting(self, playing: Playing, why: Cut) -> list[dict[str, Any]]:
+        """Return the frames that interrupt a response."""
+
+    @abstractmethod
+    def hearing(self, text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the frames for the start of speech, and those for its end with the transcript."""
+
+    def cancelling(self, calls: Sequence[Issued]) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
+        """Return the frames that cancel calls: none where the protocol has none."""
+        return []
+
+    def leaving(self, seconds: float) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
+        """Return the frames that announce the end of the connection: none where the protocol has none."""
+        return []
+
+    @property
+    @abstractmethod
+    def detects_turns(self) -> bool:
+        """True if the server is to hear by itself when the user has ended."""
+
+    async def ended(self, playing: Playing) -> None:  # noqa: B027  (optional)
+        """Continue after the end of a response."""
+
+    @property
+    def unasked(self) -> str:
+        """The response whose results are all there, and the model was not asked to go on; "" if there is none."""
+        return ""
+
+    def hear(self, kind: str, text: str, call_id: str = "") -> None:
+        """Add an input of the model, for its next response."""
+        heard = ModelInput(kind, text, self.number, call_id)
+        self.inputs.append(heard)
+        self.fake.heard.append(heard)
+
+    @property
+    def idle(self) -> bool:
+        """True if no response is in progress and no result expected; also when the connection is gone."""
+        waited = any(call.wanted == "must" for call in self.calls.open)
+        return not self.alive or not (self.busy or waited)
+
+    # Answers
+
+    def respond(self, *, asked: bool) -> None:
+        """Begin the next answer of the script."""
+        if self.socket.state is not State.OPEN:
+            return
+        playing = Playing(self.fake.new_id("resp"), self.fake.next_answer(), tuple(self.inputs), asked)
+        self.inputs.clear()
+        self.playing = playing
+        self.spawn(_Player(self, playing).play())
+
+    def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
+        """Record the item that a frame belongs to."""
+        place = frame.get("output_index")
+        if isinstance(place, int) and frame.get("response_id") == playing.response_id:
+            playing.sent.add(place)
+
+    async def is_over(self, playing: Playing) -> None:
+        """Record the end of a response."""
+        playing.ended_at = time.monotonic()
+        playing.ended.set()
+        self.fake.changed()
+        await self.ended(playing)
+
+    async def cut(self, why: Cut) -> None:
+        """End the response in progress, if any."""
+        playing = self.playing
+        if playing is None or playing.over:
+            return
+        playing.status = "cancelled"
+        if not playing.begun:
+            playing.begun = True
+            await self.send_all(self.beginning(playing))
+        await self.send_all(self.cutting(playing, why))
+        await self.is_over(playing)
+
+    async def result_came(self, call: Issued) -> None:
+        """Kill the connection if the answer with ``call`` says so."""
+        playing = self.playing
+        if playing is None or call not in playing.calls:
+            return
+        if playing.answer.kill == "result" or (playing.answer.kill == "results" and not any(each.open for each in playing.calls)):
+            await self.kill()
+
+    # What happens of its own accord
+
+    async def user_speaks(self, text: str) -> None:
+        """Speak as the user: the response in progress ends, and the next one begins."""
+        self.buffered = 0
+        begins, heard = self.hearing(text)
+        await self.send_all(begins)
+        await self.cut("turn_detected")
+        await self.send_all(heard)
+        self.hear("user", text)
+        self.respond(asked=False)
+
+    async def sounds(self, data: bytes) -> None:
+        """Record user audio. If turns are detected, every ``utterance`` bytes are the next text of ``hears``."""
+        self.buffered += len(data)
+        self.fake.audio_bytes += len(data)
+        size = self.fake.utterance
+        if size is not None and self.detects_turns and self.buffered >= size:
+            await self.user_speaks(self.fake.next_utterance())
+
+    async def cancel_calls(self, ids: Sequence[str] | None) -> None:
+        """Cancel calls without a result, those of ``ids`` or all, and continue if possible."""
+        if await self.withdraw_calls(ids):
+            await self.on_calls_withdrawn()
+
+    async def withdraw_calls(self, ids: Sequence[str] | None) -> bool:
+        """Cancel calls without a result: those of ``ids``, or all. Return whether there were any."""
+        calls = [call for call in self.calls.open if call.sent_id and call.wanted != "not"]
+        calls = [call for call in calls if ids is None or call.call_id in ids]
+        frames = self.cancelling(calls)
+        if not calls or not frames:
+            return False
+        for call in calls:
+            self.fake.book.void(call, "taken back")
+        await self.send_all(frames)
+        return True
+
+    async def on_calls_withdrawn(self) -> None:  # noqa: B027  (optional)
+        """Continue after calls were cancelled without new input."""
+
+    async def go_away(self, seconds: float) -> None:
+        """Announce the end of the connection, and abort it ``seconds`` later."""
+        await self.send_all(self.leaving(seconds))
+        self.spawn(self._leave(seconds))
+
+    async def _leave(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.abort()
+
+    # The socket
 
     async def serve(self) -> None:
-        """Speak until the connection ends."""
+        """Serve until the connection ends."""
         try:
             await self.greet()
             while True:
                 async with asyncio.timeout(self.fake.faults.idle):
                     message = await self.socket.recv()
-                await self._taken(message)
+                await self._handle(message)
         except ConnectionClosed:
             pass
         except TimeoutError:
@@ -87,7 +402,7 @@ class Line(ABC):
                 task.cancel()
             self.closed()
 
-    async def _taken(self, message: str | bytes) -> None:
+    async def _handle(self, message: str | bytes) -> None:
         try:
             frame = json.loads(message)
         except ValueError:
@@ -96,16 +411,16 @@ class Line(ABC):
             self.violate(f"a message that is not a JSON object: {message[:80]!r}")
             await self.refuse_message()
             return
-        self._taking = True
+        self._handling = True
         try:
             self.fake.note(self.number, frame)
             await self.take(frame)
         finally:
-            self._taking = False
+            self._handling = False
         self.fake.changed()
 
     async def refuse_message(self) -> None:
-        """Answer a message that is no JSON object."""
+        """Answer a message that is not a JSON object."""
         await self.socket.close(1007, "Invalid JSON payload received.")
 
     async def send(self, frame: Mapping[str, Any], *, fragments: bool = False) -> None:
@@ -133,12 +448,12 @@ class Line(ABC):
         self.socket.transport.abort()
 
     async def drop(self) -> None:
-        """Abort, and wait until it is over: what is sent from now on fails."""
+        """Abort, and wait for the end: later sends fail."""
         self.abort()
         await self.socket.wait_closed()
 
     async def kill(self) -> None:
-        """Abort once what was sent has arrived at the client's end of the connection."""
+        """Abort once the client's end has received what was sent."""
         try:
             async with asyncio.timeout(_BARRIER_SECONDS):
                 await (await self.socket.ping())
@@ -147,17 +462,17 @@ class Line(ABC):
         await self.drop()
 
     def violate(self, text: str) -> None:
-        """Record what the client must not do."""
+        """Record a violation by the client."""
         self.fake.book.violate(self.number, text)
         self.fake.changed()
 
     @property
     def busy(self) -> bool:
-        """Whether a frame is being taken, or something goes on beside."""
-        return self._taking or bool(self._tasks)
+        """True while a frame is handled or a background task runs."""
+        return self._handling or bool(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside what is read, until the connection ends."""
+        """Run a background task until the connection ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._is_done)
@@ -167,326 +482,3 @@ class Line(ABC):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.violate(f"the fake itself is wrong: {error!r}")
         self.fake.changed()
-
-
-@dataclass
-class Playing:
-    """A response. ``asked``: by the client. ``begun``: its beginning was sent, and something of the items at ``sent``."""
-
-    response_id: str
-    answer: Answer
-    told: Sequence[Told]
-    asked: bool
-    begun: bool = False
-    status: Status | None = None
-    calls: list[Issued] = field(default_factory=list)
-    sent: set[int] = field(default_factory=set)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    ended_at: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, or was cut."""
-        return self.status is not None
-
-
-class _OverError(Exception):
-    """The answer that is being played was cut."""
-
-
-async def play(talk: Talk, playing: Playing) -> None:
-    """Play an answer to its end, and what the script has behind that."""
-    player = _Player(talk, playing)
-    try:
-        await player.answer()
-        await player.at("running")
-        for part in playing.answer.then:
-            await player.aside(part)
-    except (_OverError, ConnectionClosed):
-        return
-
-
-class _Player:
-    def __init__(self, talk: Talk, playing: Playing) -> None:
-        self._talk = talk
-        self._playing = playing
-        self._half = playing.answer.kill == "deltas"
-
-    async def answer(self) -> None:
-        """Play the response itself."""
-        talk, playing = self._talk, self._playing
-        answer = playing.answer
-        await self.at("asked")
-        await self._wait(answer.late)
-        self._go_on()
-        playing.begun = True
-        await self._emit(talk.beginning(playing))
-        await self.at("created")
-        if "stale" in answer.faults:
-            await self._emit(talk.stale(playing))
-        for are_calls, parts in itertools.groupby(answer.parts, lambda part: isinstance(part, Call)):
-            if are_calls:
-                made = [(part, self._issue(part)) for part in parts if isinstance(part, Call)]
-                await self._emit(talk.calling(playing, made), half=self._half)
-            else:
-                for part in parts:
-                    await self._part(part)
-        if self._half:
-            await talk.kill()
-        await self.at("calls")
-        self._go_on()
-        playing.status = answer.status
-        if answer.status == "completed":
-            for call in playing.calls:
-                call.wanted = "must"
-        await talk.send_all(talk.ending(playing))
-        await talk.is_over(playing)
-
-    async def at(self, point: Point) -> None:
-        """Kill the connection if it is to be killed here."""
-        if self._playing.answer.kill == point:
-            await self._talk.kill()
-
-    async def aside(self, part: Part) -> None:
-        """Execute a step that is not model output."""
-        talk = self._talk
-        if isinstance(part, Interrupt):
-            await talk.user_speaks(part.text)
-        elif isinstance(part, Cancel):
-            await talk.cancel_calls(part.ids)
-        elif isinstance(part, Frame):
-            await talk.send(part.frame)
-        elif isinstance(part, Pause):
-            await asyncio.sleep(part.seconds)
-        elif isinstance(part, GoAway):
-            await talk.go_away(part.seconds)
-        elif isinstance(part, Drop):
-            await talk.kill()
-
-    async def _part(self, part: Part) -> None:
-        talk, playing = self._talk, self._playing
-        if isinstance(part, Quote):
-            heard = [told.text for told in playing.told if told.kind != "assistant"]
-            part = Say(part.lead + (" | ".join(heard) or "nothing"))
-        if isinstance(part, Say):
-            audio = b"\x00\x01" * (240 * len(part.text)) if part.audio is None else part.audio
-            await self._emit(talk.saying(playing, part.text, audio, part.piece), half=self._half, gap=part.gap)
-        elif isinstance(part, Pause):
-            await self._wait(part.seconds)
-        else:
-            await self.aside(part)
-        self._go_on()
-
-    def _issue(self, call: Call) -> Issued:
-        talk, playing = self._talk, self._playing
-        call_id = talk.fake.new_id("call") if call.call_id is None else call.call_id
-        issued = Issued(
-            call_id=call_id,
-            name=call.name,
-            arguments=call.text,
-            connection=talk.number,
-            response_id=playing.response_id,
-            order=len(playing.calls),
-            told_id=call_id,
-        )
-        playing.calls.append(issued)
-        talk.calls.add(issued)
-        talk.fake.book.issue(issued)
-        return issued
-
-    async def _emit(self, frames: Sequence[Mapping[str, Any]], *, half: bool = False, gap: float = 0.0) -> None:
-        talk, playing = self._talk, self._playing
-        for number, frame in enumerate(frames):
-            if half and number >= len(frames) // 2:
-                await talk.kill()
-            self._go_on()
-            talk.sending(playing, frame)
-            await talk.send(frame, fragments="fragments" in playing.answer.faults)
-            if gap:
-                await self._wait(gap)
-
-    async def _wait(self, seconds: float) -> None:
-        if seconds:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._playing.ended.wait()
-            except TimeoutError:
-                pass
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self._playing.over or self._talk.playing is not self._playing:
-            raise _OverError
-
-
-Cut = Literal["turn_detected", "client_cancelled"]
-
-
-class Talk(Line):
-    """A connection and what is said on it. ``calls`` are those of its session that the model has made.
-
-    ``buffered`` is how much audio of the user came since the last turn (bytes).
-    """
-
-    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
-        super().__init__(fake, socket, number)
-        self.calls = Calls()
-        self.told: list[Told] = []
-        self.playing: Playing | None = None
-        self.buffered = 0
-
-    # What a provider's file says
-
-    @abstractmethod
-    def beginning(self, playing: Playing) -> list[dict[str, Any]]:
-        """Return the frames that begin a response."""
-
-    @abstractmethod
-    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[dict[str, Any]]:
-        """Return the frames that say a text, as audio where the session has it."""
-
-    @abstractmethod
-    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[dict[str, Any]]:
-        """Return the frames that call tools in parallel."""
-
-    @abstractmethod
-    def stale(self, playing: Playing) -> list[dict[str, Any]]:
-        """Return pieces of another, older response."""
-
-    @abstractmethod
-    def ending(self, playing: Playing) -> list[dict[str, Any]]:
-        """Return the frames that end a response as its ``status`` says."""
-
-    @abstractmethod
-    def cutting(self, playing: Playing, why: Cut) -> list[dict[str, Any]]:
-        """Return the frames that end a response in its midst."""
-
-    @abstractmethod
-    def hearing(self, text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the frames that say that the user begins to speak, and those that say that and what was heard."""
-
-    @abstractmethod
-    def cancelling(self, calls: Sequence[Issued]) -> list[dict[str, Any]]:
-        """Return the frames that take calls back."""
-
-    @abstractmethod
-    def leaving(self, seconds: float) -> list[dict[str, Any]]:
-        """Return the frames that say that the connection will end."""
-
-    @property
-    @abstractmethod
-    def detects_turns(self) -> bool:
-        """Whether the server is to hear by itself when the user has ended."""
-
-    async def ended(self, playing: Playing) -> None:
-        """Do what follows the end of a response."""
-
-    @property
-    def unasked(self) -> str:
-        """The response whose results are all there, and the model was not asked to go on; "" if there is none."""
-        return ""
-
-    def hear(self, kind: str, text: str, call_id: str = "") -> None:
-        """Tell the model something, for its next answer."""
-        told = Told(kind, text, self.number, call_id)
-        self.told.append(told)
-        self.fake.heard.append(told)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is being said, and nothing is waited for; so too when the connection is gone."""
-        waited = any(call.wanted == "must" for call in self.calls.open)
-        return not self.alive or not (self.busy or waited)
-
-    # Answers
-
-    def respond(self, *, asked: bool) -> None:
-        """Begin the next answer of the script."""
-        if self.socket.state is not State.OPEN:
-            return
-        playing = Playing(self.fake.new_id("resp"), self.fake.next_answer(), tuple(self.told), asked)
-        self.told.clear()
-        self.playing = playing
-        self.spawn(play(self, playing))
-
-    def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
-        """Note of which item a frame tells."""
-        place = frame.get("output_index")
-        if isinstance(place, int) and frame.get("response_id") == playing.response_id:
-            playing.sent.add(place)
-
-    async def is_over(self, playing: Playing) -> None:
-        """A response has ended, or was cut."""
-        playing.ended_at = time.monotonic()
-        playing.ended.set()
-        self.fake.changed()
-        await self.ended(playing)
-
-    async def cut(self, why: Cut) -> None:
-        """End the response that is under way, if there is one."""
-        playing = self.playing
-        if playing is None or playing.over:
-            return
-        playing.status = "cancelled"
-        if not playing.begun:
-            playing.begun = True
-            await self.send_all(self.beginning(playing))
-        await self.send_all(self.cutting(playing, why))
-        await self.is_over(playing)
-
-    async def result_came(self, call: Issued) -> None:
-        """Kill the connection if the answer with ``call`` says so."""
-        playing = self.playing
-        if playing is None or call not in playing.calls:
-            return
-        if playing.answer.kill == "result" or (playing.answer.kill == "results" and not any(each.open for each in playing.calls)):
-            await self.kill()
-
-    # What happens of its own accord
-
-    async def user_speaks(self, text: str) -> None:
-        """The user speaks, as the server hears it: what is said ends, and the next answer begins."""
-        self.buffered = 0
-        begins, heard = self.hearing(text)
-        await self.send_all(begins)
-        await self.cut("turn_detected")
-        await self.send_all(heard)
-        self.hear("user", text)
-        self.respond(asked=False)
-
-    async def sounds(self, data: bytes) -> None:
-        """Audio of the user came. Where turns are detected, every ``utterance`` bytes are heard as the next of ``hears``."""
-        self.buffered += len(data)
-        self.fake.audio_bytes += len(data)
-        size = self.fake.utterance
-        if size is not None and self.detects_turns and self.buffered >= size:
-            await self.user_speaks(self.fake.next_utterance())
-
-    async def cancel_calls(self, ids: Sequence[str] | None) -> None:
-        """Take calls back that have no result, those of ``ids`` or all, and go on where there is something to go on with."""
-        if await self.take_back(ids):
-            await self.taken_back()
-
-    async def take_back(self, ids: Sequence[str] | None) -> bool:
-        """Take calls back that have no result: those of ``ids``, or all. Return whether there were any."""
-        calls = [call for call in self.calls.open if call.told_id and call.wanted != "not"]
-        calls = [call for call in calls if ids is None or call.call_id in ids]
-        frames = self.cancelling(calls)
-        if not calls or not frames:
-            return False
-        for call in calls:
-            self.fake.book.void(call, "taken back")
-        await self.send_all(frames)
-        return True
-
-    async def taken_back(self) -> None:
-        """Do what follows when calls were taken back, and the user said nothing."""
-
-    async def go_away(self, seconds: float) -> None:
-        """Say that the connection ends, and end it ``seconds`` later."""
-        await self.send_all(self.leaving(seconds))
-        self.spawn(self._leave(seconds))
-
-    async def _leave(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        self.abort()
