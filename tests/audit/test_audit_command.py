@@ -137,12 +137,11 @@ def test_who_named_neither_a_server_nor_a_database_is_told_how_to(monkeypatch, c
     monkeypatch.delenv("PATCHBAY_AUDIT", raising=False)
     application = typer.Typer()
     application.command()(audit_command.audit)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(ServerUnavailableError) as error:
         application([], standalone_mode=False)
-    assert (1, "") == (ended.value.code, (said := capsys.readouterr()).out)
-    assert (
-        "patchbay: No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server or --store.\n"
-        == said.err
+    assert "" == capsys.readouterr().out
+    assert "No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server or --store." == str(
+        error.value
     )
 
 

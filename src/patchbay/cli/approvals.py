@@ -6,21 +6,17 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from patchbay.cli.options import CONTEXT, SERVER, Json, Server, TokenFile, command_group
-from patchbay.cli.terminal import escape_unencodable, fail
-from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.cli.terminal import escape_unencodable, print_json
 
 if TYPE_CHECKING:
-    from patchbay.approvals import ApprovalRequest, Verdict
+    from patchbay.approvals import Verdict
     from patchbay.cli.approvals_client import ApprovalsClient
-
-T = TypeVar("T")
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The request's id.", show_default=False)]
 _By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name to record; your user name by default.")]
@@ -51,9 +47,9 @@ def list_(
     """  # fmt: skip
     from patchbay.approvals.terminal import render, render_outcome, render_time_left
 
-    found = _request(lambda client: client.requests(everything=everything), server, token_file)
+    found = _client(server, token_file).requests(everything=everything)
     if as_json:
-        print(json.dumps([each.as_json() for each in found], indent=2))
+        print_json([each.as_json() for each in found])
         return
     for each in found:
         if everything:
@@ -71,9 +67,9 @@ def show(request_id: _Id, server: Server = SERVER, token_file: TokenFile = None,
     from patchbay.approvals import State
     from patchbay.approvals.terminal import render, render_outcome, render_time_left
 
-    found = _request(lambda client: client.get(request_id), server, token_file)
+    found = _client(server, token_file).get(request_id)
     if as_json:
-        print(json.dumps(found.as_json(whole=True), indent=2))
+        print_json(found.as_json(whole=True))
         return
     print(render(found, whole=True))
     print(f"  {render_outcome(found)}")
@@ -138,9 +134,9 @@ def sessions(server: Server = SERVER, token_file: TokenFile = None, as_json: Jso
     """List active session approvals: the calls they cover, who approved, and when they expire."""
     from patchbay.approvals.terminal import render_grant
 
-    found = _request(lambda client: client.sessions(), server, token_file)
+    found = _client(server, token_file).sessions()
     if as_json:
-        print(json.dumps([each.as_json() for each in found], indent=2))
+        print_json([each.as_json() for each in found])
         return
     for each in found:
         print(render_grant(each, time.time()))
@@ -158,8 +154,11 @@ def revoke(request_id: _Id, server: Server = SERVER, token_file: TokenFile = Non
     """  # fmt: skip
     from patchbay.approvals.terminal import render_revoked
 
-    revoked = _request(lambda client: client.revoke(request_id), server, token_file)
-    print(json.dumps(revoked.as_json(), indent=2) if as_json else render_revoked(revoked))
+    revoked = _client(server, token_file).revoke(request_id)
+    if as_json:
+        print_json(revoked.as_json())
+    else:
+        print(render_revoked(revoked))
 
 
 @approvals.command(context_settings=CONTEXT)
@@ -180,13 +179,8 @@ def watch(
     """  # fmt: skip
     from patchbay.cli.approvals_client import Watch
 
-    client = _client(server, token_file)
     try:
-        Watch(client, interval=interval, by=_user(by)).run(as_json=as_json)
-    except ConfigurationError:
-        raise
-    except PatchbayError as error:
-        fail(str(error), 1)
+        Watch(_client(server, token_file), interval=interval, by=_user(by)).run(as_json=as_json)
     except KeyboardInterrupt:
         print(file=sys.stderr)  # after the prompt
         raise
@@ -205,21 +199,12 @@ def _decide(
 ) -> None:
     from patchbay.approvals.terminal import render_outcome
 
-    def decide(client: ApprovalsClient) -> ApprovalRequest:
-        return client.decide(client.get(request_id), verdict, reason=reason, by=_user(by), arguments=arguments)
-
-    decided = _request(decide, server, token_file)
-    print(json.dumps(decided.as_json(), indent=2) if as_json else render_outcome(decided))
-
-
-def _request(call: Callable[[ApprovalsClient], T], server: str, token_file: Path | None) -> T:
-    """Call the server; exit with 1 if it fails."""
-    try:
-        return call(_client(server, token_file))
-    except ConfigurationError:
-        raise
-    except PatchbayError as error:
-        fail(str(error), 1)
+    client = _client(server, token_file)
+    decided = client.decide(client.get(request_id), verdict, reason=reason, by=_user(by), arguments=arguments)
+    if as_json:
+        print_json(decided.as_json())
+    else:
+        print(render_outcome(decided))
 
 
 def _client(server: str, token_file: Path | None) -> ApprovalsClient:

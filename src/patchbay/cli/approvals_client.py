@@ -134,8 +134,7 @@ class Watch:
             while True:
                 for request in pending:
                     self._ask(request)
-                time.sleep(self._interval)
-                pending = self._poll() or []
+                pending = self._wait_and_poll() or []
         except EndOfInputError:
             return
 
@@ -179,11 +178,8 @@ class Watch:
 
     def _decide(self, request: ApprovalRequest, answer: Answer) -> None:
         try:
-            print(
-                render_outcome(
-                    self._client.decide(request, answer.verdict, reason=answer.reason, by=self._by, arguments=answer.arguments)
-                )
-            )
+            verdict, reason, arguments = answer.verdict, answer.reason, answer.arguments
+            print(render_outcome(self._client.decide(request, verdict, reason=reason, by=self._by, arguments=arguments)))
         except (ServerRefusedError, ServerUnavailableError) as error:
             print(error)
 
@@ -191,11 +187,8 @@ class Watch:
         print(render_question(request, time.time()), end="", flush=True)
 
     def _wait_and_poll(self) -> list[ApprovalRequest] | None:
+        """Return pending requests after an interval, None while the server is unreachable."""
         time.sleep(self._interval)
-        return self._poll()
-
-    def _poll(self) -> list[ApprovalRequest] | None:
-        """Return pending requests, None while the server is unreachable."""
         try:
             pending = self._client.requests()
         except ServerUnavailableError as error:
@@ -227,18 +220,13 @@ class Watch:
     def _read_line(self) -> str | None:
         """Return the next line typed within the interval, else None. Raises EndOfInputError."""
         while (line := self._typed.next()) is None:
-            if not self._has_input():
+            if not select.select([sys.stdin.fileno()], [], [], self._interval)[0]:
                 return None
             if not (chunk := os.read(sys.stdin.fileno(), _CHUNK)):
                 print()
                 raise EndOfInputError
             self._typed.feed(chunk)
         return line
-
-    def _has_input(self) -> bool:
-        """Wait up to an interval for input."""
-        readable, _, _ = select.select([sys.stdin.fileno()], [], [], self._interval)
-        return bool(readable)
 
     def _discard_input(self) -> None:
         """Discard what was typed before the prompt."""

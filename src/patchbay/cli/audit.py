@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,14 +18,13 @@ from patchbay._text import printable
 from patchbay.cli.options import SERVER, TokenFile
 from patchbay.cli.terminal import (
     exit_when_stdout_closes,
-    fail,
     format_datetime,
     format_duration,
     parse_time,
     plural,
     supports_colour,
 )
-from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from patchbay.audit import AuditEntry, AuditPage, AuditQuery
@@ -37,6 +36,10 @@ _MISSING: Final = (
     "The server has no audit log: `patchbay serve` has one unless it runs with --audit none, `patchbay proxy` one with --config."
 )
 _NO_SERVER: Final = "Start `patchbay serve`, or use --server or --store."
+
+
+def _filter(help: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, metavar=metavar, rich_help_panel=_FILTERS, help=help)
 
 
 def audit(
@@ -54,26 +57,15 @@ def audit(
         typer.Option(metavar="URL", envvar="PATCHBAY_SERVER", help=f"Query a server instead. Default: {SERVER}."),
     ] = None,
     token_file: TokenFile = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", rich_help_panel=_FILTERS, help="Not before: 15m, 2h, 7d ago, or 2026-05-01T12:00."),
-    ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", rich_help_panel=_FILTERS, help="Before this time.")] = None,
-    tool: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", rich_help_panel=_FILTERS, help="Tool name or pattern: fs_read, 'fs_*'; repeatable."),
-    ] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_FILTERS, help="Source of the tool.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_FILTERS, help="Agent name.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="KEY", rich_help_panel=_FILTERS, help="Session key.")] = None,
-    turn: Annotated[
-        str | None,
-        typer.Option(metavar="ID", rich_help_panel=_FILTERS, help="Turn id, including turns of its sub-agents."),
-    ] = None,
-    errors: Annotated[bool, typer.Option("--errors", rich_help_panel=_FILTERS, help="Failed calls.")] = False,
-    denied: Annotated[
-        bool, typer.Option("--denied", rich_help_panel=_FILTERS, help="Calls denied by a hook or approver.")
-    ] = False,
+    since: Annotated[str | None, _filter("Not before: 15m, 2h, 7d ago, or 2026-05-01T12:00.", metavar="TIME")] = None,
+    until: Annotated[str | None, _filter("Before this time.", metavar="TIME")] = None,
+    tool: Annotated[list[str] | None, _filter("Tool name or pattern: fs_read, 'fs_*'; repeatable.", metavar="PATTERN")] = None,
+    source: Annotated[str | None, _filter("Source of the tool.", metavar="NAME")] = None,
+    agent: Annotated[str | None, _filter("Agent name.", metavar="NAME")] = None,
+    session: Annotated[str | None, _filter("Session key.", metavar="KEY")] = None,
+    turn: Annotated[str | None, _filter("Turn id, including turns of its sub-agents.", metavar="ID")] = None,
+    errors: Annotated[bool, _filter("Failed calls.", "--errors")] = False,
+    denied: Annotated[bool, _filter("Calls denied by a hook or approver.", "--denied")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Number of calls, newest first.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new calls until Ctrl-C, oldest first.")] = False,
     interval: Annotated[float, typer.Option(min=0.05, max=60, metavar="SECONDS", help="Poll interval of --follow.")] = 1.0,
@@ -90,6 +82,7 @@ def audit(
       patchbay audit --store audit.db --session s1 --follow --json
     """  # fmt: skip
     from patchbay.audit import AuditQuery
+    from patchbay.cli.http import ServerUnavailableError
 
     if not follow and _is_explicit(context, "interval"):
         raise ConfigurationError("--interval needs --follow.")
@@ -117,11 +110,10 @@ def audit(
         if follow:
             exit_when_stdout_closes()
             follow_calls(fetch, query, found[0].id if found else None, show, interval)
-    except ConfigurationError:
+    except ServerUnavailableError as error:
+        if store is None and server is None:
+            raise ServerUnavailableError(f"{error}. {_NO_SERVER}") from None
         raise
-    except PatchbayError as error:
-        no_server = error.code == "server_unavailable" and store is None and server is None
-        fail(f"{error}. {_NO_SERVER}" if no_server else str(error), 1)
 
 
 def _source(

@@ -73,9 +73,9 @@ def chat(
 
     try:
         status = asyncio.run(run())
-    except (ServerUnavailableError, ServerRefusedError) as error:
+    except (ServerUnavailableError, ServerRefusedError):
         view.close()
-        fail(str(error), 1)
+        raise
     except BrokenPipeError:
         raise
     except OSError as error:

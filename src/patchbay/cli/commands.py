@@ -92,7 +92,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="patchbay", standalone_mode=False)
     except PatchbayError as error:
-        fail(str(error), USAGE_ERROR)
+        fail(str(error), getattr(error, "exit_status", USAGE_ERROR))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:

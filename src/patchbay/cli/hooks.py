@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import typer
 
 from patchbay._text import escape_controls
 from patchbay.cli.options import CONTEXT, Json, command_group
-from patchbay.cli.terminal import plural
+from patchbay.cli.terminal import escape_unencodable, plural, print_json
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def list_(
     for note in found.notes:
         print(f"patchbay: {note}", file=sys.stderr)
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        print_json(rows, ensure_ascii=False)
         return
     if not found.enabled:
         print("hooks.enabled is false: no hook runs")
@@ -90,6 +89,7 @@ def doctor(
     from patchbay.hooks.process.child import ProcessSpec
     from patchbay.hooks.process.doctor import examine
 
+    escape_unencodable()
     _check_order(target, config)
     if config is None:
         spec, modes = ProcessSpec(name="doctor", command=tuple(target)), None
@@ -101,7 +101,7 @@ def doctor(
     failed = counts["failure"] + (counts["warning"] if strict else 0) > 0
     if as_json:
         result = {"command": list(spec.command), "verdicts": [asdict(each) for each in verdicts], **counts, "failed": failed}
-        print(json.dumps(result, ensure_ascii=False, indent=2))
+        print_json(result, ensure_ascii=False)
     else:
         _print(verdicts)
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
@@ -115,10 +115,7 @@ def _print(verdicts: Sequence[Verdict]) -> None:
         words = escape_controls(" ".join(each.words.split()))
         line = f"{each.outcome:<8} {each.check:<{width}}  {words}".rstrip()
         for text in (line, *([f"{'':<8} -> {each.way_out}"] if each.way_out else [])):
-            try:
-                print(text)
-            except UnicodeEncodeError:
-                print(text.encode("ascii", "backslashreplace").decode())
+            print(text)
 
 
 def _check_order(target: Sequence[str], config: Path | None) -> None:

@@ -25,6 +25,7 @@ class ServerRefusedError(PatchbayError, RuntimeError):
     """The server rejected a request. ``is_transient``: a retry may succeed; ``server_code``: the server's error code."""
 
     code = "server_refused"
+    exit_status = 1
 
     def __init__(self, message: str, *, is_transient: bool, server_code: str = "") -> None:
         super().__init__(message)
@@ -36,6 +37,7 @@ class ServerUnavailableError(PatchbayError, ConnectionError):
     """The server is unreachable, or its response is invalid."""
 
     code = "server_unavailable"
+    exit_status = 1
 
 
 class ServerClient:

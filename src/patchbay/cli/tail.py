@@ -18,7 +18,7 @@ import typer
 from patchbay._text import one_line, printable
 from patchbay.cli.http import Events, ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.cli.options import SERVER, Server, TokenFile
-from patchbay.cli.terminal import exit_when_stdout_closes, fail, format_clock, format_duration, plural, supports_colour
+from patchbay.cli.terminal import exit_when_stdout_closes, format_clock, format_duration, plural, supports_colour
 from patchbay.errors import ConfigurationError
 
 _BACKOFF: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -50,21 +50,13 @@ def tail(
     parameters = [("kind", each) for each in kind or ()] + ([("session", session)] if session is not None else [])
     stream = _EventStream(ServerClient(server, token_file), parameters)
     trace = None if as_json else Trace(colour=supports_colour(sys.stdout), ascii_only=not _can_encode("\u2192\u2713\u00b7"))
-    try:
-        stream.open()
-        exit_when_stdout_closes()
-        while True:
-            for event in stream.events():
-                if trace is None:
-                    print(json.dumps(event), flush=True)
-                else:
-                    for line in trace.lines(event):
-                        print(line)
-                    sys.stdout.flush()
-    except ConfigurationError:
-        raise
-    except (ServerUnavailableError, ServerRefusedError) as error:
-        fail(str(error), 1)
+    stream.open()
+    exit_when_stdout_closes()
+    while True:
+        for event in stream.events():
+            for line in [json.dumps(event)] if trace is None else trace.lines(event):
+                print(line)
+            sys.stdout.flush()
 
 
 class _EventStream:
