@@ -74,7 +74,7 @@ class ChatTurn:
         self._initial_messages = messages
         self._scope = scope
         self._recorder = TurnRecorder(messages)
-        self._run: Run | None = None
+        self._tool_run: Run | None = None
         self._end: FinalEvent | None = None
 
     @property
@@ -88,7 +88,7 @@ class ChatTurn:
 
     def use(self, tools: Mapping[str, Tool], before: Mapping[str, Tool]) -> None:
         """Replace the tools ``before`` by ``tools`` from the next request on."""
-        if (run := self._run) is not None:
+        if (run := self._tool_run) is not None:
             added = {name: tool for name, tool in run.tools.items() if before.get(name) is not tool}  # by hooks, and the reader
             run.use({**tools, **added})
 
@@ -96,7 +96,7 @@ class ChatTurn:
         """Emit a tool's progress, ahead of its result."""
         self._chat.queue.put(ToolProgressEvent(call, progress, self._recorder.rounds))
 
-    async def take(self, executor: Executor) -> None:
+    async def run(self, executor: Executor) -> None:
         """Run the turn: request until there is an answer, at a limit once more without tools.
 
         Errors become events. Raises CancelledError once the tools have stopped.
@@ -114,13 +114,13 @@ class ChatTurn:
 
     async def _answer(self, executor: Executor) -> FinalEvent:
         chat = self._chat
-        run = self._run = executor.begin(
+        run = self._tool_run = executor.begin(
             budget=Budget(max_calls=chat.limits.max_calls),
             attachments=chat.attachments,
             results=chat.results,
             offer_reader=chat.results.size > 0,
             scope=self._scope,
-            on_settled=self._settled,
+            on_settled=self._on_result,
         )
         end: FinalEvent | None = None
         events = turn(
@@ -141,7 +141,7 @@ class ChatTurn:
                 if isinstance(event, FinalEvent):
                     end = event
                 else:
-                    self._tell(event, run)
+                    self._on_event(event, run)
         assert end is not None
         if end.finish_reason in _AT_A_LIMIT:  # it still calls tools
             chat.queue.put(ErrorEvent(MaxIterationsError(chat.limits.max_rounds)))
@@ -149,7 +149,7 @@ class ChatTurn:
             self._fail(end.aborted)
         return end
 
-    def _tell(self, event: LoopEvent, run: Run) -> None:
+    def _on_event(self, event: LoopEvent, run: Run) -> None:
         recorder, emit = self._recorder, self._chat.queue.put
         if isinstance(event, TextEvent):
             recorder.add_text(event.delta)
@@ -161,7 +161,7 @@ class ChatTurn:
         elif isinstance(event, ToolCallEvent | UserOutputEvent):
             emit(event)
 
-    def _settled(self, execution: ToolExecution) -> None:
+    def _on_result(self, execution: ToolExecution) -> None:
         self._recorder.result(execution.result)
         self._chat.queue.put(ToolResultEvent(execution, self._recorder.rounds))
 
@@ -259,8 +259,8 @@ class ChatSession(Session):
         self._check_open()
         text = validated_text(text)
         self._interrupt()
-        said: Message = {"role": "user", "content": well_formed(text)}
-        self._unanswered = self._trimmed([*self._unanswered, said], last_whole=True)
+        question: Message = {"role": "user", "content": well_formed(text)}
+        self._unanswered = self._trimmed([*self._unanswered, question], last_whole=True)
         self._begin_turn()
 
     async def send_audio(self, pcm: bytes) -> None:  # noqa: ARG002  (interface of Session)
@@ -353,12 +353,12 @@ class ChatSession(Session):
     async def _run_turn(self) -> None:
         """Run a turn once the previous one has ended."""
         async with self._turn_lock:
-            said, self._unanswered = self._unanswered, ()
-            self._messages = self._trimmed([*self._messages, *said], last_whole=True)
+            questions, self._unanswered = self._unanswered, ()
+            self._messages = self._trimmed([*self._messages, *questions], last_whole=True)
             scope = replace(self._scope, turn_id=uuid.uuid4().hex)
             turn = self._turn = ChatTurn(self._chat, self._messages, scope)
             try:
-                await turn.take(self._current_executor())
+                await turn.run(self._current_executor())
             finally:
                 self._turn = None
                 self._messages, self._is_cut_off = self._trimmed(turn.messages()), turn.is_cut_off

@@ -65,13 +65,13 @@ class RealtimeLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not (name == "slow_after" if value is None else _can_be_kept(name, value)):
+            if not (name == "slow_after" if value is None else _is_valid_limit(name, value)):
                 kind = "a whole number" if name in _COUNTS else "a number of seconds"
                 least = "0 or more" if name in _MAY_BE_NOTHING else "more than 0"
                 raise ConfigurationError(f"{name} of a realtime session must be {kind}, {least}; not {value!r}.")
 
 
-def _can_be_kept(name: str, value: object) -> bool:
+def _is_valid_limit(name: str, value: object) -> bool:
     """True for a valid limit: counts are integers, seconds are finite."""
     if isinstance(value, bool) or not isinstance(value, int if name in _COUNTS else int | float):
         return False

@@ -117,12 +117,12 @@ class Connection:
                 **kwargs,
             )
         except InvalidStatus as error:
-            said = _excerpt(error.response.body or b"", secret)
+            body = _excerpt(error.response.body or b"", secret)
             status = error.response.status_code
             raise UpstreamError(
-                redact(secret, f"The model's server at {where} refused the connection: HTTP {status} {said}".rstrip()),
+                redact(secret, f"The model's server at {where} refused the connection: HTTP {status} {body}".rstrip()),
                 upstream_status=status,
-                body=said,
+                body=body,
             ) from None
         except TimeoutError:
             raise UpstreamTimeoutError(f"The model's server at {where} did not answer within {seconds} s.") from None
@@ -292,9 +292,9 @@ def _connect_error(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _excerpt(said: bytes | bytearray, secret: str) -> str:
+def _excerpt(body: bytes | bytearray, secret: str) -> str:
     """Return the beginning of a server's message. Redacted before it is cut, so that no part of the key remains."""
-    return redact(secret, said.decode("utf-8", "replace"))[:_MAX_BODY]
+    return redact(secret, body.decode("utf-8", "replace"))[:_MAX_BODY]
 
 
 def _bypasses_proxy(host: str) -> bool:
@@ -331,8 +331,8 @@ class ProviderConnection:
             self.pending.extend(self.dialect.read(await self.connection.receive()))
         event = self.pending.popleft()
         if isinstance(event, ServerError):
-            said = (event.message, event.code, event.param)
-            message, code, param = (redact(self.secret, text) for text in said)
+            texts = (event.message, event.code, event.param)
+            message, code, param = (redact(self.secret, text) for text in texts)
             return replace(event, message=message, code=code, param=param)
         if isinstance(event, ResponseDone) and event.reason:
             return replace(event, reason=redact(self.secret, event.reason))
@@ -362,8 +362,8 @@ async def open_connection(
     try:
         async with asyncio.timeout(limits.connect + limits.update):
             last = await _configure(wire, opening, lines, exclude)
-        if said := lines():
-            connection.send(dialect.history_frames(replace(last, lines=said)))
+        if history := lines():
+            connection.send(dialect.history_frames(replace(last, lines=history)))
     except EOFError as error:
         await connection.close()
         kind = SetupRefusedError if connection.closed_by_server else UpstreamError

@@ -53,7 +53,7 @@ class SessionEngine:
         self.reconnector = Reconnector(settings, dialect, self)
         self._transcript = Transcript(limits.kept_items, limits.kept_chars)
         self._unanswered_input = UnansweredInput(limits)
-        self._tool_sync = ToolSync(
+        self.tool_sync = ToolSync(
             self.tools, limits.update, updates=dialect.updates_tools, renew=self.reconnector.request_renewal
         )
         self._turns = Turns(around, self.tools, self._transcript, max_calls=limits.max_calls)
@@ -87,11 +87,6 @@ class SessionEngine:
         """True if no response, call or late result is pending."""
         return self.reconnector.controller is not None and self.reconnector.controller.is_free and self.calls.is_idle
 
-    @property
-    def is_synced(self) -> bool:
-        """True if the model has the tools of the last ``use_tools``."""
-        return self._tool_sync.is_synced
-
     async def open(self) -> None:
         """Open the first connection. Raises the error if that fails."""
         loop = asyncio.get_running_loop()
@@ -114,7 +109,7 @@ class SessionEngine:
             if self._opened is not None and not self._opened.done():
                 self._opened.set_exception(UpstreamError("The session was closed before it was open."))
                 self._opened.exception()  # retrieved: nothing may be waiting for it
-            self._tool_sync.close("the session is closed")
+            self.tool_sync.close("the session is closed")
             self.queue.close(ConnectionEvent("closed", reason))
 
     # Called by the program
@@ -157,21 +152,21 @@ class SessionEngine:
         self._turns.update_tools()
         if self._run_task is None:
             return
-        told = self._tool_sync.changed()
+        confirmed = self.tool_sync.changed()
         if self.reconnector.controller is not None:
-            self._tool_sync.push(self.reconnector.controller)
-        await told
+            self.tool_sync.push(self.reconnector.controller)
+        await confirmed
 
-    def _start_turn(self, said: str | None = None) -> ResponseController | None:
-        """End the current turn and start the next; return the connection in use. ``said`` is None for speech."""
-        self._turns.end_current(is_spoken=said is None)
+    def _start_turn(self, text: str | None = None) -> ResponseController | None:
+        """End the current turn and start the next; return the connection in use. ``text`` is None for speech."""
+        self._turns.end_current(is_spoken=text is None)
         controller = self.reconnector.controller
         had_answer = controller is not None and controller.cancel()
         if self.calls.has_open_rounds or had_answer:
             self.emit(InterruptedEvent())
         with self._between_turns():
             self.calls.abandon()
-        self._begin_turn(said)
+        self._begin_turn(text)
         return controller
 
     @contextmanager
@@ -183,11 +178,11 @@ class SessionEngine:
         finally:
             self._is_between_turns = False
 
-    def _begin_turn(self, said: str | None = None) -> None:
+    def _begin_turn(self, text: str | None = None) -> None:
         self.is_muted = False
         self._was_busy = True
         self._turns.report_finished(self.calls.has_running)  # of the previous turn
-        self._turns.begin(said or "", is_spoken=said is None)
+        self._turns.begin(text or "", is_spoken=text is None)
 
     # ``host.SessionHost``
 
@@ -262,15 +257,15 @@ class SessionEngine:
             self._unanswered_input.restart()
         return goes_on
 
-    def on_session_change(self, news: SessionUpdated | ServerError) -> None:
+    def on_session_change(self, event: SessionUpdated | ServerError) -> None:
         """Pass a confirmation or refusal on to the tool sync; other refusals are errors."""
         if (
             self.reconnector.controller is None
-            or self._tool_sync.on_session_change(news, self.reconnector.controller)
-            or isinstance(news, SessionUpdated)
+            or self.tool_sync.on_session_change(event, self.reconnector.controller)
+            or isinstance(event, SessionUpdated)
         ):
             return
-        self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {news.message}")))
+        self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {event.message}")))
 
     def on_go_away(self, seconds: float) -> None:
         """Renew the connection in time."""
@@ -286,7 +281,7 @@ class SessionEngine:
 
     def connection_setup(self, handle: str) -> ConnectionSetup:
         """Return the current tools and the handle."""
-        return ConnectionSetup(self._tool_sync.tools_for_connection(), resume=handle)
+        return ConnectionSetup(self.tool_sync.tools_for_connection(), resume=handle)
 
     def history_lines(self) -> Sequence[Line]:
         """Return the transcript."""
@@ -294,23 +289,23 @@ class SessionEngine:
 
     def exclude_refused_tool(self, refused: ServerError) -> bool:
         """Leave out a tool that the server refused."""
-        return self._tool_sync.exclude_refused_tool(refused)
+        return self.tool_sync.exclude_refused_tool(refused)
 
     def revert_tools(self, why: str) -> bool:
         """Go back to the tools that a server has accepted."""
-        return self._tool_sync.revert(why)
+        return self.tool_sync.revert(why)
 
     def on_connected(self, controller: ResponseController) -> None:
         """Continue on a new connection."""
         assert self._opened is not None
-        self._tool_sync.on_connected()
+        self.tool_sync.on_connected()
         if not self._opened.done():
             self._opened.set_result(None)
         self.emit(ConnectionEvent("open"))
         lines = self._unanswered_input.lines() if controller.resumed else ()
         with self._between_turns():
             self.calls.on_connected(controller, resumed=controller.resumed)
-        asks = self._response_owed and not self.calls.has_open_rounds and not self.calls.wants_response
+        asks = self._response_owed and not self.calls.has_open_rounds and not self.calls.late_results.wants_response
         self._response_owed = False
         for number, line in enumerate(lines, 1):
             controller.send_text(line, answer=asks and number == len(lines))
@@ -321,7 +316,7 @@ class SessionEngine:
     def on_disconnected(self, controller: ResponseController) -> None:
         """Keep what the next connection needs."""
         self._response_owed = self._response_owed or controller.response_owed or self._unanswered_input.expects_more
-        self._tool_sync.on_disconnected()
+        self.tool_sync.on_disconnected()
         self.calls.on_disconnected(controller)
         self.advance()
 
@@ -356,7 +351,7 @@ class SessionEngine:
         """Offer one more tool."""
         self.tools.add_reader(tool)
         if self.reconnector.controller is not None:
-            self._tool_sync.push(self.reconnector.controller)
+            self.tool_sync.push(self.reconnector.controller)
 
     def advance(self) -> None:
         """Do what may be done now: send tools and late results, renew the connection, end the turn, report idleness."""
@@ -364,8 +359,8 @@ class SessionEngine:
             return
         controller = self.reconnector.controller
         if controller is not None:
-            self._tool_sync.push(controller)
-            if self.calls.has_late_results and self.is_quiescent():
+            self.tool_sync.push(controller)
+            if self.calls.late_results and self.is_quiescent():
                 self.calls.send_late_results(controller, may_ask=not self.is_muted)
             self.reconnector.renew_if_idle()
             controller = self.reconnector.controller  # it may have been closed

@@ -50,7 +50,7 @@ class SessionHost(Protocol):
     def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
         """Handle calls cancelled by the server; return whether results of them were pending."""
 
-    def on_session_change(self, news: SessionUpdated | ServerError) -> None:
+    def on_session_change(self, event: SessionUpdated | ServerError) -> None:
         """Handle the confirmation or refusal of a session update."""
 
     def advance(self) -> None:

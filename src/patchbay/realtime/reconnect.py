@@ -145,7 +145,7 @@ class Reconnector:
                 listening.result()
         finally:
             listening.cancel()
-            self._disconnect(controller, tells=False)
+            self._disconnect(controller, emits=False)
             if clock() - began >= self._limits.longest_pause:
                 self.mark_useful()
             if self._leave_timer is not None:
@@ -161,11 +161,11 @@ class Reconnector:
         await controller.listen()
         self._disconnect(controller)  # at once, so that input waits for the next connection
 
-    def _disconnect(self, controller: ResponseController, *, tells: bool = True, planned: bool = False) -> None:
+    def _disconnect(self, controller: ResponseController, *, emits: bool = True, planned: bool = False) -> None:
         """Detach the connection: later input waits for the next one."""
         if self.controller is controller:
             controller.close()
-            if tells:
+            if emits:
                 self._owner.emit(ConnectionEvent("lost", controller.wire.connection.reason, planned))
             self.controller = None
             self._owner.on_disconnected(controller)

@@ -71,7 +71,7 @@ class ResponseController:
         self._deadline = Timer(self._on_timer)
         self._continuation = Timer(self._advance)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            SessionOpened: lambda _news: None,
+            SessionOpened: lambda _event: None,
             SessionUpdated: host.on_session_change,
             ServerError: self._on_error,
             ResponseStarted: self._on_response_started,
@@ -79,7 +79,7 @@ class ResponseController:
             AudioDelta: self._on_audio,
             InputTranscript: lambda event: self._speech.on_transcript(event, awaits_results=self._calls.in_progress),
             SpeechStarted: self._on_speech_started,
-            SpeechStopped: lambda _news: self._speech.on_end(),
+            SpeechStopped: lambda _event: self._speech.on_end(),
             CallDelta: self._on_call_delta,
             ResponseDone: self._on_response_done,
             CallsCancelled: self._on_calls_cancelled,
@@ -273,7 +273,7 @@ class ResponseController:
             self._has_output = True
             self._host.emit(AudioEvent(event.audio, event.rate))
 
-    def _on_speech_started(self, _news: SpeechStarted) -> None:
+    def _on_speech_started(self, _event: SpeechStarted) -> None:
         self._speech.start()
         self._calls.awaits_results = False
         self._calls.interrupt()

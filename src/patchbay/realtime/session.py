@@ -223,7 +223,7 @@ class RealtimeSession(Session):
     @property
     def is_synced(self) -> bool:
         """True if the model has the tools of the last ``use_tools``, also after that raised ToolSyncError."""
-        return self._engine.is_synced
+        return self._engine.tool_sync.is_synced
 
     @property
     def is_told(self) -> bool:

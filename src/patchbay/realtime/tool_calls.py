@@ -233,15 +233,11 @@ class CallAdmission:
     ) -> None:
         self.pending: dict[str, tuple[Round, PendingCall]] = {}
         self._max_rounds = limits.max_rounds
-        self._rate_limit = SlidingWindowLimit(limits.flood_calls, limits.flood_seconds)
+        self.rate_limit = SlidingWindowLimit(limits.flood_calls, limits.flood_seconds)
         self._tools = tools
         self._transcript = transcript
         self._emit = emit
         self._on_settled = on_settled
-
-    def reset_rate(self) -> None:
-        """Reset the rate limit."""
-        self._rate_limit.reset()
 
     def admits_early(self, turn: Turn, partial: PartialCall) -> bool:
         """True if a call may run before its response ends: a read-only tool without hooks that could replace it.
@@ -277,7 +273,7 @@ class CallAdmission:
                 self._refuse(current, turn, one, FloodError(one.call.name))
             else:
                 admitted.append(one)
-        if turn.rounds > self._max_rounds + 1:  # told once, and still calling
+        if turn.rounds > self._max_rounds + 1:  # rejected once, and still calling
             current.wants_response = current.wants_response and current.controller.continues_unprompted
         if turn.rounds == self._max_rounds + 2:  # once: an unprompted model may call for long
             error = RoundsError(calls[0].call.name if calls else "", limit=self._max_rounds)
@@ -295,7 +291,7 @@ class CallAdmission:
         current.batches.append(turn.run.start(written, messages=self._messages(calls), iteration=current.number))
 
     def _within_rate(self) -> bool:
-        return self._rate_limit.try_acquire(asyncio.get_running_loop().time())
+        return self.rate_limit.try_acquire(asyncio.get_running_loop().time())
 
     def _refuse(self, current: Round, turn: Turn, one: PendingCall, error: ToolError) -> None:
         self.pending[one.call.id] = current, one

@@ -44,7 +44,7 @@ _DROPPED_KEPT: Final = 32
 
 
 class ToolCallRounds:
-    """Rounds of calls. ``dropped`` are the last results that came too late for the model."""
+    """Rounds of calls. ``late_results`` wait for an idle moment; ``dropped`` are the last that came too late for the model."""
 
     def __init__(
         self, limits: RealtimeLimits, tools: SessionTools, transcript: Transcript, turns: Turns, host: SessionHost
@@ -58,7 +58,7 @@ class ToolCallRounds:
         self._rounds: list[Round] = []
         self._forming_round: Round | None = None
         self._finishing: set[Round] = set()
-        self._late_results = LateResults()
+        self.late_results = LateResults()
         turns.on_settled, turns.on_progress = self._on_settled, self._progress
 
     # State
@@ -71,21 +71,11 @@ class ToolCallRounds:
     @property
     def is_idle(self) -> bool:
         """True if no call runs and no result is queued."""
-        return not self._pending and not self._late_results and not self.has_open_rounds
-
-    @property
-    def has_late_results(self) -> bool:
-        """True if results wait for an idle moment."""
-        return bool(self._late_results)
-
-    @property
-    def wants_response(self) -> bool:
-        """True if the model is to respond to late results."""
-        return self._late_results.wants_response
+        return not self._pending and not self.late_results and not self.has_open_rounds
 
     def is_busy_with(self, turn: Turn) -> bool:
         """True if calls of a turn are open, also such as were reported as running."""
-        return bool(self._late_results) or any(each.turn is turn for each in self._rounds)
+        return bool(self.late_results) or any(each.turn is turn for each in self._rounds)
 
     def has_running(self, turn: Turn) -> bool:
         """True if a call of the turn runs that was not reported as running."""
@@ -169,7 +159,7 @@ class ToolCallRounds:
 
         Known results are sent at once, ahead of newer input.
         """
-        self._admission.reset_rate()
+        self._admission.rate_limit.reset()
         for current in list(self._rounds):
             if current.is_delivered or current.controller is controller:
                 continue
@@ -198,8 +188,8 @@ class ToolCallRounds:
 
     def send_late_results(self, controller: ResponseController, *, may_ask: bool) -> None:
         """Send queued results as lines, and request a response if wanted."""
-        asks = may_ask and self._late_results.wants_response
-        lines = self._late_results.drain_lines()
+        asks = may_ask and self.late_results.wants_response
+        lines = self.late_results.drain_lines()
         for number, line in enumerate(lines, 1):
             self._host.add_input(line, wanted=asks)
             controller.send_text(line, answer=asks and number == len(lines))
@@ -210,7 +200,7 @@ class ToolCallRounds:
         """Stop all calls and wait for their end; results that were not sent are dropped."""
         self._forming_round = None
         rounds, self._rounds = self._rounds, []
-        for execution in self._late_results.drain():
+        for execution in self.late_results.drain():
             self._drop(execution)
         for current in rounds:
             current.deliver()
@@ -347,7 +337,7 @@ class ToolCallRounds:
         """Queue a result for the next idle moment; its outputs for the user are emitted now."""
         self._emit_outputs([execution], current)
         asks = not self._is_aborted(current) and not all_handled([execution])
-        if (oldest := self._late_results.add(execution, text, asks=asks)) is not None:
+        if (oldest := self.late_results.add(execution, text, asks=asks)) is not None:
             self._drop(oldest)
         asyncio.get_running_loop().call_soon(self._host.advance)  # in the next tick, with others
 

@@ -40,9 +40,9 @@ _MAX_EXECUTIONS: Final = 256
 
 
 class Turn:
-    """``said`` is the text that it starts with, "" if it ``is_spoken``."""
+    """``text`` is what it starts with, "" if it ``is_spoken``."""
 
-    def __init__(self, run: Run, said: str, *, is_spoken: bool) -> None:
+    def __init__(self, run: Run, text: str, *, is_spoken: bool) -> None:
         self.run = run
         self.is_spoken = is_spoken
         self.rounds = 0
@@ -56,7 +56,7 @@ class Turn:
         self._executions: deque[dict[str, Any]] = deque(maxlen=_MAX_EXECUTIONS)
         hooks = run.hooks
         self._hooks = hooks if hooks is not None and hooks.observed else None
-        self._observed = ObservedTurn(self._hooks, said) if self._hooks is not None else None
+        self._observed = ObservedTurn(self._hooks, text) if self._hooks is not None else None
 
     def add_input(self, text: str) -> None:
         """Add a transcript of the user."""
@@ -149,11 +149,11 @@ class Turns:
             turn.cancel_unanswered()
             self.finish()
 
-    def begin(self, said: str = "", *, is_spoken: bool = False) -> Turn:
+    def begin(self, text: str = "", *, is_spoken: bool = False) -> Turn:
         """Start a turn, unless one is in progress."""
         self._unclaimed_input.clear()
         if self.current is None:
-            self.current = Turn(self._run(), said, is_spoken=is_spoken)
+            self.current = Turn(self._run(), text, is_spoken=is_spoken)
         return self.current
 
     def ensure(self) -> Turn:

@@ -196,7 +196,7 @@ def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
                         fake.drop()
                         await played.until(lambda: len(played.states) == open_before + 2)  # noqa: B023
                     answers = played.session._engine.calls
-                    held = (answers._rounds, answers._pending, answers._late_results._waiting, played.session._engine._background)
+                    held = (answers._rounds, answers._pending, answers.late_results._waiting, played.session._engine._background)
                     sizes.append(tuple(map(len, held)))
                 assert {(0, 0, 0, 0)} == set(sizes)
 

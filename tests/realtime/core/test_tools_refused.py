@@ -62,7 +62,7 @@ def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_next()
         async with serving(handle) as (url, peers), held(url, update=0.1) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
                 await soon(played.session.use_tools(of("one")))
-            played.session._engine._tool_sync._seconds = 20.0
+            played.session._engine.tool_sync._seconds = 20.0
             with pytest.raises(ToolSyncError, match=r"Not these\."):
                 await soon(played.session.use_tools(of("two")))
             await soon(played.session.use_tools(of("one")))  # which the server has, by now
@@ -83,7 +83,7 @@ def test_the_late_confirmation_of_the_same_tools_is_one():
         async with serving(handle) as (url, peers), held(url, update=0.1) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
                 await soon(played.session.use_tools(of("one")))
-            played.session._engine._tool_sync._seconds = 20.0
+            played.session._engine.tool_sync._seconds = 20.0
             await soon(played.session.use_tools(of("one")))
             assert [[], ["one"], ["one"]] == peers[0].tools()
 

@@ -32,7 +32,7 @@ def managing(played: Played) -> LLMSessionManager:
 
 def patient(played: Played) -> None:
     """Have nothing fail any more because it takes too long."""
-    played.session._engine._tool_sync._seconds = LONG
+    played.session._engine.tool_sync._seconds = LONG
 
 
 async def opened(peer: Peer, *names: str) -> None:

@@ -80,10 +80,10 @@ class Dialect(ABC):
     """Samples per second of input audio: 16-bit PCM, mono."""
 
     updates_tools: ClassVar[bool] = True
-    """Whether tools can change while a session is open; else another connection is opened."""
+    """True if tools can change while a session is open; else another connection is opened."""
 
     continues_unprompted: ClassVar[bool] = False
-    """Whether the model continues after tool results without a request."""
+    """True if the model continues after tool results without a request."""
 
     def __init__(self, settings: RealtimeSettings) -> None:
         self.settings = settings

@@ -39,7 +39,7 @@ class KnownCall:
 
     response_id: str
     number: int
-    said: CallReference
+    reference: CallReference
     mark: int = 0
 
     @property
@@ -49,11 +49,11 @@ class KnownCall:
 
     def contradicts(self, named: CallReference) -> bool:
         """True if a reference differs in id, name or arguments."""
-        said = self.said
+        reference = self.reference
         return (
-            _differ(said.item, named.item)
-            or _differ(said.call_id, named.call_id)
-            or _differ(said.name, named.name)
+            _differ(reference.item, named.item)
+            or _differ(reference.call_id, named.call_id)
+            or _differ(reference.name, named.name)
             or bool(self.mark and named.mark and self.mark != named.mark)
         )
 
@@ -103,7 +103,7 @@ class CallKeys:
 
     def _last(self, named: CallReference) -> KnownCall | None:
         known = self._calls[-1] if self._calls else None
-        if known is None or known.contradicts(named) or (known.said.whole and not named.whole):
+        if known is None or known.contradicts(named) or (known.reference.whole and not named.whole):
             return None
         return known
 
@@ -111,10 +111,10 @@ class CallKeys:
         """Find a call with the same arguments, preferably of the same name."""
         found: KnownCall | None = None
         for known in self._calls:
-            if known.number in but or (at is not None and known.said.place not in (at, None)):
+            if known.number in but or (at is not None and known.reference.place not in (at, None)):
                 continue
             if known.mark == named.mark and not known.contradicts(named):
-                if known.said.name == named.name:
+                if known.reference.name == named.name:
                     return known
                 found = found or known
         return found
@@ -126,13 +126,13 @@ class CallKeys:
             if len(self._calls) >= _MOST:
                 return known
             self._calls.append(known)
-        said = known.said
-        said.item = said.item or named.item
-        said.call_id = said.call_id or named.call_id
-        said.name = said.name or named.name
-        said.place = named.place if said.place is None else said.place
+        reference = known.reference
+        reference.item = reference.item or named.item
+        reference.call_id = reference.call_id or named.call_id
+        reference.name = reference.name or named.name
+        reference.place = named.place if reference.place is None else reference.place
         if named.whole:
-            said.whole, known.mark = True, known.mark or named.mark
+            reference.whole, known.mark = True, known.mark or named.mark
         for name in (("item", named.item), ("call", named.call_id)):
             if name[1] and len(self._by) < _MOST_NAMES:
                 self._by.setdefault(name, known)

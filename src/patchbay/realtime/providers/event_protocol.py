@@ -250,7 +250,7 @@ class EventReader(Dialect):
 
     def call_id(self, known: KnownCall) -> str:
         """Return the id of a call, as far as known."""
-        return known.said.call_id
+        return known.reference.call_id
 
     @_reads("error")
     def _refused(self, frame: dict[str, Any]) -> list[ServerEvent]:
@@ -297,7 +297,7 @@ class EventDialect(EventReader):
     cancels_by_id: ClassVar[bool] = False
 
     has_voice_member: ClassVar[bool] = True
-    """Whether the session object has its voice in the member ``voice``."""
+    """True if the session object has its voice in the member ``voice``."""
 
     def __init__(self, settings: RealtimeSettings) -> None:
         super().__init__(settings)

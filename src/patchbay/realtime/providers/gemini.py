@@ -336,26 +336,26 @@ class GeminiDialect(Dialect):
         if not isinstance(frame, dict):
             return []
         self._usage = _member(frame, "usageMetadata") or self._usage
-        news: list[ServerEvent] = []
+        events: list[ServerEvent] = []
         if _has(frame, "setupComplete"):
             self._set_up = True
-            news.append(SessionOpened(configured=True))
+            events.append(SessionOpened(configured=True))
         if content := _member(frame, "serverContent"):
-            self._content(content, news)
+            self._content(content, events)
         if call := _member(frame, "toolCall"):
-            self._calls(call, news)
+            self._calls(call, events)
         if ids := _strings(_member(frame, "toolCallCancellation"), "ids"):
-            news.append(CallsCancelled(ids[:_KNOWN]))
+            events.append(CallsCancelled(ids[:_KNOWN]))
         if _has(frame, "goAway"):
-            news.append(GoAway(_seconds(_value(_member(frame, "goAway"), "timeLeft"))))
+            events.append(GoAway(_seconds(_value(_member(frame, "goAway"), "timeLeft"))))
         if _has(frame, "sessionResumptionUpdate"):
             update = _member(frame, "sessionResumptionUpdate")
             # While the session cannot be resumed, an older handle would lose later input.
             is_resumable = _value(update, "resumable") is not False
-            news.append(SessionResumption(_text(update, "newHandle") if is_resumable else ""))
+            events.append(SessionResumption(_text(update, "newHandle") if is_resumable else ""))
         if error := _member(frame, "error"):
-            news.append(self._refusal(error))
-        return news
+            events.append(self._refusal(error))
+        return events
 
     def _refusal(self, error: dict[str, Any]) -> ServerError:
         number = json_access.place(error, "code")
@@ -363,65 +363,65 @@ class GeminiDialect(Dialect):
         message = _text(error, "message") or "The server reported an error."
         return ServerError(message, code, about="" if self._set_up else "session")
 
-    def _content(self, content: dict[str, Any], news: list[ServerEvent]) -> None:
+    def _content(self, content: dict[str, Any], events: list[ServerEvent]) -> None:
         if heard := _member(content, "inputTranscription"):
-            self._input_transcript(heard, news)
+            self._input_transcript(heard, events)
         for _, part in json_access.elements(_member(content, "modelTurn"), "parts"):
-            self._part(part, news)
-        if said := _text(_member(content, "outputTranscription"), "text"):
+            self._part(part, events)
+        if text := _text(_member(content, "outputTranscription"), "text"):
             # Transcripts are not ordered with other frames, and may arrive last.
             late = not self._response and (self._ended_before_turn or self._answered)
-            response_id = self._last if late else self._ensure_response(news)
-            news.append(TextDelta(response_id, said, spoken=self.settings.output == "audio"))
+            response_id = self._last if late else self._ensure_response(events)
+            events.append(TextDelta(response_id, text, spoken=self.settings.output == "audio"))
         if _value(content, "interrupted") is True:
             if not self._response and self._pending_requests == 1:
-                self._ensure_response(news)  # the pending request will not be answered: report its end
+                self._ensure_response(events)  # the pending request will not be answered: report its end
             self._pending_requests = max(0, self._pending_requests - 1)
-            self._cancel_unnamed_calls(news)
-            news.append(SpeechStarted())
+            self._cancel_unnamed_calls(events)
+            events.append(SpeechStarted())
             if self._response:
-                self._end("cancelled", news, reason="interrupted")
+                self._end("cancelled", events, reason="interrupted")
             self._ended_before_turn = self._was_interrupted = True  # the end of the turn is still to come
         if _value(content, "turnComplete") is True:
-            self._turn_over(_text(content, "turnCompleteReason"), news)
+            self._turn_over(_text(content, "turnCompleteReason"), events)
 
-    def _turn_over(self, reason: str, news: list[ServerEvent]) -> None:
+    def _turn_over(self, reason: str, events: list[ServerEvent]) -> None:
         if not self._response and self._ended_before_turn:
             self._ended_before_turn = self._was_interrupted = False
             return
-        self._ensure_response(news)  # an empty response still answers a request
-        self._end("completed", news, reason=reason)
+        self._ensure_response(events)  # an empty response still answers a request
+        self._end("completed", events, reason=reason)
 
-    def _part(self, part: dict[str, Any], news: list[ServerEvent]) -> None:
+    def _part(self, part: dict[str, Any], events: list[ServerEvent]) -> None:
         if part.get("thought") is True:
             return
-        if said := _text(part, "text"):
-            news.append(TextDelta(self._ensure_response(news), said))
+        if text := _text(part, "text"):
+            events.append(TextDelta(self._ensure_response(events), text))
         blob = _member(part, "inlineData")
         kind = _text(blob, "mimeType")[:_MOST_MIME]
         if self.settings.output == "audio" and _PCM.match(kind) and (audio := json_access.audio(blob, "data")):
             found = _RATE.search(kind)
             rate = int(found[1]) if found is not None else 0
-            news.append(AudioDelta(self._ensure_response(news), audio, rate or _OUTPUT_RATE))
+            events.append(AudioDelta(self._ensure_response(events), audio, rate or _OUTPUT_RATE))
 
-    def _input_transcript(self, heard: dict[str, Any], news: list[ServerEvent]) -> None:
+    def _input_transcript(self, heard: dict[str, Any], events: list[ServerEvent]) -> None:
         if not self.settings.transcribe:
             return
         if piece := _text(heard, "text"):
-            news.append(InputTranscript(piece, whole=False))
+            events.append(InputTranscript(piece, whole=False))
             self._utterance.append(piece)
             self._uttered += len(piece)
         if _value(heard, "finished") is True or self._uttered > _LONGEST_UTTERANCE:
-            self._flush_utterance(news)
+            self._flush_utterance(events)
 
-    def _flush_utterance(self, news: list[ServerEvent]) -> None:
+    def _flush_utterance(self, events: list[ServerEvent]) -> None:
         """Emit the user's utterance. Servers rarely mark its end, so the model's next output counts as the end."""
         if whole := "".join(self._utterance).strip():
-            news.append(InputTranscript(whole))
+            events.append(InputTranscript(whole))
         self._utterance.clear()
         self._uttered = 0
 
-    def _calls(self, batch: dict[str, Any], news: list[ServerEvent]) -> None:
+    def _calls(self, batch: dict[str, Any], events: list[ServerEvent]) -> None:
         """Read calls, which end their response."""
         listed = json_access.elements(batch, "functionCalls" if batch.get("functionCalls") else "function_calls")
         calls = [
@@ -431,45 +431,45 @@ class GeminiDialect(Dialect):
             return  # repeated: the model waits for the results
         new = [call for call in calls if call[0] not in self._known]
         if new:
-            self._cancel_unnamed_calls(news)  # the model has continued without them
+            self._cancel_unnamed_calls(events)  # the model has continued without them
         self._waiting = calls
         if not new:
             return
-        response_id = self._ensure_response(news)
+        response_id = self._ensure_response(events)
         for call_id, name, arguments in new:
             if call_id:
                 self._known[call_id] = None
             key = call_id or f"{_MADE}{self._tag}_{next(self._numbers)}"
             if not call_id:
                 self._unnamed.append(key)
-            news.append(CallDelta(response_id, key, key, name, arguments=arguments, done=True))
+            events.append(CallDelta(response_id, key, key, name, arguments=arguments, done=True))
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
-        self._end("completed", news)
+        self._end("completed", events)
         self._ended_before_turn = True
 
-    def _cancel_unnamed_calls(self, news: list[ServerEvent]) -> None:
+    def _cancel_unnamed_calls(self, events: list[ServerEvent]) -> None:
         """Cancel calls without an id, which the server cannot name.
 
         Their results would be matched by name to the calls that it makes next.
         """
         if self._unnamed:
-            news.append(CallsCancelled(tuple(self._unnamed)))
+            events.append(CallsCancelled(tuple(self._unnamed)))
         self._unnamed = []
         self._waiting = []
 
-    def _ensure_response(self, news: list[ServerEvent]) -> str:
+    def _ensure_response(self, events: list[ServerEvent]) -> str:
         """Return the response in progress, starting one if there is none."""
         if not self._response:
-            self._flush_utterance(news)
+            self._flush_utterance(events)
             self._response = f"gemini-{self._tag}-{next(self._numbers)}"
             self._ended_before_turn = self._was_interrupted = False
             self._pending_requests = 0
-            news.append(ResponseStarted(self._response))
+            events.append(ResponseStarted(self._response))
         return self._response
 
-    def _end(self, status: Status, news: list[ServerEvent], *, reason: str = "") -> None:
-        news.append(ResponseDone(self._response, status, (), self._usage or None, reason))
+    def _end(self, status: Status, events: list[ServerEvent], *, reason: str = "") -> None:
+        events.append(ResponseDone(self._response, status, (), self._usage or None, reason))
         self._last, self._response = self._response, ""
         self._answered = True
         self._usage = {}
