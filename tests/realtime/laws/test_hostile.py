@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime import call_assembly
+from patchbay.realtime import call_assembly, response_state
 from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
@@ -127,7 +127,7 @@ def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
 
 
 def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
-    monkeypatch.setattr(call_assembly, "MAX_RESPONSE_CHARS", 2_500)
+    monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 2_500)
 
     async def work() -> None:
         ran: list[int] = []
