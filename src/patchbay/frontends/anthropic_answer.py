@@ -12,6 +12,10 @@ from patchbay.models.wire import encode
 from patchbay.transcript import text_of
 
 _STOP_REASONS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":'
+_TEXT: Final = _DELTA + b'"text_delta","text":%s}}\n\n'
+_THINKING: Final = _DELTA + b'"thinking_delta","thinking":%s}}\n\n'
+_ARGUMENTS: Final = _DELTA + b'"input_json_delta","partial_json":%s}}\n\n'
 _ERROR_TYPES: Final = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error", 529: "overloaded_error",
@@ -50,12 +54,12 @@ class MessagesEncoder:
     def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
         opened = self._block("text", {"type": "text", "text": ""})
-        return opened + self._delta({"type": "text_delta", "text": text})
+        return opened + _TEXT % (self._blocks, encode(text))
 
     def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
         opened = self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-        return opened + self._delta({"type": "thinking_delta", "thinking": text})
+        return opened + _THINKING % (self._blocks, encode(text))
 
     def call(
         self,
@@ -74,8 +78,7 @@ class MessagesEncoder:
 
     def arguments(self, choice: int, place: int, text: str) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
-        delta = {"type": "input_json_delta", "partial_json": text}
-        return _event({"type": "content_block_delta", "index": self._call_blocks[place], "delta": delta})
+        return _ARGUMENTS % (self._call_blocks[place], encode(text))
 
     def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
@@ -151,9 +154,6 @@ class MessagesEncoder:
         closed = self._start() + self._close_block()
         self._open = kind
         return closed + _event({"type": "content_block_start", "index": self._blocks, "content_block": block})
-
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event({"type": "content_block_delta", "index": self._blocks, "delta": delta})
 
     def _close_block(self) -> bytes:
         if not self._open:

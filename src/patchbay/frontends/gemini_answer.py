@@ -12,6 +12,7 @@ from patchbay.models.wire import encode, sse_event
 from patchbay.transcript import text_of
 
 _FINISH: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+_TEXT: Final = b'data: {"candidates":[{"content":{"role":"model","parts":[{"text":%s}]},"index":0}]'
 _STATUSES: Final = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
     503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
@@ -30,6 +31,8 @@ class GenerateContentEncoder:
     def __init__(self, model: str) -> None:
         self._model = model
         self._head = NO_HEAD
+        self._tail = b""
+        """The end of each event with text, encoded once."""
         self._calls: dict[int, tuple[str, str, list[str]]] = {}
         """Id, name and pieces of the arguments, by place."""
         self._finish = "STOP"
@@ -44,7 +47,9 @@ class GenerateContentEncoder:
 
     def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
-        return self._event([{"text": text}])
+        if self._tail == b"":
+            self._tail = b',"modelVersion":%s,"responseId":%s}\n\n' % (encode(self._model), encode(self._head.id or "patchbay"))
+        return _TEXT % encode(text) + self._tail
 
     def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""

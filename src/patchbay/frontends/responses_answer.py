@@ -24,6 +24,14 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "frequency_penalty": 0.0, "presence_penalty": 0.0,
 }  # fmt: skip
 """The fields of a response that repeat the request's, with what stands there where the request has none."""
+_TEXT: Final = (
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
+    b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[]}\n\n'
+)
+_ARGUMENTS: Final = (
+    b'event: response.function_call_arguments.delta\ndata: {"type":"response.function_call_arguments.delta","sequence_number":%d,'
+    b'"item_id":"%s","output_index":%d,"delta":%s}\n\n'
+)
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -54,6 +62,7 @@ class ResponsesEncoder:
         self._item: dict[str, Any] | None = None
         """The item of text or reasoning that is being written."""
         self._item_index = 0
+        self._item_id = b""
         self._pieces: list[str] = []
         self._calls: dict[int, tuple[dict[str, Any], int, list[str]]] = {}
         """The open calls by their places: the item, its index and the pieces of its arguments."""
@@ -75,7 +84,8 @@ class ResponsesEncoder:
         """See AnswerEncoder."""
         out = self._open_message()
         self._pieces.append(text)
-        return out + self._part_event("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+        self._sequence += 1
+        return out + _TEXT % (self._sequence - 1, self._item_id, self._item_index, encode(text))
 
     def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
@@ -111,7 +121,8 @@ class ResponsesEncoder:
         pieces.append(text)
         if item["type"] != "function_call":
             return b""
-        return self._event("response.function_call_arguments.delta", item_id=item["id"], output_index=index, delta=text)
+        self._sequence += 1
+        return _ARGUMENTS % (self._sequence - 1, item["id"].encode(), index, encode(text))
 
     def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
@@ -195,6 +206,7 @@ class ResponsesEncoder:
         self._item = item
         self._pieces = []
         self._item_index = len(self._output)
+        self._item_id = item["id"].encode()
         self._output.append(None)
         return out + self._event("response.output_item.added", output_index=self._item_index, item=item)
 

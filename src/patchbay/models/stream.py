@@ -77,7 +77,13 @@ class StreamedAnswer:
             text = template.only_content(data)
             if text is not None:
                 state = self.choices[0]
-                return state.parser.take_prose(text) or state.text(text, passable=True)
+                if self._encoder.passes_text:
+                    return state.parser.take_prose(text) or state.text(text, passable=True)
+                if state.kept is None and state.parser.take_prose(text):
+                    state.write(self._encoder.text, text)
+                else:
+                    state.text(text, passable=False)
+                return False
         events = self._sse.feed(data)
         at = 0
         while at < len(events):
@@ -144,7 +150,7 @@ class StreamedAnswer:
         if self._template is None:
             return 0
         pieces = self._template.pieces(events[at:])
-        state, write = self.choices[0], self.out.append
+        state, write, passable = self.choices[0], self.out.append, self._encoder.passes_text
         parser, begin, size, done = state.parser, 0, len(pieces), 0
         while begin < size:
             end = plain_prose_end(pieces, begin) if parser.in_prose else begin
@@ -157,7 +163,7 @@ class StreamedAnswer:
             except ValueError:
                 break
             count = fed.count(BETWEEN) + 1
-            if state.text(text, passable=True):
+            if state.text(text, passable=passable):
                 write(b"data: " + b"\n\ndata: ".join(events[at + done : at + done + count]) + b"\n\n")
             done += count
             begin = end + 1
@@ -261,6 +267,10 @@ class StreamedAnswer:
             if self._count == 1 and not self.choices[choices[0].index].tentative:
                 self._learn_template(data, choices[0])
             return
+        if len(choices) == 1 and not self._encoder.passes_text:
+            state = self.choices[choices[0].index]
+            if not (state.hold or state.tentative or state.ended) and self._count == 1:
+                self._learn_template(data, choices[0])
         self._extras(data)
         for choice in choices:
             if choice.finish_reason is not None:

@@ -162,8 +162,9 @@ class ProxyApp:
         turn: ToolChatTurn | None = None
         request_id = ""
         try:
-            route = self._frontends.route(scope, own_path(scope))
-            tail = CHAT if route is not None else await self._route(scope, reply)
+            path = own_path(scope)
+            route = self._frontends.route(scope, path)
+            tail = CHAT if route is not None else await self._route(scope, path, reply)
             if tail is None:
                 return
             if route is not None:
@@ -186,7 +187,7 @@ class ProxyApp:
                 if turn is None:
                     exchange = completion = self._make_exchange(body, encoder)
             else:
-                if (stored := self._frontends.stored(scope["method"], own_path(scope))) is not None:
+                if (stored := self._frontends.stored(scope["method"], path)) is not None:
                     await reply.whole(200, [JSON_TYPE], stored)
                     return
                 self._log_request(request_id, scope, passthrough=True)
@@ -219,9 +220,8 @@ class ProxyApp:
             self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
             await self._send_error(reply, exchange, failure, frontend)
 
-    async def _route(self, scope: Any, reply: ResponseWriter) -> str | None:
+    async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve what needs no key, and return the path below the base of the rest. Raises NotFoundError."""
-        path = own_path(scope)
         method = scope["method"]
         if method == "OPTIONS":
             await reply.start(204, self._preflight(scope["headers"]))
