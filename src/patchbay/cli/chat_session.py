@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
@@ -77,23 +77,10 @@ class TextView:
         self._prompted = False
         self._unfinished = ""  # an escape sequence that the model has not completed
         self._is_ready = False
-        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
-            "ready": self._ready,
-            "text": self._text,
-            "transcript": self._transcript,
-            "tool_call": self._tool_call,
-            "tool_progress": self._tool_progress,
-            "tool_result": self._tool_result,
-            "user_output": self._user_output,
-            "response_end": self._response_end,
-            "connection": self._connection,
-            "error": self._error,
-            "dropped": self._dropped,
-        }
 
     def show(self, frame: Mapping[str, Any]) -> None:
-        """Show a frame."""
-        if (handler := self._handlers.get(str(frame.get("type")))) is not None:
+        """Show a frame, by the method that its type names; other types are ignored."""
+        if (handler := getattr(self, f"_on_{frame.get('type')}", None)) is not None:
             handler(frame)
 
     def note(self, text: str) -> None:
@@ -120,48 +107,48 @@ class TextView:
         """Note that the cursor is on a new line."""
         self._prompted = False
 
-    def _ready(self, _frame: Mapping[str, Any]) -> None:
+    def _on_ready(self, _frame: Mapping[str, Any]) -> None:
         self._is_ready = True
 
-    def _text(self, frame: Mapping[str, Any]) -> None:
+    def _on_text(self, frame: Mapping[str, Any]) -> None:
         self._write(str(frame.get("delta", "")))
 
-    def _transcript(self, frame: Mapping[str, Any]) -> None:
+    def _on_transcript(self, frame: Mapping[str, Any]) -> None:
         if frame.get("role") == "user":
             if frame.get("whole"):
                 self.note(f"you: {frame.get('text')}")
         elif not frame.get("whole"):
             self._write(str(frame.get("text", "")))
 
-    def _tool_call(self, frame: Mapping[str, Any]) -> None:
+    def _on_tool_call(self, frame: Mapping[str, Any]) -> None:
         self.note(one_line(f"{frame.get('name')} {frame.get('raw_arguments')}", _MAX_NOTE))
 
-    def _tool_progress(self, frame: Mapping[str, Any]) -> None:
+    def _on_tool_progress(self, frame: Mapping[str, Any]) -> None:
         if frame.get("message"):
             self.note(one_line(f"{frame.get('name')}: {frame.get('message')}", _MAX_NOTE))
 
-    def _tool_result(self, frame: Mapping[str, Any]) -> None:
+    def _on_tool_result(self, frame: Mapping[str, Any]) -> None:
         self.note(one_line(f"{'!!' if frame.get('is_error') else '->'} {frame.get('content')}", _MAX_NOTE))
 
-    def _user_output(self, frame: Mapping[str, Any]) -> None:
+    def _on_user_output(self, frame: Mapping[str, Any]) -> None:
         media = [str(each.get("path")) for each in frame.get("media") or () if isinstance(each, Mapping)]
         self._write("\n".join(filter(None, [str(frame.get("text") or ""), *media])), whole=True)
         self._end_line()
 
-    def _response_end(self, frame: Mapping[str, Any]) -> None:
+    def _on_response_end(self, frame: Mapping[str, Any]) -> None:
         self.close()
         if frame.get("status") != "completed":
             self.note(f"({frame.get('status')})")
 
-    def _connection(self, frame: Mapping[str, Any]) -> None:
+    def _on_connection(self, frame: Mapping[str, Any]) -> None:
         if frame.get("state") == "lost" and not frame.get("planned"):
             self.note("(connection to the model lost; reconnecting)")
 
-    def _error(self, frame: Mapping[str, Any]) -> None:
+    def _on_error(self, frame: Mapping[str, Any]) -> None:
         if self._is_ready:  # before, the command reports it when it fails
             self.note(f"error: {error_message(frame)}")
 
-    def _dropped(self, frame: Mapping[str, Any]) -> None:
+    def _on_dropped(self, frame: Mapping[str, Any]) -> None:
         if reports_dropped_events(frame):
             self.note(f"error: {frame.get('count')} events are missing: the output is incomplete")
 
@@ -292,9 +279,8 @@ class ChatSession:
 
     async def _send_lines(self, socket: ClientConnection) -> None:
         """Send line after line, then wait for the last response."""
-        lines = _Lines(asyncio.get_running_loop())
         await self._free.wait()
-        while (line := await lines.next()) is not None:
+        async for line in _input_lines():
             self._view.input_received()
             if not line.strip():
                 if self._free.is_set():
@@ -332,42 +318,38 @@ class ChatSession:
         self._sending.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-class _Lines:
-    """Lines of standard input (a terminal, a pipe or a file), read by a thread into a bounded queue."""
+async def _input_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input (a terminal, a pipe or a file), read by a thread into a bounded queue."""
+    lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_LINES)
+    reader = threading.Thread(target=_read_input, args=(asyncio.get_running_loop(), lines), name="standard input", daemon=True)
+    reader.start()
+    while (line := await lines.get()) is not None:
+        yield line
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_LINES)
-        threading.Thread(target=self._read, name="standard input", daemon=True).start()
 
-    async def next(self) -> str | None:
-        """Return the next line, None at the end."""
-        return await self._lines.get()
-
-    def _read(self) -> None:
-        # Unbuffered: a thread blocked in a buffered read would hold its lock at exit.
-        rest = b""
+def _read_input(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None]) -> None:
+    def put(line: bytes | None) -> None:
+        waiting = lines.put(None if line is None else line.decode("utf-8", "replace").rstrip("\r"))
         try:
-            while data := os.read(0, 65_536):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._put(line)
-                rest = rest[:_MAX_LINE]  # too long to be sent anyway
-            if rest:
-                self._put(rest)
-            self._put(None)
-        except (OSError, RuntimeError, CancelledError):  # no standard input, or the event loop ended
-            with contextlib.suppress(RuntimeError):
-                self._put(None)
-
-    def _put(self, line: bytes | None) -> None:
-        text = None if line is None else line.decode("utf-8", "replace").rstrip("\r")
-        waiting = self._lines.put(text)
-        try:
-            asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+            asyncio.run_coroutine_threadsafe(waiting, loop).result()
         except RuntimeError:
             waiting.close()
             raise
+
+    # Unbuffered: a thread blocked in a buffered read would hold its lock at exit.
+    rest = b""
+    try:
+        while data := os.read(0, 65_536):
+            *complete, rest = (rest + data).split(b"\n")
+            for line in complete:
+                put(line)
+            rest = rest[:_MAX_LINE]  # too long to be sent anyway
+        if rest:
+            put(rest)
+        put(None)
+    except (OSError, RuntimeError, CancelledError):  # no standard input, or the event loop ended
+        with contextlib.suppress(RuntimeError):
+            put(None)
 
 
 @contextlib.contextmanager

@@ -48,62 +48,51 @@ def tail(
     """  # fmt: skip
     _check_kinds(kind or ())
     parameters = [("kind", each) for each in kind or ()] + ([("session", session)] if session is not None else [])
-    stream = _EventStream(ServerClient(server, token_file), parameters)
+    client = ServerClient(server, token_file)
     trace = None if as_json else Trace(colour=supports_colour(sys.stdout), ascii_only=not _can_encode("\u2192\u2713\u00b7"))
-    stream.open()
     exit_when_stdout_closes()
+    for event in _follow(client, parameters):
+        for line in [json.dumps(event)] if trace is None else trace.lines(event):
+            print(line)
+        sys.stdout.flush()
+
+
+def _follow(client: ServerClient, parameters: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yield a server's events; reconnect with backoff when the stream ends. Raises if the server is unreachable at first."""
+    last_id = ""
+
+    def connect() -> Events:
+        return client.events("/api/events", parameters, last_id=last_id, missing=_MISSING)
+
+    stream = connect()
+    print(f"Tailing {client.url}; Ctrl-C ends.", file=sys.stderr)
     while True:
-        for event in stream.events():
-            for line in [json.dumps(event)] if trace is None else trace.lines(event):
-                print(line)
-            sys.stdout.flush()
-
-
-class _EventStream:
-    """A server's event stream, reopened with backoff when it ends."""
-
-    def __init__(self, client: ServerClient, parameters: list[tuple[str, str]]) -> None:
-        self._client = client
-        self._parameters = parameters
-        self._last_id = ""
-        self._events: Events | None = None
-
-    def open(self) -> None:
-        """Connect. An unreachable server is an error here, later it is retried."""
-        self._events = self._connect()
-        print(f"Tailing {self._client.url}; Ctrl-C ends.", file=sys.stderr)
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield events until the stream ends, then reconnect. Raises ServerRefusedError."""
-        assert self._events is not None
-        reason = f"{self._client.url} ended the stream"
+        reason = f"{client.url} ended the stream"
         try:
-            with contextlib.closing(self._events) as events:
-                for event in events:
-                    self._last_id = events.last_id or self._last_id
+            with contextlib.closing(stream):
+                for event in stream:
+                    last_id = stream.last_id or last_id
                     yield event
         except ServerUnavailableError as error:
             reason = str(error)
         print(f"{reason}; reconnecting", file=sys.stderr)
-        self._events = self._reconnect()
+        stream = _reconnect(connect)
         print("Reconnected.", file=sys.stderr)
 
-    def _connect(self) -> Events:
-        return self._client.events("/api/events", self._parameters, last_id=self._last_id, missing=_MISSING)
 
-    def _reconnect(self) -> Events:
-        attempts = 0
-        while True:
-            # With jitter: several commands may follow one server.
-            time.sleep(_BACKOFF[min(attempts, len(_BACKOFF) - 1)] * random.uniform(0.7, 1.0))  # noqa: S311  (no secret)
-            attempts += 1
-            try:
-                return self._connect()
-            except ServerUnavailableError:
-                continue
-            except ServerRefusedError as error:
-                if not error.is_transient:
-                    raise
+def _reconnect(connect: Callable[[], Events]) -> Events:
+    attempts = 0
+    while True:
+        # With jitter: several commands may follow one server.
+        time.sleep(_BACKOFF[min(attempts, len(_BACKOFF) - 1)] * random.uniform(0.7, 1.0))  # noqa: S311  (no secret)
+        attempts += 1
+        try:
+            return connect()
+        except ServerUnavailableError:
+            continue
+        except ServerRefusedError as error:
+            if not error.is_transient:
+                raise
 
 
 def _check_kinds(patterns: Sequence[str]) -> None:
