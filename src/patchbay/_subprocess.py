@@ -6,11 +6,13 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
+
+T = TypeVar("T")
 
 HEAD: Final = 4096
 """How many bytes are kept of a line that is too long."""
@@ -71,6 +73,44 @@ class LineReader:
         self._rest = bytearray()  # not clear(): that would keep the memory
         self._skipping = True
         return [Overlong(head)]
+
+
+class PendingRequests(Generic[T]):
+    """Requests to a child process that wait for their replies, by number: 1, 2, 3, ... The first reply of each wins."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[T]] = {}
+        self._last = 0
+
+    def next_number(self) -> int:
+        """Return the number of a new request."""
+        self._last += 1
+        return self._last
+
+    async def wait_for(self, number: int) -> T:
+        """Return the reply to a request. Raises the error that it was resolved with."""
+        reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = reply
+        try:
+            return await reply
+        finally:
+            del self._waiting[number]
+
+    def resolve(self, number: int | None, reply: T | Exception) -> bool:
+        """Set the reply to a request, or its error; return whether it waited for one."""
+        waiting = None if number is None else self._waiting.get(number)
+        if waiting is None or waiting.done():
+            return False
+        if isinstance(reply, Exception):
+            waiting.set_exception(reply)
+        else:
+            waiting.set_result(reply)
+        return True
+
+    def fail_all(self, error: Callable[[], Exception]) -> None:
+        """Fail every request, each with an error of its own."""
+        for number in self._waiting:
+            self.resolve(number, error())
 
 
 class ChildProcess(asyncio.SubprocessProtocol):

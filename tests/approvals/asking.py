@@ -57,7 +57,7 @@ class Clock:
 @asynccontextmanager
 async def service_at(url: str | None = None, policy: ApprovalPolicy = ASK, **options: Any) -> AsyncIterator[ApprovalService]:
     service = ApprovalService(policy, url, **options)
-    service.open_door("http")
+    service.accept_decisions("http")
     try:
         yield service
     finally:

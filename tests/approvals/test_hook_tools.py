@@ -43,7 +43,7 @@ def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tu
     hooks, tickets = HookManager(policy=hooks_policy), Tickets()
     hooks.mount("tickets", tickets)
     service = ApprovalService(policy)
-    service.open_door("http")
+    service.accept_decisions("http")
     service.mount(hooks)
     return hooks, service, tickets
 

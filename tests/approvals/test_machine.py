@@ -81,7 +81,7 @@ class Desks(RuleBasedStateMachine):
 
     def opened(self) -> ApprovalService:
         service = ApprovalService(POLICY, self.store, keep=KEEP, session=SESSION, clock=self.clock)
-        service.open_door("http")
+        service.accept_decisions("http")
         self.executor = executor_of(service, self.files)
         return service
 

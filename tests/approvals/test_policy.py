@@ -155,7 +155,7 @@ def test_what_stands_beside_the_rules_is_for_all_that_do_not_say_otherwise():
         ({"rules": [{}]}, r"approvals\.rules\[0\]\.outcome must be one of allow, deny, ask"),
         ({"rules": [{"outcome": "Ask"}]}, "one of allow, deny, ask"),
         ({"rules": [{"outcome": "ask", "tool": ["x"]}]}, r"approvals\.rules\[0\]\.tool is not known: is 'tools' meant"),
-        ({"rules": [{"outcome": "ask", "tools": "x"}]}, r"rules\[0\]\.tools must be a list of texts"),
+        ({"rules": [{"outcome": "ask", "tools": "x"}]}, r"rules\[0\]\.tools must be a list of strings"),
         ({"rules": [{"outcome": "ask", "who": []}]}, "rule '1': who must name some of hooks, terminal, http"),
         ({"rules": [{"name": "n", "outcome": "ask", "who": ["boss"]}]}, "rule 'n': who must name some of"),
         ({"rules": [{"outcome": "ask", "deadline": 0}]}, "deadline must be a number of seconds above 0"),
@@ -164,10 +164,10 @@ def test_what_stands_beside_the_rules_is_for_all_that_do_not_say_otherwise():
         ({"rules": [{"outcome": "ask", "at_deadline": "ask"}]}, "at_deadline is 'ask': use one of deny, allow"),
         ({"rules": [{"outcome": "ask", "session": "all"}]}, "session is 'all'"),
         ({"rules": [{"outcome": "ask", "annotations": "x"}]}, "annotations must be an object"),
-        ({"rules": [{"outcome": "ask", "annotations": [1]}]}, "annotations must be a list of texts"),
+        ({"rules": [{"outcome": "ask", "annotations": [1]}]}, "annotations must be a list of strings"),
         ({"default": "maybe"}, r"approvals\.default must be one of"),
         ({"respond_approval": "sometimes"}, "respond_approval is 'sometimes'"),
-        ({"protected": "x"}, "protected must be a list of texts"),
+        ({"protected": "x"}, "protected must be a list of strings"),
         ({"outcome": "ask"}, "approvals.outcome is not known"),
     ],
 )  # fmt: skip
@@ -233,7 +233,7 @@ def test_what_is_wrong_in_a_file_is_told_with_its_name(tmp_path):
 
 
 def test_a_rule_in_code_is_checked_as_one_in_a_file():
-    with pytest.raises(ConfigurationError, match="tools must be a list of texts"):
+    with pytest.raises(ConfigurationError, match="tools must be a list of strings"):
         Rule(tools="delete")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="outcome is 'no'"):
         Rule(outcome="no")  # type: ignore[arg-type]

@@ -335,7 +335,7 @@ def test_a_session_approval_does_not_cover_a_tool_of_the_same_name_from_another_
 async def left_behind(url, clock, call=None, scope=SCOPE):
     """The request of a run whose process has ended without a word."""
     service = ApprovalService(ASK, url, clock=clock)
-    service.open_door("http")
+    service.accept_decisions("http")
     service.leave()
     task = going(executor_of(service, Files()), call or call_of(), scope=scope)
     [request] = await waiting(service)
@@ -415,6 +415,18 @@ def test_a_decision_that_nobody_came_for_is_not_kept_for_ever(url):
             return other.id != request.id
 
     assert run(main())
+
+
+def test_old_names_work_with_a_warning():
+    async def main():
+        service = ApprovalService()
+        with pytest.warns(DeprecationWarning, match="accept_decisions"):
+            service.open_door("http")
+        with pytest.warns(DeprecationWarning, match="channel="), pytest.raises(ApprovalNotFoundError):
+            await service.decide("0123456789ab", "approve", door="http")
+        await service.aclose()
+
+    run(main())
 
 
 def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
@@ -704,7 +716,7 @@ def test_who_may_not_decide_cannot():
             [request] = await waiting(service)
             with pytest.raises(ApprovalForbiddenError, match="http may not decide this call"):
                 await service.decide(request.id, "approve")
-            await service.decide(request.id, "approve", door="terminal")
+            await service.decide(request.id, "approve", channel="terminal")
             return contents(await task)
 
     assert ["deleted /a"] == run(main())

@@ -257,7 +257,7 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ("{", "this is no JSON"),
+        ("{", "this is not JSON"),
         ('{"hooks": {"processes": {"a": {"enabled": true, "command": ["x"], "intercept": ["before_lm"]}}}}', "before_lm"),
         ('{"approvals": {"rules": [{"tool": "erase", "outcome": "ask"}]}}', "tool"),
         (json.dumps(hooks(command=["/nowhere/at/all"], required=True)), "does not start"),

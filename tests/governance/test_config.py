@@ -51,7 +51,7 @@ async def opened(governance: Governance):
         ({"hooks": {}, "approval": ASK}, "approval is not known: is 'approvals' meant?"),
         ({"hooks": {}, "aprovals": ASK}, "aprovals is not known: is 'approvals' meant?"),
         ({"hooks": {}, "approvers": ASK}, "approvers is not known: is 'approvals' meant?"),
-        ({"hooks": {}, **ASK}, "rules stands beside 'hooks' or 'approvals', where nobody reads it: write approvals.rules."),
+        ({"hooks": {}, **ASK}, "rules stands beside 'hooks' or 'approvals', where it has no effect: write approvals.rules."),
         ({"hooks": {}, "default": "deny"}, "write approvals.default."),
         ({"hooks": {}, "deadline": 5}, "write approvals.deadline."),
         ({"hooks": {}, "who": ["http"]}, "write approvals.who."),

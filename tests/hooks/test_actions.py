@@ -192,7 +192,7 @@ def test_what_is_no_call_makes_the_whole_answer_nothing_and_the_shape_is_named(c
     turned = play(managed(hook(after_llm=written)), Reply("I will add", tool_calls=(called(),)), "done")
     assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
     assert "I will add" == turned.final.messages[1]["content"]
-    assert "its answer is passed over" in caplog.text
+    assert "it is ignored" in caplog.text
     assert '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}' in caplog.text
 
 
@@ -406,7 +406,7 @@ def test_a_call_that_failed_is_no_result_for_hooks():
 def test_a_decision_that_a_point_does_not_know_is_skipped_with_a_warning(point, decision, caplog):
     turned = play(managed(hook(**{point: decision})))
     assert (["3"], "done") == (turned.results, turned.final.content)
-    assert "passed over" in caplog.text
+    assert "it is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(

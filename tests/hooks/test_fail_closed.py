@@ -39,7 +39,7 @@ FAILURES = {
     "it raises": (breaks, "failed"),
     "it takes too long": (for_ever, "timed out"),
     "True": (True, "failed"),
-    "a text": ("no", "failed"),
+    "a string": ("no", "failed"),
     "a class": (DenyTool, "failed"),
     "the class of letting go": (Continue, "failed"),
     "what belongs elsewhere": (Approval(True), "failed"),
@@ -157,10 +157,10 @@ def test_a_class_is_not_a_hook():
         HookManager().mount("guard", WrongSignature)
 
 
-@pytest.mark.parametrize(("fails_closed", "so"), [(True, "it counts as a no"), (False, "passed over")])
+@pytest.mark.parametrize(("fails_closed", "so"), [(True, "it counts as a denial"), (False, "it is ignored")])
 def test_the_log_says_that_a_class_was_answered_and_what_came_of_it(fails_closed, so, caplog):
     play(guarded(hook(before_tool=lambda call: DenyTool), fail_closed=fails_closed))
-    words = f"The hook 'guard' answered before_tool with the class DenyTool, and not with one (DenyTool(...)): {so}"
+    words = f"The hook 'guard' answered before_tool wrongly: the class DenyTool, not an instance (DenyTool(...)): {so}"
     assert words in [record.getMessage() for record in caplog.records]
 
 
@@ -168,4 +168,4 @@ def test_an_approver_that_answers_a_class_has_denied_and_is_told(caplog):
     manager = HookManager()
     manager.mount("gate", hook(approve_tool=lambda call: Approval))
     assert [] == play(manager).ran
-    assert "The hook 'gate' answered approve_tool with the class Approval, and not with one (Approval(...))" in caplog.text
+    assert "The hook 'gate' answered approve_tool wrongly: the class Approval, not an instance (Approval(...))" in caplog.text

@@ -20,7 +20,7 @@ async def decided(
 ) -> tuple[Any, Any]:
     """Run a turn whose one request for approval is decided so; return both."""
     service = ApprovalService(parse_policy(policy))
-    service.open_door("http")
+    service.accept_decisions("http")
     (service.stand_by if stands_by else service.mount)(manager)
     turn = asyncio.create_task(turned(manager, steps))
     try:

@@ -25,7 +25,7 @@ from .turns import called, hook, managed, play, run, turned
 
 NO_HOOKS = {
     "an object": object(),
-    "a text": "before_tool",
+    "a string": "before_tool",
     "nothing": None,
     "a mapping": {"before_tool": print},
     "a number where the method was to be": type("Empty", (), {"before_tool": 5})(),
@@ -68,7 +68,7 @@ def test_one_method_is_a_protocol(protocol, method):
 def test_a_name_that_is_nearly_right_is_warned_about(written, meant, caplog):
     managed(hook(**{written: None, "before_llm": None}))
     said = [record.getMessage() for record in caplog.records]
-    assert ([f"The hook 'hook0' has a method {written!r}, which is never asked: is {meant!r} meant?"] if meant else []) == said
+    assert ([f"The hook 'hook0' has a method {written!r}, which is never called: is {meant!r} meant?"] if meant else []) == said
 
 
 def test_nothing_is_said_of_names_that_are_right(caplog):

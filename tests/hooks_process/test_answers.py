@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hooks_process import view_builders
 from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
@@ -31,12 +32,16 @@ OPTIONS = {"max_tokens": 100, "temperature": 0.5}
 def asked_about_a_request(reply):
     """Return the decision on what ``reply(params)`` answers, and what was odd."""
     view = view_builders.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
-    told = client.llm_request(view)
-    now = {"model": told.model, "messages": told.messages, "tools": told.tools, "options": told.options}
+    params = structs.asdict(client.encode_params("before_llm", view))
+    wire = json.loads(json.dumps({name: params[name] for name in ("model", "messages", "tools", "options")}))
     findings = Findings()
-    wire = json.loads(json.dumps({"model": "m", "messages": told.messages, "tools": told.tools, "options": told.options}))
-    result = json.loads(json.dumps(reply(wire)))
-    return replies.llm_decision(replies.parse_reply("before_llm", result, findings, shown=now), findings, view, now), findings
+    return replies.read_decision("before_llm", json.loads(json.dumps(reply(wire))), findings, params, view), findings
+
+
+def _asked(point, view, result):
+    findings = Findings()
+    params = structs.asdict(client.encode_params(point, view))
+    return replies.read_decision(point, result, findings, params, view), findings
 
 
 def changes_of_a_request(reply):
@@ -46,21 +51,15 @@ def changes_of_a_request(reply):
 
 
 def asked_about_a_response(result, **members):
-    findings = Findings()
-    told = client.llm_response(view_builders.response(content="old", finish_reason="stop", **members))
-    return replies.response_decision(replies.parse_reply("after_llm", result, findings), findings, told.response), findings
+    return _asked("after_llm", view_builders.response(content="old", finish_reason="stop", **members), result)
 
 
 def asked_about_a_call(result):
-    findings = Findings()
-    answer = replies.parse_reply("before_tool", result, findings)
-    return replies.call_decision(answer, findings, {"tool": "rm", "arguments": {"path": "/"}}), findings
+    return _asked("before_tool", view_builders.call(arguments={"path": "/"}), result)
 
 
 def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
-    findings = Findings()
-    told = client.tool_result(view_builders.result(output))
-    return replies.result_decision(replies.parse_reply("after_tool", result, findings), findings, told.result), findings
+    return _asked("after_tool", view_builders.result(output), result)
 
 
 # P5: what is left out, or comes back as it went out, is unchanged.
@@ -202,7 +201,7 @@ def test_before_a_tool_a_hook_may_refuse_and_answer():
 
 def test_a_long_reason_is_cut():
     assert DenyTool("x" * replies.MAX_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
-    assert replies.MAX_REASON == len(replies.approval({"reason": "x" * 100_000}).reason)
+    assert replies.MAX_REASON == len(_asked("approve_tool", view_builders.call(), {"reason": "x" * 100_000})[0].reason)
 
 
 def test_an_answer_without_a_result_lets_the_call_go_its_way():
@@ -246,7 +245,7 @@ def test_an_action_that_a_point_does_not_have_is_skipped_with_all_that_came_with
     ],
 )
 def test_an_approver_must_say_yes(result, expected):
-    assert expected == replies.approval(replies.parse_reply("approve_tool", result, Findings()))
+    assert expected == _asked("approve_tool", view_builders.call(), result)[0]
 
 
 # Types and names.
@@ -258,27 +257,31 @@ def test_an_approver_must_say_yes(result, expected):
         (
             "before_llm",
             {"action": "abort_turn", "request": {"messages": [{"role": 1}]}},
-            "request.messages[0].role must be a text",
+            "request.messages[0].role must be a string",
         ),
-        ("before_llm", {"request": {"messages": [{"content": {}}]}}, "request.messages[0].content must be a text, not an object"),
+        (
+            "before_llm",
+            {"request": {"messages": [{"content": {}}]}},
+            "request.messages[0].content must be a string, not an object",
+        ),
         ("before_llm", {"request": {"messages": "x"}}, "request.messages must be a list"),
         ("before_llm", {"request": {"messages": [{"role": "user", "parts": 1}]}}, "request.messages[0].parts must be a list"),
         ("before_llm", {"request": {"tools": [[]]}}, "request.tools[0] must be an object"),
-        ("before_llm", {"request": {"tools": [{"function": {"name": 1}}]}}, "request.tools[0].function.name must be a text"),
+        ("before_llm", {"request": {"tools": [{"function": {"name": 1}}]}}, "request.tools[0].function.name must be a string"),
         ("before_llm", {"request": {"options": []}}, "request.options must be an object"),
         ("before_llm", {"request": []}, "request must be an object"),
-        ("before_llm", {"action": 1}, "action must be a text"),
+        ("before_llm", {"action": 1}, "action must be a string"),
         ("before_llm", [], "the result must be an object, not a list"),
         (
             "after_llm",
             {"response": {"response": {"content": None, "tool_calls": {}}}},
             "response.response.tool_calls must be a list",
         ),
-        ("before_tool", {"action": "respond", "result": {"for_llm": 1}}, "result.for_llm must be a text"),
+        ("before_tool", {"action": "respond", "result": {"for_llm": 1}}, "result.for_llm must be a string"),
         ("before_tool", {"action": "respond", "result": {"silent": "yes"}}, "result.silent must be true or false"),
-        ("before_tool", {"action": "respond", "result": {"media": [1]}}, "result.media[0] must be a text, not a number"),
+        ("before_tool", {"action": "respond", "result": {"media": [1]}}, "result.media[0] must be a string, not a number"),
         ("before_tool", {"call": {"arguments": "{}"}}, "call.arguments must be an object"),
-        ("before_tool", {"reason": [], "action": "hard_abort"}, "reason must be a text"),
+        ("before_tool", {"reason": [], "action": "hard_abort"}, "reason must be a string"),
         ("after_tool", {"result": "x"}, "result must be an object"),
         ("approve_tool", {"approved": "true"}, "approved must be true or false"),
         ("approve_tool", {"approved": 1}, "approved must be true or false"),

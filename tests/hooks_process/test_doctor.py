@@ -64,7 +64,7 @@ def test_a_hook_without_a_defect_passes_for_all_that_it_is_asked(tmp_path):
 @pytest.mark.parametrize(
     ("body", "check", "words"),
     [
-        ('def on(method, params): answer({"action": 1})', "hook.before_tool", "action must be a text"),
+        ('def on(method, params): answer({"action": 1})', "hook.before_tool", "action must be a string"),
         ('def on(method, params): answer({"decision": "deny"})', "hook.before_tool", "'action' is meant"),
         ('def on(method, params): answer({"action": "deny"})', "hook.before_tool", "the action 'deny' is not known there"),
         ("def on(method, params): os._exit(3)", "hook.before_tool", "exit status 3"),
@@ -110,10 +110,10 @@ GOOD = "{'type': 'function', 'function': {'name': 'x'}}"
 def test_an_invalid_tool_is_a_failure_wherever_it_is_offered(tmp_path, tool):
     modes = frozenset({"llm", "tool"})
     hello = verdicts(script(tmp_path, HELLO % tool), modes=modes)["hook.hello"]
-    assert ("failure", True) == (hello.outcome, "it offers a tool that is none: " in hello.words)
+    assert ("failure", True) == (hello.outcome, "it offers an invalid tool: " in hello.words)
     if tool != "1":  # there it is a wrong type
         asked = verdicts(script(tmp_path, BEFORE_LLM % tool), modes=modes)["hook.before_llm"]
-        assert ("failure", True) == (asked.outcome, "it offers a tool that is none: " in asked.words)
+        assert ("failure", True) == (asked.outcome, "it offers an invalid tool: " in asked.words)
     assert '{"type":"function","function":{"name":' in hello.way_out
 
 
@@ -126,8 +126,8 @@ def test_tools_without_before_tool_are_a_failure(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "printed"),
     [
-        ("write(json.dumps({'id': str(id), 'result': {}}) + '\\n')", "the id is a text instead of a whole number"),
-        ("write(json.dumps({'id': id, 'result': {}}, indent=1) + '\\n')", "a line that is no reply"),
+        ("write(json.dumps({'id': str(id), 'result': {}}) + '\\n')", "the id is a string instead of a whole number"),
+        ("write(json.dumps({'id': id, 'result': {}}, indent=1) + '\\n')", "a line that is not a reply"),
         ("write('ready\\n')", "it printed ready"),
     ],
 )
@@ -286,20 +286,20 @@ def test_invalid_json_is_one_failure_that_says_so(tmp_path, written):
     found = verdicts(script(tmp_path, body), modes=frozenset({"tool", "llm", "approve"}))
     failures = [each for each in found.values() if each.outcome == "failure"]
     assert ["hook.before_llm"] == [each.check for each in failures]
-    assert failures[0].words.startswith("this is no JSON: ")
+    assert failures[0].words.startswith("this is not JSON: ")
     assert f'{{"jsonrpc":"2.0","id":2,"result":{written}}}; and so in 5 more checks' in failures[0].words
     assert failures[0].way_out.startswith("Write each answer with a JSON library")
 
 
 def test_a_greeting_that_is_invalid_json_is_reported(tmp_path):
     (hello,) = verdicts(script(tmp_path, """def hello(params): write('{"id":1,"result":{},}\\n')""")).values()
-    assert ("failure", True, True) == (hello.outcome, "this is no JSON" in hello.words, "JSON library" in hello.way_out)
+    assert ("failure", True, True) == (hello.outcome, "this is not JSON" in hello.words, "JSON library" in hello.way_out)
 
 
 def test_an_answer_without_an_id_is_shown(tmp_path):
     body = """def on(method, params): write('{"result":{}}\\n')"""
     verdict = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=2.0)["hook.approve_tool"]
-    assert 'it printed a line that is no reply: it has no id of a request: {"result":{}}' in verdict.words
+    assert 'it printed a line that is not a reply: it has no id of a request: {"result":{}}' in verdict.words
     assert "its id the whole number of the request" in verdict.way_out
 
 

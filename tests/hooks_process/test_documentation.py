@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hooks_process.peers import run
-from patchbay.hooks.config import parse_hooks_config
-from patchbay.hooks.config.settings import _DEFAULTS, _PROCESS
+from patchbay._config import Table
+from patchbay.hooks.config import parse_hooks_config, settings
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from patchbay.hooks.process.wire import read_reply
@@ -44,7 +44,24 @@ def test_its_answers_can_be_read():
     assert 1 == len(read_reply(hello.encode()).result["tools"])
 
 
-@pytest.mark.parametrize("key", sorted({*_PROCESS, *(f"defaults.{name}" for name in _DEFAULTS)}))
+def known_keys():
+    """Return the keys that are looked for in the entry of a process, and in the defaults."""
+    known = {}
+
+    class Recorded(Table):
+        def __init__(self, value, path):
+            super().__init__(value, path)
+            known[path] = self.known
+
+    entry = {"enabled": True, "command": ["x"], "intercept": ["before_tool"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("patchbay._config.Table", Recorded)
+        patch.setattr(settings, "Table", Recorded)
+        settings.parse_hooks_config({"hooks": {"processes": {"h": entry}}})
+    return sorted({*known["hooks.processes.h"], *(f"defaults.{name}" for name in known["hooks.defaults"])})
+
+
+@pytest.mark.parametrize("key", known_keys())
 def test_every_key_is_described(key):
     assert f"`{key}`" in PAGE
 

@@ -23,11 +23,11 @@ FAILS = {
     "answer({'action': 'respond'})": "the tool failed: the call was not answered",
     "answer({'action': 'respond', 'result': {'forLLM': '7'}})": "the tool failed: the call was not answered",
     "answer({'action': 'respond', 'result': {'for_llm': 7}})": (
-        "the tool failed: its answer to hook.before_tool is refused: result.for_llm must be a text, not a number"
+        "the tool failed: its answer to hook.before_tool is refused: result.for_llm must be a string, not a number"
     ),
     "answer(error={'code': 1, 'message': 'no weather'})": "the tool failed: it answered with an error: no weather",
     'write(\'{"id":%d,"result":}\\n\' % id)': (
-        "the tool failed: it answered with a line that is no reply: no JSON: Expecting value: line 1 column 18 (char 17)"
+        "the tool failed: it answered with a line that is not a reply: not JSON: Expecting value: line 1 column 18 (char 17)"
     ),
 }
 

@@ -247,7 +247,7 @@ def test_an_id_that_is_wrong_or_comes_again_is_dropped(tmp_path, caplog):
 def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
     command = script(tmp_path, """def on(method, params): write(f'{{"jsonrpc":"2.0","id":{id},"result":NaN}}\\n')""")
     (failed,) = asked(command, ("before_tool", view_builders.call()))
-    assert "it answered with a line that is no reply: no JSON: NaN is no JSON" == str(failed)
+    assert "it answered with a line that is not a reply: not JSON: NaN is not JSON" == str(failed)
 
 
 def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_path):
@@ -346,7 +346,7 @@ def test_an_event_loop_that_is_held_up_learns_how_the_process_has_ended(tmp_path
 def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
     command = script(tmp_path, """def on(method, params): write('{"result":{"action":"deny_tool"}}\\n'); answer()""")
     assert [None] == asked(command, ("before_tool", view_builders.call()))
-    words = "The hook 'h' printed what is no reply: a line that is no reply: it has no id of a request: "
+    words = "The hook 'h' printed a line that is not a reply: a line that is not a reply: it has no id of a request: "
     assert f'{words}{{"result":{{"action":"deny_tool"}}}}' in caplog.messages
 
 
@@ -529,12 +529,13 @@ def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
     async def main():
         closing = []
 
-        async def greet(process):
-            await process.call("hook.hello", {})
-            closing.append(asyncio.create_task(supervisor.aclose()))
-            await asyncio.sleep(0)
+        class ClosedByGreeting(Supervisor):
+            async def _greet(self, process):
+                await process.call("hook.hello", {})
+                closing.append(asyncio.create_task(self.aclose()))
+                await asyncio.sleep(0)
 
-        supervisor = Supervisor(spec(script(tmp_path, ""), limits=with_limits(spec(("x",)), restarts=9).limits), greet)
+        supervisor = ClosedByGreeting(spec(script(tmp_path, ""), limits=with_limits(spec(("x",)), restarts=9).limits))
         for _ in range(2):
             with pytest.raises(HookProcessError, match="it was closed"):
                 await supervisor.start()
@@ -572,7 +573,7 @@ def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
         assert await hook.before_llm(view_builders.request()) is None
 
     run(main())
-    assert "The hook 'h' offers a tool that is none" in caplog.text
+    assert "The hook 'h' offers an invalid tool" in caplog.text
 
 
 def test_a_hook_that_is_asked_about_requests_sees_its_own_tools_in_them(tmp_path):
@@ -614,7 +615,7 @@ def on(method, params):
         await hook.aclose()
 
     run(main())
-    assert "The hook 'h' failed at before_llm: its answer to hook.before_llm is refused: action must be a text" in caplog.text
+    assert "The hook 'h' failed at before_llm: its answer to hook.before_llm is refused: action must be a string" in caplog.text
     assert "The hook 'h' failed at before_llm: exit status 7" in caplog.text
 
 
@@ -625,7 +626,7 @@ def test_tools_of_a_hook_that_would_not_be_asked_for_them_are_left_out(tmp_path,
         await hook.aclose()
 
     run(main())
-    assert "offers tools, but is not asked before_tool" in caplog.text
+    assert "offers tools, but before_tool is not enabled for it" in caplog.text
 
 
 def event(kind):
@@ -670,7 +671,7 @@ def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplo
     caplog.set_level(logging.WARNING)
     assert [DenyTool()] == asked(command, ("before_tool", view_builders.call()))
     messages = [record.getMessage() for record in caplog.records]
-    assert "The hook 'h' printed what is no reply: debugging" in messages
+    assert "The hook 'h' printed a line that is not a reply: debugging" in messages
     assert "[h] ärger" in messages
     assert "[h] " + "x" * 4096 + "..." in messages
     assert 3 == len(messages)
@@ -687,7 +688,7 @@ def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
 def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({f"odd {id} {number}": 1 for number in range(40)})')
     asked(command, *[("before_tool", view_builders.call())] * 5)
-    assert 50 == caplog.text.count("oddly (told once)")
+    assert 50 == caplog.text.count("oddly (logged once)")
 
 
 def test_what_it_says_is_escaped_in_the_log(tmp_path, caplog):
@@ -704,7 +705,7 @@ def test_what_it_says_is_escaped_in_the_log(tmp_path, caplog):
     assert r"it answered with an error: first\x0asecond" == str(failed)
     messages = [record.getMessage() for record in caplog.records]
     assert r"[h] \x1b[2J" + "\t" + r"red\x0dERROR" in messages
-    assert r"The hook 'h' printed what is no reply: \x1b[1mbold" in messages
+    assert r"The hook 'h' printed a line that is not a reply: \x1b[1mbold" in messages
 
 
 def test_a_strict_hook_fails_for_oddities(tmp_path):
@@ -717,7 +718,7 @@ def test_a_strict_hook_fails_for_oddities(tmp_path):
 def test_a_wrong_type_is_a_failure(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "abort_turn", "reason": 1})')
     (failed,) = asked(command, ("before_tool", view_builders.call()))
-    assert "its answer to hook.before_tool is refused: reason must be a text, not a number" == str(failed)
+    assert "its answer to hook.before_tool is refused: reason must be a string, not a number" == str(failed)
 
 
 def test_a_command_that_repeats_its_input_is_not_a_hook():

@@ -49,15 +49,8 @@ VIEWS: dict[str, Any] = {
 
 def encoded(point: str) -> dict[str, Any]:
     """Return the params that the host sends for the view of a point."""
-    view = VIEWS[point]
-    params: Any = {
-        "before_llm": client.llm_request,
-        "after_llm": client.llm_response,
-        "before_tool": client.tool_call,
-        "after_tool": client.tool_result,
-        "approve_tool": lambda view: client.tool_call(view, digest=view.digest, facts=view.facts),
-    }[point](view)
-    sent: dict[str, Any] = json.loads(request_line(1, f"hook.{point}", params))["params"]
+    line = request_line(1, f"hook.{point}", client.encode_params(point, VIEWS[point]))
+    sent: dict[str, Any] = json.loads(line)["params"]
     return sent
 
 
@@ -70,19 +63,8 @@ def test_a_view_comes_through(point):
 
 def decoded(point: str, reply: dict[str, Any]) -> Any:
     """Return the decision that the host reads, which must find nothing odd."""
-    findings, params = Findings(), encoded(point)
-    shown = params if point == "before_llm" else None
-    answer = replies.parse_reply(point, json.loads(json.dumps(reply)), findings, shown=shown)
-    if point == "approve_tool":
-        decision: Any = replies.approval(answer)
-    elif point == "before_llm":
-        decision = replies.llm_decision(answer, findings, VIEWS[point], params)
-    elif point == "after_llm":
-        decision = replies.response_decision(answer, findings, params["response"])
-    elif point == "before_tool":
-        decision = replies.call_decision(answer, findings, params)
-    else:
-        decision = replies.result_decision(answer, findings, params["result"])
+    findings = Findings()
+    decision = replies.read_decision(point, json.loads(json.dumps(reply)), findings, encoded(point), VIEWS[point])
     assert {} == findings.found
     return decision
 

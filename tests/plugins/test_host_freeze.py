@@ -129,7 +129,7 @@ def test_a_plugin_stays_frozen_through_a_crash_and_a_reload_and_not_through_a_st
             os.kill(pid, signal.SIGKILL)
             await stand.host.until(lambda: plugin.state == "frozen" and plugin.pid not in (0, pid))
             await stand.host.reload("heater")
-            await stand.host.until(lambda: plugin.state == "frozen" and len(plugin.tools.withheld()) == 3)
+            await stand.host.until(lambda: plugin.state == "frozen" and len(plugin.tools.states()) == 3)
             assert "heater' is frozen" in (await stand.call("heater", "heat"))["output"]["error"]
             assert set() == server.names()
             await stand.host.unfreeze("heater")
@@ -177,7 +177,7 @@ def test_a_tool_that_is_registered_while_the_plugin_is_frozen_waits(tmp_path):
         async with ToolServer() as server, Stand(folder, server=server) as stand:
             await stand.registered()
             await stand.host.freeze("late")
-            await stand.host.until(lambda: ["late"] == list(stand.host.plugins["late"].tools.withheld()))
+            await stand.host.until(lambda: ["late"] == [*stand.host.plugins["late"].tools.states()])
             assert set() == server.names()
             await stand.host.unfreeze("late")
             await stand.host.until_registered("late", "late")

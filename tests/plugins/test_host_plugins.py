@@ -121,8 +121,8 @@ def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
         async with ToolServer() as server:
             server.refuse["get_weather"] = "another has it"
             async with Stand(weather, server=server) as stand:
-                states = stand.host.registrar.states
-                await stand.host.until(lambda: states("weather").get("get_weather", ("",))[0] == "refused")
+                states = stand.host.plugins["weather"].tools.states
+                await stand.host.until(lambda: states().get("get_weather", ("",))[0] == "refused")
                 status, answer = await stand.call("weather", "get_weather", {"city": "Rome"})
                 assert (403, True) == (status, "not signed" in answer["detail"])
 

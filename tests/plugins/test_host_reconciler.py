@@ -11,7 +11,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.registrar import DesiredTool, Registrar, ServerSnapshot, _PluginSync
+from patchbay.plugins.host.registrar import DesiredTool, PluginTools, Registrar, ServerSnapshot
 from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
 from plugins.host_rig import run
 from plugins.tool_server import ToolServer
@@ -58,11 +58,15 @@ def wanted(name, *, plugin="p", **fields):
     return WantedTool(**{"description": "", "parameters": {}, "timeout_seconds": 30.0, **given})
 
 
+def want(reconciler, tool):
+    reconciler.manage(tool.plugin_id).want(tool)
+
+
 @pytest.mark.parametrize("seed", [False, True])
 def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
     async def main():
         async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "active")
             await server.stop()
             await told.until("p", "one", "stale")
@@ -80,7 +84,7 @@ def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_there():
             await server.stop()
             async with reconciling(server.url) as (reconciler, told):
                 for n in range(50):
-                    reconciler.want(wanted(f"t{n}"))
+                    want(reconciler, wanted(f"t{n}"))
                 while "refused" not in reconciler.problem:
                     await asyncio.sleep(0)
                 assert [] == told.states
@@ -95,7 +99,7 @@ def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_there():
 def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_keeps_no_list_of_its_own():
     async def main():
         async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "active")
             server.tools["ben"] = {}
             server.changed()
@@ -108,7 +112,7 @@ def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_keeps_n
 def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_keeps_the_list():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "active")
             del server.tools["ben"]["one"]
             server.changed()
@@ -136,7 +140,7 @@ def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
             parameters = {"type": "object", "properties": {}}
             tool = wanted("one", description="as it is", parameters=parameters, annotations={"destructive": True})
-            reconciler.want(tool)
+            want(reconciler, tool)
             await told.until("p", "one", "active")
             for role in server.tools.values():
                 role["one"].update(edit)
@@ -167,7 +171,7 @@ def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff():
                 return answer
 
             server._register = rewrite
-            reconciler.want(wanted("one", description="mine"))
+            want(reconciler, wanted("one", description="mine"))
             await server.until(lambda: server.listed >= 12)
             assert 2 < len(server.requests) < 7
             assert "active" == told.states[-1][2]
@@ -179,7 +183,7 @@ def test_a_refusal_is_told_with_its_reason_and_tried_again():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
             server.refuse["one"] = "cross-source overwrite refused"
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "refused")
             assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == told.states[0][3]
             server.refuse.clear()
@@ -191,7 +195,7 @@ def test_a_refusal_is_told_with_its_reason_and_tried_again():
 def test_a_role_that_is_not_there_yet_is_waited_for():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one", role="eve"))
+            want(reconciler, wanted("one", role="eve"))
             await told.until("p", "one", "refused")
             assert "unknown role: eve" == told.states[0][3]
             server.tools["eve"] = {}
@@ -207,7 +211,7 @@ def test_an_answer_that_is_none_is_not_a_refusal():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
             server.fail.add("one")
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "pending")
             assert "503" in told.states[0][3]
             server.fail.clear()
@@ -245,11 +249,11 @@ def test_clear_takes_all_tools_of_one_plugin_away():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
             for plugin in ("p", "px"):
-                reconciler.want(wanted(f"tool_{plugin}", plugin=plugin))
+                want(reconciler, wanted(f"tool_{plugin}", plugin=plugin))
                 await told.until(plugin, f"tool_{plugin}", "active")
-            assert await reconciler.clear("p")
+            assert await reconciler.manage("p").clear()
             assert {"tool_px"} == server.names()
-            assert {} == reconciler.states("p")
+            assert {} == reconciler.manage("p").states()
 
     run(main())
 
@@ -258,13 +262,13 @@ def test_clear_reaches_a_server_that_is_back_before_it_was_asked_again():
     async def main():
         policy = replace(QUICK, poll_interval=600, poll_retry=600)
         async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "active")
             await server.stop()
-            reconciler.want(wanted("two"))
+            want(reconciler, wanted("two"))
             await told.until("p", "one", "stale")
             await server.restart()
-            assert await reconciler.clear("p")
+            assert await reconciler.manage("p").clear()
             assert "clear" in server.requests[-1][0]
 
     run(main())
@@ -275,8 +279,8 @@ def test_clear_does_not_wait_for_a_server_that_is_away():
         async with ToolServer() as server:
             await server.stop()
             async with reconciling(server.url) as (reconciler, _):
-                reconciler.want(wanted("one"))
-                assert not await reconciler.clear("p")
+                want(reconciler, wanted("one"))
+                assert not await reconciler.manage("p").clear()
 
     run(main())
 
@@ -287,8 +291,8 @@ def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_may():
             server.hold = asyncio.Event()
             policy = replace(QUICK, clear_timeout=0.05)
             async with reconciling(server.url, policy=policy, timeout=0.05) as (reconciler, _):
-                reconciler.want(wanted("one"))
-                assert not await reconciler.clear("p")
+                want(reconciler, wanted("one"))
+                assert not await reconciler.manage("p").clear()
             server.hold.set()
 
     run(main())
@@ -297,10 +301,10 @@ def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_may():
 def test_a_tool_that_moves_to_another_role_leaves_the_first():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one", role="ann"))
+            want(reconciler, wanted("one", role="ann"))
             await told.until("p", "one", "active")
-            reconciler.unwant("p", "one", 1)
-            reconciler.want(wanted("one", role="ben", registration=2))
+            reconciler.manage("p").unwant("one", 1)
+            want(reconciler, wanted("one", role="ben", registration=2))
             await server.until(lambda: server.names("ben") == {"one"} and not server.names("ann"))
 
     run(main())
@@ -309,8 +313,8 @@ def test_a_tool_that_moves_to_another_role_leaves_the_first():
 def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one", registration=2))
-            reconciler.unwant("p", "one", 1)
+            want(reconciler, wanted("one", registration=2))
+            reconciler.manage("p").unwant("one", 1)
             await told.until("p", "one", "active")
             assert {"one"} == server.names()
 
@@ -320,7 +324,7 @@ def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
 def test_a_server_that_has_nothing_new_says_only_that():
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await told.until("p", "one", "active")
             await server.until(lambda: server.unchanged > 3)
             assert 1 == len(server.requests)
@@ -332,7 +336,7 @@ def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_asked_for_
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
             for n in range(1000):
-                reconciler.want(wanted(f"t{n}", plugin=f"p{n % 50}"))
+                want(reconciler, wanted(f"t{n}", plugin=f"p{n % 50}"))
             await server.until(lambda: len(server.names()) == 1000)
             await told.until("p49", "t999", "active")
             assert 1000 == len(server.requests)
@@ -348,7 +352,7 @@ def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
             server.token = "right"
             tokens = iter(["wrong", "right"])
             async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, told):
-                reconciler.want(wanted("one"))
+                want(reconciler, wanted("one"))
                 await told.until("p", "one", "active")
 
     run(main())
@@ -366,11 +370,11 @@ def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logged_onc
         async with ToolServer() as server:
             server.token = "right"
             async with reconciling(server.url, token=lambda: shown) as (reconciler, told):
-                reconciler.want(wanted("one"))
-                reconciler.want(wanted("two"))
+                want(reconciler, wanted("one"))
+                want(reconciler, wanted("two"))
                 await told.until("p", "one", "refused")
                 await told.until("p", "two", "refused")
-                assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.states("p")
+                assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
                 server.token = shown
                 await told.until("p", "one", "active")
                 await told.until("p", "two", "active")
@@ -386,11 +390,11 @@ def test_a_plugins_source_that_is_kept_for_those_with_the_token_is_told_as_that(
         async with ToolServer() as server:
             server.reserved = True
             async with reconciling(server.url) as (reconciler, told):
-                reconciler.want(wanted("one"))
-                reconciler.want(wanted("two"))
+                want(reconciler, wanted("one"))
+                want(reconciler, wanted("two"))
                 for name in ("one", "two"):
                     await told.until("p", name, "refused")
-                    assert "the server wants a token: --token-file FILE" in reconciler.states("p")[name][1]
+                    assert "the server wants a token: --token-file FILE" in reconciler.manage("p").states()[name][1]
 
     run(main())
     assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
@@ -401,10 +405,10 @@ def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
         async with ToolServer() as server:
             await server.stop()
             async with reconciling(server.url) as (reconciler, _):
-                reconciler.want(wanted("one"))
+                want(reconciler, wanted("one"))
                 while "refused" not in reconciler.problem:
                     await asyncio.sleep(0)
-                state, reason = reconciler.states("p")["one"]
+                state, reason = reconciler.manage("p").states()["one"]
                 assert "pending" == state
                 assert reason.startswith(f"the server cannot be reached at {server.url}: ")
 
@@ -414,7 +418,7 @@ def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
 def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothing_of_it():
     snapshot = ServerSnapshot.of(Listing({"ann": []}, "i"), 4)
     assert "missing" == snapshot.diff(wanted("one"))
-    assert DesiredTool(wanted("one"), settled=5).settled > snapshot.asked
+    assert DesiredTool(wanted("one"), settled=5).settled > snapshot.requested
 
 
 def test_tools_that_are_registered_together_are_told_of_together_with_their_roles(monkeypatch):
@@ -425,13 +429,13 @@ def test_tools_that_are_registered_together_are_told_of_together_with_their_role
             later = loop.call_later
 
             def call_later(delay, work, *arguments):
-                if getattr(work, "__func__", None) is not _PluginSync._announce:
+                if getattr(work, "__func__", None) is not PluginTools._announce:
                     return later(delay, work, *arguments)
                 return in_a_while.append(work)
 
             monkeypatch.setattr(loop, "call_later", call_later)
             for name in ("one", "two"):
-                reconciler.want(wanted(name))
+                want(reconciler, wanted(name))
                 await told.until("p", name, "active")
             assert [] == told.lines
             [tell] = in_a_while
@@ -453,7 +457,7 @@ def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
         async with ToolServer() as server:
             server.token = "t"
             async with reconciling(server.url, token=token) as (reconciler, told):
-                reconciler.want(wanted("one"))
+                want(reconciler, wanted("one"))
                 await told.until("p", "one", "active")
 
     run(main())
@@ -463,10 +467,10 @@ def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_for_eve
     async def main():
         policy = replace(QUICK, refused_retry=1000)
         async with ToolServer() as server, reconciling(server.url) as (first, _):
-            first.want(wanted("one"))
+            want(first, wanted("one"))
             await server.until(lambda: server.names())
             async with reconciling(server.url, policy=policy) as (second, told):
-                second.want(wanted("one", callback_url="http://127.0.0.1:10/one"))
+                want(second, wanted("one", callback_url="http://127.0.0.1:10/one"))
                 await told.until("p", "one", "refused")
                 assert "another host has registered it too: http://127.0.0.1:9/" in told.states[-1][3]
 
@@ -484,13 +488,13 @@ def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_answer
     async def main():
         async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, told):
             server.held_answers = asyncio.Event()
-            reconciler.want(wanted("one"))
+            want(reconciler, wanted("one"))
             await server.until(lambda: "one" in server.names())  # which may call it from now on
-            asking = asyncio.create_task(reconciler.wanted("p", "one"))
+            asking = asyncio.create_task(reconciler.manage("p").wanted("one"))
             assert not (await asyncio.wait({asking}, timeout=0.05))[0]
             server.held_answers.set()
             assert (wanted("one"), not seed) == await asking
             await told.until("p", "one", "active")
-            assert (wanted("one"), not seed) == await reconciler.wanted("p", "one")
+            assert (wanted("one"), not seed) == await reconciler.manage("p").wanted("one")
 
     run(main())

@@ -71,7 +71,7 @@ def test_what_it_does_not_say_has_a_default(tmp_path):
         ('[plugin]\nentry = "main"', "plugin.entry must be"),
         ('[plugin]\nentry = "main:"', "plugin.entry must be"),
         ("[plugin]\nentry = 5", "entry must be a string"),
-        ('plugin = "x"', "plugin must be a table"),
+        ('plugin = "x"', "plugin must be an object"),
         ('[plugin]\nid = "a b"\nentry = "m:C"', "plugin.id must be"),
         ('[plugin]\nentry = "m:C"\n[plugin_runtime]\ntimeout = 301', "timeout must be a number"),
         ('[plugin]\nentry = "m:C"\n[plugin_runtime]\ntimeout = nan', "timeout must be a number"),

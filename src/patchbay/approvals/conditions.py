@@ -92,7 +92,7 @@ def _operator(name: Any, operand: Any, place: str) -> Test:
     match name:
         case "glob" | "regex":
             if not isinstance(operand, str):
-                raise ConfigurationError(f"{place} must be a text, not {operand!r:.80}.")
+                raise ConfigurationError(f"{place} must be a string, not {operand!r:.80}.")
             return _glob(operand) if name == "glob" else _regex(operand, place)
         case "gt" | "ge" | "lt" | "le":
             return _comparison(name, operand, place)
@@ -150,7 +150,7 @@ def _regex(pattern: str, place: str) -> Test:
 
 def _comparison(name: str, bound: Any, place: str) -> Test:
     if not (_is_number(bound) or isinstance(bound, str)):
-        raise ConfigurationError(f"{place} must be a number or a text, not {bound!r:.80}.")
+        raise ConfigurationError(f"{place} must be a number or a string, not {bound!r:.80}.")
     compare: Callable[[Any, Any], Any] = getattr(operator, name)
 
     def passes(value: Any) -> bool | None:
@@ -164,7 +164,7 @@ def _comparison(name: str, bound: Any, place: str) -> Test:
 def _one_of(wanted: Any, place: str) -> Test:
     for each in wanted:
         if not (isinstance(each, str | bool) or _is_number(each)):
-            raise ConfigurationError(f"{place} must be a text, a number, true or false, not {each!r:.80}.")
+            raise ConfigurationError(f"{place} must be a string, a number, true or false, not {each!r:.80}.")
 
     def passes(value: Any) -> bool | None:
         alike = [each for each in wanted if _kind(each) is _kind(value)]

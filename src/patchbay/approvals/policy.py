@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from patchbay._config import Table, read_config, wrong
 from patchbay.approvals.conditions import Condition, read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
-from patchbay.hooks.config.reader import Table, read_config, wrong
 from patchbay.tools.tool import normalized_annotations
 
 Outcome: TypeAlias = Literal["allow", "deny", "ask"]
@@ -29,9 +29,6 @@ PEOPLE: Final[tuple[Who, ...]] = ("terminal", "http")
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _PATTERNS: Final = ("tools", "sources", "agents", "roles")
-_SHARED_KEYS: Final = ("reason", "who", "deadline", "at_deadline", "session")
-_POLICY_KEYS: Final = frozenset({"rules", "default", "respond_approval", "protected", *_SHARED_KEYS})
-_RULE_KEYS: Final = frozenset({"name", "annotations", "when", "outcome", *_PATTERNS, *_SHARED_KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ class Rule:
         for name in (*_PATTERNS, "who"):
             patterns = getattr(self, name)
             if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
-                raise ConfigurationError(f"{place}{name} must be a list of texts, not {patterns!r}.")
+                raise ConfigurationError(f"{place}{name} must be a list of strings, not {patterns!r}.")
             object.__setattr__(self, name, tuple(patterns))
         for name, kind in (("outcome", Outcome), ("at_deadline", AtDeadline), ("session", Session)):
             if (value := getattr(self, name)) not in get_args(kind):
@@ -233,7 +230,6 @@ def parse_policy(config: Any) -> ApprovalPolicy:
     A rule with ``tool`` instead of ``tools`` would apply to all tools, so no key is ignored.
     """
     table = Table(config, "approvals")
-    _check_keys(table, _POLICY_KEYS)
     shared = _read_shared(table, Rule(name="default", outcome="allow"))
     rules = table.get("rules")
     if rules is not None and not isinstance(rules, list | tuple):
@@ -241,28 +237,31 @@ def parse_policy(config: Any) -> ApprovalPolicy:
     respond = table.text("respond_approval") or None
     if respond is not None:
         HookPolicy(respond_approval=respond)  # type: ignore[arg-type]  # raises for an unknown value
-    return ApprovalPolicy(
+    policy = ApprovalPolicy(
         rules=tuple(_read_rule(Table(each, f"{table.at('rules')}[{at}]"), at, shared) for at, each in enumerate(rules or ())),
-        otherwise=Rule(name="default", outcome=_read_outcome(table, "default", "allow"), **shared),
+        otherwise=Rule(name="default", outcome=table.one_of("default", get_args(Outcome), "allow"), **shared),
         respond_approval=respond,
         protected=frozenset(table.texts("protected") or ()),
     )
+    _check_keys(table)
+    return policy
 
 
 def _read_rule(table: Table, index: int, shared: Mapping[str, Any]) -> Rule:
-    _check_keys(table, _RULE_KEYS)
     annotations = table.get("annotations")
     if isinstance(annotations, list | tuple):  # ["destructive", "!read_only"]
         annotations = {name.removeprefix("!"): not name.startswith("!") for name in table.texts("annotations") or ()}
     patterns: dict[str, Any] = {name: table.texts(name) or () for name in _PATTERNS}
-    return Rule(
+    settings: dict[str, Any] = dict(
         name=table.text("name") or str(index + 1),
         annotations=annotations if annotations is not None else {},
         when=table.get("when") if table.get("when") is not None else {},
-        outcome=_read_outcome(table, "outcome"),
+        outcome=table.one_of("outcome", get_args(Outcome)),
         **patterns,
         **_read_shared(table, Rule(**shared)),
     )
+    _check_keys(table)
+    return Rule(**settings)
 
 
 def _read_shared(table: Table, default: Rule) -> dict[str, Any]:
@@ -276,13 +275,6 @@ def _read_shared(table: Table, default: Rule) -> dict[str, Any]:
     }
 
 
-def _read_outcome(table: Table, key: str, default: str = "") -> Any:
-    value = table.text(key, default)
-    if value not in get_args(Outcome):
-        raise wrong(table.at(key), f"one of {', '.join(get_args(Outcome))}", value)
-    return value
-
-
-def _check_keys(table: Table, known: frozenset[str]) -> None:
-    if problem := next(table.unknown(known), None):
+def _check_keys(table: Table) -> None:
+    if problem := next(table.unknown(), None):
         raise ConfigurationError(problem.replace(", and is passed over", ""))

@@ -12,8 +12,10 @@ import logging
 import re
 import secrets
 import time
+import warnings
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Final, Protocol, get_args
 
@@ -119,9 +121,14 @@ class ApprovalService:
         hooks.people = RegisteredHook(self.name, self, 0, _LAST, timeouts, {"approve_tool": self.approve_tool})
         self._managers.add(hooks)
 
+    def accept_decisions(self, channel: str) -> None:
+        """Accept decisions over ``channel`` ("http"). A call that no person can decide is denied at once."""
+        self._channels.add(channel)
+
     def open_door(self, door: str) -> None:
-        """Accept decisions over the channel ``door`` ("http"). A call that no person can decide is denied at once."""
-        self._channels.add(door)
+        """Do what ``accept_decisions`` does, under its old name."""
+        warnings.warn("open_door is accept_decisions now; the old name ends with the next release.", DeprecationWarning, 2)
+        self.accept_decisions(door)
 
     def leave(self) -> None:
         """Prepare for shutdown: requests of runs that are stopped from now on stay pending for the next start."""
@@ -198,11 +205,12 @@ class ApprovalService:
         *,
         reason: str = "",
         by: str = "",
-        door: str = "http",
+        channel: str = "http",
         digest: str = "",
         arguments: Mapping[str, Any] | None = None,
+        door: str | None = None,
     ) -> ApprovalRequest:
-        """Decide a pending request over the channel ``door``, and return it. ``reason`` is sent to the model, ``by`` is recorded.
+        """Decide a pending request over ``channel``, and return it. ``reason`` is sent to the model, ``by`` is recorded.
 
         With ``arguments`` the call is approved and runs with those, which must match the tool's schema. ``digest`` is that of the
         call that the person reviewed. ``awaited`` of the result is False if no run waits: the decision is then for the same call
@@ -210,11 +218,14 @@ class ApprovalService:
         ApprovalConflictError if the request is not pending, or cannot be decided so; InvalidRequestError for an unknown verdict
         or invalid arguments.
         """
+        if door is not None:
+            warnings.warn("door= is channel= now; the old name ends with the next release.", DeprecationWarning, 2)
+            channel = door
         if verdict not in get_args(Verdict):
             raise InvalidRequestError(f"{verdict!r} is not a decision: use one of {', '.join(get_args(Verdict))}.")
         request = await self.get(request_id)
-        if door not in request.who:
-            raise ApprovalForbiddenError(f"{door} may not decide this call; its rule allows {', '.join(request.who)}.")
+        if channel not in request.who:
+            raise ApprovalForbiddenError(f"{channel} may not decide this call; its rule allows {', '.join(request.who)}.")
         for_session = verdict == "approve_session"
         if request.state is State.PENDING:
             if not request.is_genuine or (digest and digest != request.digest):
@@ -231,7 +242,7 @@ class ApprovalService:
                 request,
                 edited=arguments,
                 state=State.DENIED if verdict == "deny" else State.APPROVED,
-                by=by[:MAX_BY] or door,
+                by=by[:MAX_BY] or channel,
                 reason=reason[:MAX_REASON],
                 for_session=for_session,
             )
@@ -345,11 +356,9 @@ class ApprovalService:
                     return found
                 if self._leaving and (was_woken or event.is_set()):
                     raise RuntimeError("the approval service is closed")
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(left if poll is None else min(left, poll)):
                         await event.wait()
-                except TimeoutError:
-                    pass
         finally:
             if asking is not None:
                 asking.cancel()
@@ -374,11 +383,15 @@ class ApprovalService:
             if answer is None and self._channels & {*request.who} == {"terminal"}:
                 answer = Answer("deny", "no person is at the terminal")
             if answer is not None:
-                await self.decide(
-                    request.id, answer.verdict, reason=answer.reason, by=answer.by, door="terminal", arguments=answer.arguments
-                )
-        except ApprovalConflictError:
-            pass  # decided elsewhere first
+                with suppress(ApprovalConflictError):  # decided elsewhere first
+                    await self.decide(
+                        request.id,
+                        answer.verdict,
+                        reason=answer.reason,
+                        by=answer.by,
+                        channel="terminal",
+                        arguments=answer.arguments,
+                    )
         except Exception:
             _logger.exception("Could not ask at the terminal about approval request %s", request.id)
 
@@ -473,39 +486,30 @@ class ApprovalService:
             each.events.emit(kind, call.meta, call.context, payload, severity=severity, attrs={"call_id": call.call_id})
 
 
-class _Waiters:
+class _Waiters(dict[str, asyncio.Event]):
     """The requests that runs of this process wait for, each with the event that wakes its run; a shared store has heartbeats."""
 
     def __init__(self, store: ApprovalStore) -> None:
+        super().__init__()
         self._store = store
-        self._events: dict[str, asyncio.Event] = {}
         self._heartbeat: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._events)
-
-    def __getitem__(self, request_id: str) -> asyncio.Event:
-        return self._events[request_id]
 
     def add(self, request_id: str) -> None:
         """Add a request."""
-        self._events[request_id] = asyncio.Event()
+        self[request_id] = asyncio.Event()
         if self._heartbeat is None and self._store.is_shared:
             self._heartbeat = asyncio.get_running_loop().create_task(self._send_heartbeats())
 
     def remove(self, request_id: str) -> None:
         """Remove a request if it is there."""
-        self._events.pop(request_id, None)
-        if not self._events and self._heartbeat is not None:
+        self.pop(request_id, None)
+        if not self and self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
 
     def wake(self, request_id: str | None = None) -> None:
         """Wake the run that waits for this request, or all runs."""
-        for each, event in self._events.items():
+        for each, event in self.items():
             if request_id is None or each == request_id:
                 event.set()
 
@@ -521,7 +525,7 @@ class _Waiters:
         while True:
             await asyncio.sleep(HEARTBEAT)
             try:
-                await self._store.heartbeat(tuple(self._events))
+                await self._store.heartbeat(tuple(self))
             except Exception:
                 _logger.warning("Could not record which approval requests are waited for", exc_info=True)
 

@@ -76,10 +76,10 @@ def render_question(request: ApprovalRequest, now: float) -> str:
         choices.append("e {...} with other arguments")
     if len(text := _pretty(request.arguments)) > len(_cut(text)):
         choices.append("[v]iew all")
-    return f"May it run? {', '.join(choices)} ({render_time_left(request, now)}): "
+    return f"May it run? {', '.join(choices)} ({render_deadline(request, now)}): "
 
 
-def render_time_left(request: ApprovalRequest, now: float) -> str:
+def render_deadline(request: ApprovalRequest, now: float) -> str:
     """Render the time left to decide, and the outcome without a decision."""
     outcome = "carried out" if request.at_deadline == "allow" else "denied"
     return f"{_duration(request.deadline - now)}, then it is {outcome}"

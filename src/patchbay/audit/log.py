@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import MISSING, fields
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -60,31 +61,20 @@ _METADATA: Final = sa.MetaData()
 
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only an INTEGER primary key is assigned
 
+_COLUMN_TYPES: Final[dict[str, Any]] = {
+    "int": _number, "float": sa.Double, "str": sa.Text, "bool": sa.Boolean, "tuple[AuditDecision, ...]": sa.Text,
+}  # fmt: skip
+_INDEXED: Final = ("time", "session_key", "turn", "parent_turn")
+
 audit = sa.Table(
     "patchbay_audit",
     _METADATA,
     sa.Column("id", _number, primary_key=True),
-    sa.Column("writer", sa.Text, nullable=False),
-    sa.Column("number", _number, nullable=False),
-    sa.Column("time", sa.Double, nullable=False, index=True),
-    sa.Column("agent", sa.Text, nullable=False),
-    sa.Column("session_key", sa.Text, nullable=False, index=True),
-    sa.Column("turn", sa.Text, nullable=False, index=True),
-    sa.Column("parent_turn", sa.Text, nullable=False, index=True),
-    sa.Column("round", _number, nullable=False),
-    sa.Column("channel", sa.Text, nullable=False),
-    sa.Column("sender", sa.Text, nullable=False),
-    sa.Column("call_id", sa.Text, nullable=False),
-    sa.Column("tool", sa.Text, nullable=False),
-    sa.Column("source", sa.Text, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("decisions", sa.Text, nullable=False),
-    sa.Column("responded_by", sa.Text, nullable=False),
-    sa.Column("is_error", sa.Boolean, nullable=False),
-    sa.Column("code", sa.Text, nullable=False),
-    sa.Column("result_chars", _number, nullable=False),
-    sa.Column("seconds", sa.Double, nullable=False),
-    sa.Column("lost", _number, nullable=False),
+    *(
+        sa.Column(each.name, _COLUMN_TYPES[str(each.type)], nullable=False, index=each.name in _INDEXED)
+        for each in fields(AuditEntry)
+        if each.name != "id"
+    ),
     # A batch whose commit was not confirmed is written again, and stored once.
     sa.UniqueConstraint("writer", "number"),
     sqlite_autoincrement=True,  # ids of deleted entries are not used again
@@ -104,9 +94,7 @@ for _dialect, _statement in _GUARDS:
     _ddl = sa.DDL(_statement)  # type: ignore[no-untyped-call]
     sa.event.listen(audit, "after_create", _ddl.execute_if(dialect=_dialect))
 
-_EMPTY: Final[dict[str, Any]] = {
-    column.name: 0 if isinstance(column.type, sa.Integer | sa.Double) else "" for column in audit.columns if column.name != "id"
-} | {"is_error": False, "decisions": "[]"}
+_NO_CALL: Final = {each.name: each.default for each in fields(AuditEntry) if each.default is not MISSING} | {"decisions": "[]"}
 
 
 class _Lost:
@@ -372,7 +360,7 @@ def _row(record: CallRecord) -> dict[str, Any]:
 
 def _loss_row(time: float, count: int) -> dict[str, Any]:
     """Return the row for ``count`` lost calls."""
-    return {**_EMPTY, "time": time, "lost": count}
+    return {**_NO_CALL, "time": time, "lost": count}
 
 
 def _text(value: Any) -> str:

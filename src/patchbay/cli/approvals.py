@@ -45,7 +45,7 @@ def list_(
 
       patchbay approvals list --all --json
     """  # fmt: skip
-    from patchbay.approvals.terminal import render, render_outcome, render_time_left
+    from patchbay.approvals.terminal import render, render_deadline, render_outcome
 
     found = _client(server, token_file).requests(everything=everything)
     if as_json:
@@ -56,7 +56,7 @@ def list_(
             print(render_outcome(each))
         else:
             print(render(each))
-            print(f"  {render_time_left(each, time.time())}")
+            print(f"  {render_deadline(each, time.time())}")
     if not found:
         print("No pending requests.", file=sys.stderr)
 
@@ -65,7 +65,7 @@ def list_(
 def show(request_id: _Id, server: Server = SERVER, token_file: TokenFile = None, as_json: Json = False) -> None:
     """Show a request with its complete arguments."""
     from patchbay.approvals import State
-    from patchbay.approvals.terminal import render, render_outcome, render_time_left
+    from patchbay.approvals.terminal import render, render_deadline, render_outcome
 
     found = _client(server, token_file).get(request_id)
     if as_json:
@@ -74,7 +74,7 @@ def show(request_id: _Id, server: Server = SERVER, token_file: TokenFile = None,
     print(render(found, whole=True))
     print(f"  {render_outcome(found)}")
     if found.state is State.PENDING:
-        print(f"  {render_time_left(found, time.time())}")
+        print(f"  {render_deadline(found, time.time())}")
 
 
 @approvals.command(context_settings=CONTEXT)

@@ -27,16 +27,14 @@ PORT = 48916
 _MANY = 10
 """From so many plugins on, ``run`` shows progress on a terminal."""
 
-_Port = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=65535,
-        metavar="PORT",
-        envvar=["NEKO_USER_PLUGIN_SERVER_PORT", "PATCHBAY_PLUGINS_PORT"],
-        help="Port of the plugin host.",
-    ),
-]
+
+def _port(least: int, text: str) -> Any:
+    envvar = ["NEKO_USER_PLUGIN_SERVER_PORT", "PATCHBAY_PLUGINS_PORT"]
+    return typer.Option(min=least, max=65535, metavar="PORT", envvar=envvar, help=text)
+
+
+_Port = Annotated[int, _port(1, "Port of the plugin host.")]
+_Plugin = Annotated[str, typer.Argument(metavar="ID", help="Plugin id.", show_default=False)]
 
 plugins = command_group(
     "plugins",
@@ -55,16 +53,7 @@ def run(
     server: Annotated[
         str, typer.Option(metavar="URL", envvar="PATCHBAY_SERVER", help="Server to register the tools with.")
     ] = "http://127.0.0.1:48911",
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            envvar=["NEKO_USER_PLUGIN_SERVER_PORT", "PATCHBAY_PLUGINS_PORT"],
-            help="Port for the server's calls; 0 picks a free one.",
-        ),
-    ] = PORT,
+    port: Annotated[int, _port(0, "Port for the server's calls; 0 picks a free one.")] = PORT,
     watch: Annotated[
         bool,
         typer.Option(
@@ -92,24 +81,26 @@ def run(
 
       patchbay plugins run my_package.weather:WeatherPlugin --server http://127.0.0.1:9000
     """  # fmt: skip
-    from patchbay.cli.terminal import LineWriter
-    from patchbay.plugins.host.control import run_host
     from patchbay.plugins.host.policy import HostPolicy
-    from patchbay.server.runtime import listen_on, log_to_stderr, url_of
 
     specs, folder = _find_plugins(target)
     token = _token_reader(token_file)
     token()  # errors are reported before anything runs
-    listener = listen_on("127.0.0.1", port)
-    url = url_of(listener)
+    _run_host(specs, folder, port, server=server, policy=HostPolicy(drain=drain_timeout), token=token, watch=watch)
 
+
+def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, server: str, watch: bool, **options: Any) -> None:
+    from patchbay.cli.terminal import LineWriter
+    from patchbay.plugins.host.control import run_host
+    from patchbay.server.runtime import listen_on, log_to_stderr, url_of
+
+    listener = listen_on("127.0.0.1", port)
     writer = LineWriter()
+    progress = _progress(len(specs))
 
     def ready(_host: Any) -> None:
-        writer.print(f"patchbay plugins listening on {url}")
+        writer.print(f"patchbay plugins listening on {url_of(listener)}")
         writer.print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}")
-
-    progress = _progress(len(specs))
 
     def registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
         writer.print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
@@ -123,14 +114,13 @@ def run(
                 listener,
                 server=server,
                 plugins=folder,
-                policy=HostPolicy(drain=drain_timeout),
-                token=token,
                 watch=watch,
-                shown=lambda line: writer.print(_format_line(line)),
+                on_line=lambda line: writer.print(_format_line(line)),
                 registered=registered,
                 ready=ready,
                 must_start=folder is None and not (watch and any(spec.folder is not None for spec in specs)),
                 stopping=lambda: writer.print("patchbay plugins stopping (Ctrl-C again: do not wait for calls)"),
+                **options,
             )
         )
 
@@ -174,16 +164,8 @@ def list_(
     """  # fmt: skip
     if folder is not None:
         specs, _ = _find_plugins(str(folder))
-        rows = [
-            {
-                "id": spec.id,
-                "entry": spec.entry,
-                "version": spec.version,
-                "description": spec.description,
-                "folder": str(spec.folder),
-            }
-            for spec in specs
-        ]
+        members = ("id", "entry", "version", "description", "folder")
+        rows = [{name: str(getattr(spec, name)) for name in members} for spec in specs]
         for row in rows if not as_json else ():
             print(f"{row['id']}  {row['entry']}  {row['version']}  {row['description']}".rstrip())
     else:
@@ -234,9 +216,7 @@ def reload(
 
 
 @plugins.command(context_settings=CONTEXT)
-def freeze(
-    plugin: Annotated[str, typer.Argument(metavar="ID", help="Plugin id.", show_default=False)], port: _Port = PORT
-) -> None:
+def freeze(plugin: _Plugin, port: _Port = PORT) -> None:
     """Suspend a plugin, keeping its process.
 
     Removes its tools from the server, waits for running calls, and runs its
@@ -252,9 +232,7 @@ def freeze(
 
 
 @plugins.command(context_settings=CONTEXT)
-def unfreeze(
-    plugin: Annotated[str, typer.Argument(metavar="ID", help="Plugin id.", show_default=False)], port: _Port = PORT
-) -> None:
+def unfreeze(plugin: _Plugin, port: _Port = PORT) -> None:
     """Resume a frozen plugin.
 
     Runs its unfreeze hook and registers its tools. If the hook fails, it stays
@@ -342,11 +320,6 @@ def _find_plugins(target: str) -> tuple[tuple[PluginSpec, ...], Path | None]:
     if not found.specs and found.problems:
         raise ConfigurationError(f"no plugin of {target} is valid.")
     return found.specs, folder
-
-
-def _is_in_a_file(specs: Sequence[PluginSpec]) -> bool:
-    """Whether there is a file of a plugin here, which may be mended while it is watched."""
-    return any(spec.folder is not None for spec in specs)
 
 
 def _token_reader(path: Path | None) -> Callable[[], str | None]:

@@ -33,26 +33,26 @@ def digest_of(tool: str, arguments: Mapping[str, Any], facts: Mapping[str, Any] 
 
     ``facts`` are what the tool has found out about the call; without any, the digest is that of tool and arguments.
     """
-    bound = b"%b\n%b" % (tool.encode("utf-8", "surrogatepass"), _written(arguments))
+    bound = b"%b\n%b" % (tool.encode("utf-8", "surrogatepass"), _dumps(arguments))
     if facts:
         # "facts" separates the parts: arguments begin with a bracket, so no tool name can imitate it.
-        bound = b"%b\nfacts %b" % (bound, _written(facts))
+        bound = b"%b\nfacts %b" % (bound, _dumps(facts))
     return f"sha256:{hashlib.sha256(bound).hexdigest()}"
 
 
-def _written(members: Mapping[str, Any]) -> bytes:
+def _dumps(members: Mapping[str, Any]) -> bytes:
     """Return JSON in ASCII on one line, with sorted keys and no spaces."""
-    written = _quickly(members)
-    if written is None:
+    data = _dumps_fast(members)
+    if data is None:
         try:
             text = _WRITE(members)
         except (TypeError, ValueError, RecursionError):
             text = _WRITE_ANY(to_json_arguments(members))  # values converted by annotations
-        written = text.encode("ascii")
-    return written
+        data = text.encode("ascii")
+    return data
 
 
-def _quickly(arguments: Mapping[str, Any]) -> bytes | None:
+def _dumps_fast(arguments: Mapping[str, Any]) -> bytes | None:
     """Return the same text in a quarter of the time for simple values; None for anything else."""
     for value in arguments.values():
         if type(value) not in _SIMPLE:
@@ -129,7 +129,7 @@ class EventDispatcher:
             self.dropped += 1
             if not self._warned:
                 self._warned = True
-                _logger.warning("Observers are too slow: events are dropped (told once; EventDispatcher.dropped counts them)")
+                _logger.warning("Observers are too slow: events are dropped (logged once; EventDispatcher.dropped counts them)")
             return
         number = f"evt-{next(self._ids)}"
         # Copied: approvers and records see the turn's own context.
@@ -154,9 +154,9 @@ class EventDispatcher:
             observers = self.observers
             for each, ask in observers:
                 # Each observer gets its own copy.
-                shown = event if len(observers) == 1 else _copy(event)
+                view = event if len(observers) == 1 else _copy(event)
                 try:
-                    await call_within(each.timeouts.observer, ask, shown)
+                    await call_within(each.timeouts.observer, ask, view)
                 except Exception as error:  # noqa: BLE001  (an observer may raise anything)
                     kind = type(error).__name__
                     words = "The observer %r failed on %s: %s: %s"

@@ -10,8 +10,7 @@ from typing import Final
 
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.deadlines import HookThreads, HookWarnings, as_coroutine_function
-from patchbay.hooks.events import EventDispatcher, Recorder
-from patchbay.hooks.pipeline import TurnHooks
+from patchbay.hooks.pipeline import HookServices, TurnHooks
 from patchbay.hooks.registered import IN_PROCESS, NO_CHAINS, PROCESS, Chains, RegisteredHook, native
 from patchbay.hooks.types import NO_SCOPE, HookPolicy, HookScope, HookTimeouts, check_methods
 
@@ -22,7 +21,7 @@ _CALL_METHODS: Final = ("before_tool", "after_tool", "approve_tool")
 _logger = logging.getLogger(__name__)
 
 
-class HookManager:
+class HookManager(HookServices):
     """The hooks of a program or a server. Changes take effect with the next turn.
 
     ``timeouts`` are the defaults. One manager serves any number of concurrent turns in one event loop; ``mount`` and
@@ -30,18 +29,13 @@ class HookManager:
     """
 
     def __init__(self, *, policy: HookPolicy | None = None, timeouts: HookTimeouts | None = None) -> None:
+        super().__init__()
         self.timeouts = timeouts if timeouts is not None else HookTimeouts()
         self._chains = Chains((), policy)
         self._by_name: dict[str, RegisteredHook] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._retired: list[object] = []
         self._unscoped: TurnHooks | None = None
-        self.events = EventDispatcher()
-        self.warnings = HookWarnings()
-        self.people: RegisteredHook | None = None
-        """The approver that asks a person where a hook wants that, registered or not."""
-        self.recorders: list[Recorder] = []
-        """Each gets a record of every settled call, with or without hooks; their exceptions are logged."""
 
     @property
     def policy(self) -> HookPolicy:
@@ -91,7 +85,7 @@ class HookManager:
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A hook's name must be a non-empty string, not {name!r}.")
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ConfigurationError(f"The priority of the hook {name!r} must be a whole number, not {priority!r}.")
+            raise ConfigurationError(f"The priority of the hook {name!r} must be an integer, not {priority!r}.")
         if fail_closed is None:
             fail_closed = getattr(hook, "fail_closed", False) is True
         if not isinstance(fail_closed, bool):
@@ -146,7 +140,7 @@ class HookManager:
         for name in list(self._by_name):
             self.unmount(name)
         retired, self._retired = self._retired, []
-        await asyncio.gather(*map(_close, retired))
+        await asyncio.gather(*map(close_hook, retired))
         if self._closing:
             await asyncio.wait(self._closing)
         await self.events.aclose()
@@ -159,7 +153,7 @@ class HookManager:
         if any(each.hook is hook for each in self._by_name.values()):
             return  # it is registered under another name as well
         try:
-            task = asyncio.get_running_loop().create_task(_close(hook))
+            task = asyncio.get_running_loop().create_task(close_hook(hook))
         except RuntimeError:  # no loop: aclose() closes it
             self._retired.append(hook)
             return
@@ -167,7 +161,7 @@ class HookManager:
         task.add_done_callback(self._closing.discard)
 
 
-async def _close(hook: object) -> None:
+async def close_hook(hook: object) -> None:
     """Call a hook's ``aclose`` or ``close``, if it has one."""
     for name in ("aclose", "close"):
         if callable(close := getattr(hook, name, None)):

@@ -11,12 +11,12 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from patchbay.errors import HookAbortError, ToolArgumentsError, ToolDeniedError
+from patchbay.errors import ToolArgumentsError, ToolDeniedError
 from patchbay.hooks.calls import DecisionLog, PendingCall
-from patchbay.hooks.deadlines import Failed, HookTimeoutError, Waiting, call_within, failed, first_step
-from patchbay.hooks.events import NOTHING, CallRecord, Recorder, digest_of
+from patchbay.hooks.deadlines import Failed, HookTimeoutError, HookWarnings, Waiting, call_within, failed, first_step
+from patchbay.hooks.events import NOTHING, CallRecord, EventDispatcher, Recorder, digest_of
 from patchbay.hooks.registered import (
     DENIED,
     Chains,
@@ -24,25 +24,25 @@ from patchbay.hooks.registered import (
     InvalidOutputError,
     Link,
     RegisteredHook,
+    as_text,
     changes_of,
+    check_abort,
     copy_json,
     ends_without_calls,
     on_failure,
-    on_invalid_answer,
-    on_unknown_answer,
+    on_wrong_answer,
     output_of,
     respond_with,
-    warn_of_class,
+    unknown_answer,
     warn_of_failure,
 )
 from patchbay.hooks.tools import Injection, keeps_protected, keeps_system, merge_tools
 from patchbay.hooks.types import (
-    AbortTurn,
+    TRACE_PATHS,
     Approval,
     Ask,
     Continue,
     DenyTool,
-    HardAbort,
     HookScope,
     LLMRequest,
     LLMResponse,
@@ -56,18 +56,11 @@ from patchbay.hooks.types import (
 )
 from patchbay.tools.output import ToolOutput, as_output
 
-if TYPE_CHECKING:
-    from patchbay.hooks.manager import HookManager
-
 _logger = logging.getLogger(__name__)
 
 NOT_APPROVED: Final = "Tool execution denied by approval hook"
 
-REQUEST: Final = "turn.llm.request"
-RESPONSE: Final = "turn.llm.response"
-BEFORE: Final = "turn.tool.before"
-APPROVE: Final = "turn.tool.approve"
-AFTER: Final = "turn.tool.after"
+REQUEST, RESPONSE, BEFORE, APPROVE, AFTER = TRACE_PATHS.values()
 
 Pending: TypeAlias = Awaitable[Any] | None
 """None: the chain has finished and the turn goes on. Otherwise it must be awaited now."""
@@ -90,16 +83,28 @@ class ResponseHookView(Source, Protocol):
         """Change these members."""
 
 
+class HookServices:
+    """What all turns of a manager share."""
+
+    def __init__(self) -> None:
+        self.events = EventDispatcher()
+        self.warnings = HookWarnings()
+        self.people: RegisteredHook | None = None
+        """The approver that asks a person where a hook wants that, registered or not."""
+        self.recorders: list[Recorder] = []
+        """Each gets a record of every settled call, with or without hooks; their exceptions are logged."""
+
+
 class TurnHooks:
     """The hooks of one turn, as registered when it began. Safe for concurrent calls of the turn."""
 
     __slots__ = ("_meta", "chains", "manager", "observed", "recorders", "scope")
 
-    def __init__(self, chains: Chains, scope: HookScope, manager: HookManager | None = None) -> None:
+    def __init__(self, chains: Chains, scope: HookScope, manager: HookServices) -> None:
         self.chains = chains
         self.scope = scope
+        self.recorders = manager.recorders
         self.manager = manager
-        self.recorders: Sequence[Recorder] = manager.recorders if manager is not None else ()
         self._meta: Meta | None = None  # that of this round's records
         self.observed = bool(chains.on_runtime_event)
         """Whether there are observers; check it before building a payload."""
@@ -115,7 +120,7 @@ class TurnHooks:
         attrs: Mapping[str, Any] = NOTHING,
     ) -> None:
         """Emit an event to the observers, if any. The payload must not be changed afterwards."""
-        if self.manager is not None and self.observed:
+        if self.observed:
             meta = self.scope.meta(trace_path, iteration)
             self.manager.events.emit(kind, meta, self.scope.context, payload, severity=severity, attrs=attrs)
 
@@ -146,7 +151,6 @@ class TurnHooks:
             try:
                 recorder(record)
             except Exception as error:  # noqa: BLE001  (a recorder's failure is not the call's)
-                assert self.manager is not None  # only a manager has recorders
                 self.manager.warnings.warn("The recorder %r failed", recorder, kind=repr(recorder), error=error)
 
     # The points. Each raises HookAbortError, and what a program's own callback raises.
@@ -228,7 +232,7 @@ class TurnHooks:
             return
         await self._find_facts(call)
         call.log.approvers = tuple(hook.name for hook, _ in approvers)
-        people = self.manager.people if self.manager is not None else None
+        people = self.manager.people
         not_yet_asked = people is None or all(hook.hook is not people.hook for hook, _ in approvers)
         approved: list[Link] = []
         while approvers:
@@ -261,7 +265,7 @@ class TurnHooks:
         with call.paused():
             answer = await self._approval(hook, method, ToolRequest(call, APPROVE))
         if isinstance(answer, Ask):
-            call.request_human(hook.name, "approve_tool", _reason(answer.reason))
+            call.request_human(hook.name, "approve_tool", as_text(answer.reason))
             return False
         by = answer.by or hook.name
         call.log.add(by, "approve_tool", "approved" if answer.approved else "denied", answer.reason)
@@ -284,20 +288,6 @@ class TurnHooks:
             raise ToolDeniedError(NOT_APPROVED, reason, tool_name=call.tool.name, by=by)
         call.log.edited = True
         return True
-
-    async def call_own_tool(self, owner: RegisteredHook, call: PendingCall) -> ToolOutput:
-        """Return a hook's result for a tool of its own.
-
-        Raises HookTimeoutError, InvalidOutputError, ToolDeniedError, and what the hook raises.
-        """
-        decision = await call_within(owner.timeouts.own_tool, owner.methods["before_tool"], ToolRequest(call, BEFORE))
-        _check_abort(owner, "before_tool", decision)
-        if isinstance(decision, Ask):
-            reason = "its hook wants a person to decide, which it can for tools of others: an approval rule can for its own"
-            raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=owner.name)
-        if isinstance(decision, DenyTool):
-            raise ToolDeniedError(DENIED, _reason(decision.reason), tool_name=call.tool.name, by=owner.name)
-        return respond_with(owner, decision)
 
     # The rest of a chain, from the first hook that waits or has something to say
 
@@ -353,11 +343,11 @@ class TurnHooks:
             decision = await self._decision(hook, "before_tool", answer, call)
             answer = None
             if isinstance(decision, DenyTool):
-                reason = _reason(decision.reason)
+                reason = as_text(decision.reason)
                 call.log.add(hook.name, "before_tool", "denied", reason)
                 raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=hook.name)
             if isinstance(decision, Ask):
-                call.request_human(hook.name, "before_tool", _reason(decision.reason))
+                call.request_human(hook.name, "before_tool", as_text(decision.reason))
             elif isinstance(decision, Respond):
                 if (output := await self._response(hook, decision, call)) is not None:
                     return output
@@ -386,7 +376,7 @@ class TurnHooks:
             try:
                 after = output_of(hook, before, changes["result"])
             except InvalidOutputError as error:
-                on_invalid_answer(hook, "after_tool", error, call)
+                on_wrong_answer(hook, "after_tool", error, call)
                 continue
             if after != before:
                 call.log.add(hook.name, "after_tool", "changed the result")
@@ -410,9 +400,9 @@ class TurnHooks:
             return None
         if answer is None or isinstance(answer, Continue):
             return None
-        _check_abort(hook, point, answer)
+        check_abort(hook, point, answer)
         if not isinstance(answer, _KNOWN[point]):
-            on_unknown_answer(hook, point, answer, call)
+            on_wrong_answer(hook, point, unknown_answer(answer), call)
             return None
         return answer
 
@@ -425,14 +415,14 @@ class TurnHooks:
         try:
             return changes_of(hook, decision, kind)
         except InvalidDecisionError as error:
-            on_invalid_answer(hook, point, error, call)
+            on_wrong_answer(hook, point, error, call)
             return {}
 
     async def _change_call(self, hook: RegisteredHook, decision: Modify, call: PendingCall) -> None:
         try:
             changes = changes_of(hook, decision, ToolRequest)
         except InvalidDecisionError as error:
-            on_invalid_answer(hook, "before_tool", error, call)
+            on_wrong_answer(hook, "before_tool", error, call)
             return
         name, policy = call.tool.name, self.chains.policy
         if (other := changes.get("tool", name)) != name:
@@ -457,15 +447,13 @@ class TurnHooks:
         if isinstance(answer, Ask):
             return answer
         if isinstance(answer, Approval):
-            return Approval(answer.approved is True, _reason(answer.reason), _reason(answer.by), answer.arguments)
-        if isinstance(answer, type):
-            warn_of_class(hook, "approve_tool", answer)
-        elif answer is not None and not isinstance(answer, bool):
-            hook.warn("answered approve_tool with %.99r, which is no approval", answer)
+            return Approval(answer.approved is True, as_text(answer.reason), as_text(answer.by), answer.arguments)
+        if answer is not None and not isinstance(answer, bool):
+            hook.warn("answered approve_tool wrongly: %s", unknown_answer(answer))
         return Approval(answer is True)
 
     async def _response(self, hook: RegisteredHook, decision: Respond, call: PendingCall) -> ToolOutput | None:
-        """Return a hook's answer for a tool of others, if it may give one. Raises ToolDeniedError."""
+        """Return a hook's answer for a tool that is not its own, if it may give one. Raises ToolDeniedError."""
         policy = self.chains.policy
         tool = call.tool.name
         if policy.protects(tool):
@@ -475,7 +463,7 @@ class TurnHooks:
         try:
             output = respond_with(hook, decision)
         except InvalidOutputError as error:
-            on_invalid_answer(hook, "before_tool", error, call, is_response=True)
+            on_wrong_answer(hook, "before_tool", error, call, is_response=True)
             return None
         if policy.respond_approval != "seed" or call.needs_human:
             await self.approve(call, may_edit=False)
@@ -496,13 +484,3 @@ _KNOWN: Final[Mapping[str, Any]] = {
 def _links_from(first: RegisteredHook, links: Sequence[Link]) -> Sequence[Link]:
     place = next(place for place, (hook, _) in enumerate(links) if hook is first)
     return links[place:]
-
-
-def _check_abort(hook: RegisteredHook, point: str, decision: Any) -> None:
-    if isinstance(decision, AbortTurn | HardAbort):
-        raise HookAbortError(_reason(decision.reason), hook=hook.name, point=point, hard=isinstance(decision, HardAbort))
-
-
-def _reason(reason: Any) -> str:
-    """Return a decision's reason if it is a string."""
-    return reason if isinstance(reason, str) else ""

@@ -15,7 +15,17 @@ from typing import Any, Final, TypeAlias
 from patchbay.errors import HookAbortError, HookFailedError, ToolDeniedError
 from patchbay.hooks.calls import PendingCall
 from patchbay.hooks.deadlines import HookThreads, HookTimeoutError, HookWarnings
-from patchbay.hooks.types import OUTPUT_MEMBERS, HookPolicy, HookTimeouts, Modify, Respond, ToolResultView, View
+from patchbay.hooks.types import (
+    OUTPUT_MEMBERS,
+    AbortTurn,
+    HardAbort,
+    HookPolicy,
+    HookTimeouts,
+    Modify,
+    Respond,
+    ToolResultView,
+    View,
+)
 from patchbay.tools.output import ToolOutput, changed_output
 from patchbay.tools.results import well_formed
 from patchbay.types import ToolCall
@@ -99,6 +109,17 @@ def native(name: str, **methods: Callable[..., Any]) -> RegisteredHook:
     return RegisteredHook(name, methods, 0, IN_PROCESS, HookTimeouts(), methods, native=True)
 
 
+def check_abort(hook: RegisteredHook, point: str, decision: Any) -> None:
+    """Raise HookAbortError for a decision that ends the turn."""
+    if isinstance(decision, AbortTurn | HardAbort):
+        raise HookAbortError(as_text(decision.reason), hook=hook.name, point=point, hard=isinstance(decision, HardAbort))
+
+
+def as_text(value: Any) -> str:
+    """Return a string that a hook gave, "" in place of anything else."""
+    return value if isinstance(value, str) else ""
+
+
 # Changes that a hook asks for
 
 KEEP: Final = object()
@@ -149,14 +170,14 @@ def copy_json(value: Any) -> Any:
     try:
         return json.loads(well_formed(json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_dict)))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidDecisionError(f"it is no JSON: {error}") from error
+        raise InvalidDecisionError(f"it is not JSON: {error}") from error
 
 
 def _checked(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     if kind is str:
         if not isinstance(value, str):
-            raise InvalidDecisionError(f"{name} must be a text, not {type(value).__name__}")
+            raise InvalidDecisionError(f"{name} must be a string, not {type(value).__name__}")
         return well_formed(value)
     if kind is dict:
         if not isinstance(value, Mapping):
@@ -230,7 +251,7 @@ def output_of(hook: RegisteredHook, before: ToolOutput, given: Any) -> ToolOutpu
     Raises InvalidOutputError for members of a wrong type, and where nothing is left for the model.
     """
     if isinstance(given, type):
-        raise InvalidOutputError(f"a tool's result must be an object or a text, not the class {given.__name__}")
+        raise InvalidOutputError(f"a tool's result must be an object or a string, not the class {given.__name__}")
     unknown = [name for name in given if name not in OUTPUT_MEMBERS] if isinstance(given, Mapping) else []
     for name in unknown:
         hook.warn("gave a result with %.99r, which means nothing there: %s", name, _hint(name), kind=str(name)[:99])
@@ -269,30 +290,21 @@ def warn_of_failure(hook: RegisteredHook, point: str, error: BaseException) -> N
     hook.warn("failed at %s: %s: %s", point, kind, error, kind=f"{point} {kind}")
 
 
-def on_invalid_answer(
-    hook: RegisteredHook, point: str, error: Exception, call: PendingCall | None, *, is_response: bool = False
+def on_wrong_answer(
+    hook: RegisteredHook, point: str, problem: object, call: PendingCall | None, *, is_response: bool = False
 ) -> None:
-    """Handle an answer of a wrong type; with ``is_response`` one given in the tool's place."""
-    outcome = "that counts as a no" if hook.fail_closed else "the tool is run" if is_response else "its answer is passed over"
+    """Handle an answer that cannot be used; with ``is_response`` one given in the tool's place."""
+    outcome = "it counts as a denial" if hook.fail_closed else "the tool is run" if is_response else "it is ignored"
     what = f"a call of {call.tool.name!r}" if call is not None and is_response else point
-    hook.warn("answered %s wrongly: %s; %s", what, error, outcome, kind=what)
+    hook.warn("answered %s wrongly: %s: %s", what, problem, outcome, kind=what)
     _fail_closed(hook, point, "failed", call)
 
 
-def on_unknown_answer(hook: RegisteredHook, point: str, answer: Any, call: PendingCall | None) -> None:
-    """Handle a decision that the point does not have."""
-    outcome = "it counts as a no" if hook.fail_closed else "passed over"
+def unknown_answer(answer: Any) -> str:
+    """Return why something is not a decision of a point."""
     if isinstance(answer, type):
-        warn_of_class(hook, point, answer, f": {outcome}")
-    else:
-        hook.warn("answered %s with %.99r, which is not known there: %s", point, answer, outcome, kind=point)
-    _fail_closed(hook, point, "failed", call)
-
-
-def warn_of_class(hook: RegisteredHook, point: str, answer: type, outcome: str = "") -> None:
-    """Log that a hook answered the class of a decision instead of an instance."""
-    name = answer.__name__
-    hook.warn("answered %s with the class %s, and not with one (%s(...))%s", point, name, name, outcome, kind=point)
+        return f"the class {answer.__name__}, not an instance ({answer.__name__}(...))"
+    return f"{answer!r:.99} is not known there"
 
 
 def _fail_closed(hook: RegisteredHook, point: str, how: str, call: PendingCall | None) -> None:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from patchbay.errors import ConfigurationError, HookAbortError, HookFailedError, InvalidRequestError, PatchbayError, ToolError
+from patchbay.errors import (
+    ConfigurationError,
+    HookAbortError,
+    HookFailedError,
+    InvalidRequestError,
+    PatchbayError,
+    ToolDeniedError,
+    ToolError,
+)
 from patchbay.hooks.calls import PendingCall
-from patchbay.hooks.deadlines import HookBrokenError, HookTimeoutError
-from patchbay.hooks.registered import InvalidDecisionError, InvalidOutputError, copy_json
-from patchbay.hooks.types import HookPolicy, HookScope
+from patchbay.hooks.deadlines import HookBrokenError, HookTimeoutError, call_within
+from patchbay.hooks.registered import (
+    DENIED,
+    InvalidDecisionError,
+    InvalidOutputError,
+    RegisteredHook,
+    as_text,
+    check_abort,
+    copy_json,
+    respond_with,
+)
+from patchbay.hooks.types import TRACE_PATHS, Ask, DenyTool, HookPolicy, HookScope, ToolRequest
 from patchbay.schema import SchemaValidator
 from patchbay.tools import Tool, ToolContext, Validation
+from patchbay.tools.output import ToolOutput
 from patchbay.tools.results import describe
 from patchbay.types import ToolCall, ToolSpec
-
-if TYPE_CHECKING:
-    from patchbay.hooks.pipeline import TurnHooks
-    from patchbay.hooks.registered import RegisteredHook
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +63,13 @@ def merge_tools(
             owner.warn("changed the tools, which hooks.policy.tool_injection forbids")
         return list(before), ()
     can_answer = "before_tool" in owner.methods
-    known = {_name(tool): tool for tool in before}
+    known = {tool_name(tool): tool for tool in before}
     found: dict[str, Injection] = {}
     kept: list[Any] = []
     others = [name for name in known if owner_of(name) != owner.name]
-    edited = [name for tool in after if (name := _name(tool)) in others] != others
+    edited = [name for tool in after if (name := tool_name(tool)) in others] != others
     for tool in after:
-        name = _name(tool)
+        name = tool_name(tool)
         whose = owner_of(name)
         if name in known and (whose != owner.name or _same(tool, known[name])):
             edited = edited or not _same(tool, known[name])
@@ -74,14 +88,14 @@ def merge_tools(
                 SchemaValidator(name, spec.parameters).check()
                 found[name] = Injection(owner, spec)
             except (InvalidRequestError, ConfigurationError) as error:
-                owner.warn("offers a tool that is none: %s", error, kind=name)
+                owner.warn("offers an invalid tool: %s", error, kind=name)
             else:
                 kept.append(tool)
     if policy.tool_injection == "full":
         return kept, tuple(found.values())
     if edited:
         owner.warn("changed tools that are not its own: they stay as they were")
-    stay = [found[name].spec.to_openai() if (name := _name(tool)) in found else tool for tool in before]
+    stay = [found[name].spec.to_openai() if (name := tool_name(tool)) in found else tool for tool in before]
     new = [each.spec.to_openai() for name, each in found.items() if name not in known]
     return [*stay, *new], tuple(found.values())
 
@@ -91,7 +105,7 @@ def keeps_protected(policy: HookPolicy, before: Sequence[Any], after: Sequence[A
     if not policy.protected:
         return True
     calls, written = (
-        [(call.get("id"), name) for call in each if policy.protects(name := _name(call))] for each in (before, after)
+        [(call.get("id"), name) for call in each if policy.protects(name := tool_name(call))] for each in (before, after)
     )
     return all(written.count(call) <= calls.count(call) for call in written)
 
@@ -125,7 +139,8 @@ def _all_same(one: Any, other: Any) -> bool:
         return False
 
 
-def _name(tool: Any) -> str:
+def tool_name(tool: Any) -> str:
+    """Return the name in a tool's definition, or in a call; "" if there is none."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else ""
@@ -134,18 +149,18 @@ def _name(tool: Any) -> str:
 class InjectedTool(Tool):
     """The tool of an Injection in one turn. ``owner`` is the hook's name, ``source`` is ``hook:`` and that name."""
 
-    def __init__(self, injection: Injection, turn: TurnHooks) -> None:
+    def __init__(self, injection: Injection, scope: HookScope) -> None:
         spec = injection.spec
         super().__init__(spec.name, spec.description, parameters=spec.parameters, strict=spec.strict is True)
         self.owner = injection.owner.name
         self.source = f"hook:{self.owner}"
         self._injection = injection
-        self._turn = turn
+        self._scope = scope
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Ask the hook. Raises HookFailedError if it does not answer, never an error of an unknown tool."""
         try:
-            return await self._turn.call_own_tool(self._injection.owner, _OwnCall(self._turn, self, arguments, context))
+            return await _call_own_tool(self._injection.owner, _OwnCall(self._scope, self, arguments, context))
         except (ToolError, HookAbortError):
             raise
         except HookTimeoutError as error:
@@ -169,10 +184,12 @@ class InjectedTool(Tool):
 class _OwnCall(PendingCall):
     """A call of a hook's own tool, as the hook sees it."""
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_scope",)
 
-    def __init__(self, turn: TurnHooks, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> None:
-        self._turn = turn
+    context: ToolContext
+
+    def __init__(self, scope: HookScope, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> None:
+        self._scope = scope
         self.call = ToolCall(context.call_id, tool.name, context.raw_arguments)
         self.tool = tool
         self.arguments = arguments
@@ -182,8 +199,24 @@ class _OwnCall(PendingCall):
 
     @property
     def scope(self) -> HookScope:
-        return self._turn.scope
+        return self._scope
 
     @property
     def iteration(self) -> int:
-        return self.context.iteration if self.context is not None else 0
+        return self.context.iteration
+
+
+async def _call_own_tool(owner: RegisteredHook, call: PendingCall) -> ToolOutput:
+    """Return a hook's result for a tool of its own.
+
+    Raises HookTimeoutError, InvalidOutputError, ToolDeniedError, and what the hook raises.
+    """
+    view = ToolRequest(call, TRACE_PATHS["before_tool"])
+    decision = await call_within(owner.timeouts.own_tool, owner.methods["before_tool"], view)
+    check_abort(owner, "before_tool", decision)
+    if isinstance(decision, Ask):
+        reason = "its hook wants a person to decide, which works for other tools only: use an approval rule for its own"
+        raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=owner.name)
+    if isinstance(decision, DenyTool):
+        raise ToolDeniedError(DENIED, as_text(decision.reason), tool_name=call.tool.name, by=owner.name)
+    return respond_with(owner, decision)

@@ -110,7 +110,7 @@ class View:
     """The members of one point. A hook may set them and answer ``Modify(view)``."""
 
     changeable: ClassVar[frozenset[str]] = frozenset()
-    """The members that a hook may change; changes of others are ignored."""
+    """The members that a hook may change; other changes are ignored."""
 
     def __init__(self, source: Source, point: str) -> None:
         self._source = source
@@ -398,6 +398,15 @@ class Approver(Protocol):
 METHODS: Final = ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool", "on_runtime_event")
 """The names of all hook methods."""
 
+TRACE_PATHS: Final[Mapping[str, str]] = {
+    "before_llm": "turn.llm.request",
+    "after_llm": "turn.llm.response",
+    "before_tool": "turn.tool.before",
+    "approve_tool": "turn.tool.approve",
+    "after_tool": "turn.tool.after",
+}
+"""What ``Meta.trace_path`` is at each point."""
+
 
 class NoHookError(TypeError):
     """The object is not a hook."""
@@ -421,5 +430,5 @@ def check_methods(hook: object, name: str) -> tuple[str, ...]:
     found = tuple(method for method in METHODS if callable(getattr(hook, method, None)))
     for each in public:
         if meant := difflib.get_close_matches(each, [method for method in METHODS if method not in found], n=1, cutoff=0.85):
-            _logger.warning("The hook %r has a method %r, which is never asked: is %r meant?", name, each, meant[0])
+            _logger.warning("The hook %r has a method %r, which is never called: is %r meant?", name, each, meant[0])
     return methods_of(hook)

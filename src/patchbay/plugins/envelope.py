@@ -130,8 +130,8 @@ def timed_out(name: str, seconds: float) -> Body:
 
 def cancelled(name: str, *, ran: Literal["no", "unknown"]) -> Body:
     """Return the body for a cancelled call."""
-    said = "before it began: it did not run" if ran == "no" else "before it gave a result: it may have run, in part or to its end"
-    return failure(f"tool {name!r} was cancelled {said}", error="TOOL_CANCELLED", code="cancelled", ran=ran)
+    when = "before it began: it did not run" if ran == "no" else "before it gave a result: it may have run, in part or to its end"
+    return failure(f"tool {name!r} was cancelled {when}", error="TOOL_CANCELLED", code="cancelled", ran=ran)
 
 
 def too_large(name: str, size: int, limit: int) -> Body:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
 
+from patchbay._config import Table, parse_config, wrong
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import MAX_TIMEOUT
@@ -20,6 +20,9 @@ FILE_NAME: Final = "plugin.toml"
 
 _HOSTS: Final = frozenset({"plugin", "plugin_runtime"})
 _POLICIES: Final = ("warn", "fail", "ignore")
+
+DEFAULT_STARTUP: Final = 10.0
+"""The seconds that a startup may take where the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class PluginSpec:
     id: str
     entry: str
     folder: Path | None = None
-    startup_timeout: float = 10.0
+    startup_timeout: float = DEFAULT_STARTUP
     startup_failure: Literal["warn", "fail", "ignore"] = "warn"
     auto_start: bool = True
     description: str = ""
@@ -57,39 +60,40 @@ class Found:
 def read_manifest(folder: Path) -> PluginSpec:
     """Read the ``plugin.toml`` of a folder. Raises ConfigurationError, which names the file and the field, FileNotFoundError."""
     path = folder / FILE_NAME
+    whole = Table(parse_config(path, path.read_bytes()), "")
     try:
-        whole = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also where it is not UTF-8, or nested without end
-        raise ConfigurationError(f"{path}: {error}") from None
-    fields = _Fields(path)
-    about = fields.table(whole, "plugin")
-    runtime = fields.table(whole, "plugin_runtime")
-    plugin_id = fields.text(about, "id") or folder.resolve().name
-    try:
-        check_name(plugin_id, what="plugin.id")
+        return _read(whole, folder)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _read(whole: Table, folder: Path) -> PluginSpec:
+    about, runtime = whole.table("plugin"), whole.table("plugin_runtime")
+    plugin_id = about.text("id") or folder.resolve().name
+    check_name(plugin_id, what="plugin.id")
     if plugin_id in (".", ".."):
-        raise ConfigurationError(f"{path}: plugin.id must not be {plugin_id!r}: in an address it would stand for a folder.")
-    entry = fields.text(about, "entry")
+        raise ConfigurationError(f"plugin.id must not be {plugin_id!r}: in an address it would stand for a folder.")
+    entry = about.text("entry")
     if not all(entry.partition(":")):
-        raise ConfigurationError(f"{path}: plugin.entry must be 'module:Class', not {entry!r}.")
-    policy: Any = fields.text(runtime, "startup_failure", "warn")
-    if policy not in _POLICIES:
-        raise ConfigurationError(f"{path}: plugin_runtime.startup_failure must be one of {', '.join(_POLICIES)}; not {policy!r}.")
+        raise ConfigurationError(f"plugin.entry must be 'module:Class', not {entry!r}.")
+    timeout = runtime.get("timeout")
+    if timeout is None:
+        timeout = DEFAULT_STARTUP
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
+        raise wrong(runtime.at("timeout"), f"a number of seconds above 0, at most {MAX_TIMEOUT:g}", timeout)
     return PluginSpec(
         id=plugin_id,
         entry=entry,
         folder=folder,
-        name=fields.text(about, "name") or plugin_id,
-        description=fields.text(about, "description"),
-        version=fields.text(about, "version"),
-        enabled=fields.truth(runtime, "enabled"),
-        auto_start=fields.truth(runtime, "auto_start"),
-        startup_timeout=fields.seconds(runtime, "timeout", 10.0),
-        startup_failure=policy,
-        config={key: value for key, value in whole.items() if key not in _HOSTS},
-        about=about,
+        name=about.text("name") or plugin_id,
+        description=about.text("description"),
+        version=about.text("version"),
+        enabled=runtime.flag("enabled", default=True),
+        auto_start=runtime.flag("auto_start", default=True),
+        startup_timeout=float(timeout),
+        startup_failure=runtime.one_of("startup_failure", _POLICIES, "warn"),
+        config={key: value for key, value in whole.values.items() if key not in _HOSTS},
+        about=about.values,
         has_manifest=True,
     )
 
@@ -131,40 +135,6 @@ def _module(name: str, folder: Path | None) -> ModuleType:
 
 def _has(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
-
-
-class _Fields:
-    """Typed access to the fields of one file, whose errors name the file and the field."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def table(self, tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        value = tables.get(key, {})
-        if isinstance(value, Mapping):
-            return value
-        raise self._wrong(key, "a table", value)
-
-    def text(self, table: Mapping[str, Any], key: str, default: str = "") -> str:
-        value = table.get(key, default)
-        if isinstance(value, str):
-            return value
-        raise self._wrong(key, "a string", value)
-
-    def truth(self, table: Mapping[str, Any], key: str) -> bool:
-        value = table.get(key, True)
-        if isinstance(value, bool):
-            return value
-        raise self._wrong(key, "true or false", value)
-
-    def seconds(self, table: Mapping[str, Any], key: str, default: float) -> float:
-        value = table.get(key, default)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT:
-            return float(value)
-        raise self._wrong(key, f"a number of seconds above 0, at most {MAX_TIMEOUT:g}", value)
-
-    def _wrong(self, key: str, what: str, value: Any) -> ConfigurationError:
-        return ConfigurationError(f"{self._path}: {key} must be {what}, not {value!r}.")
 
 
 def read_spec(folder: Path) -> PluginSpec | None:

@@ -33,12 +33,12 @@ class {class_name}(PluginBase):
 
     @llm_tool
     async def {tool}(self, *, name: str):
-        """Greet somebody.
+        """Greet a person.
 
         :param name: whom to greet
         """
         if not name.strip():
-            return Err("nobody was named")
+            return Err("no name was given")
         return f"{{self.config.get('settings.greeting', 'Hello')}}, {{name}}!"
 '''
 
@@ -60,8 +60,8 @@ def test_it_greets_by_name():
     assert asyncio.run(call(name="Ada")).output == "Hello, Ada!"
 
 
-def test_nobody_is_an_error():
-    assert asyncio.run(call(name=" ")).error == "nobody was named"
+def test_an_empty_name_is_an_error():
+    assert asyncio.run(call(name=" ")).error == "no name was given"
 """
 
 

@@ -13,9 +13,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -103,13 +103,18 @@ def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (the seed's name f
         raise ConfigurationError(f"lifecycle id must be one of {', '.join(IDS)}; not {id!r}.")
 
     def mark(method: F) -> F:
-        target: Any = getattr(method, "__func__", method)
-        if not inspect.isroutine(target):
-            raise TypeError(f"@lifecycle marks methods, not {type(method).__name__}.")
-        setattr(target, _HOOK_MARK, id)
+        setattr(_method(method, "lifecycle"), _HOOK_MARK, id)
         return method
 
     return mark
+
+
+def _method(method: Any, decorator: str) -> Any:
+    """Return the function that a decorator marks. Raises TypeError for anything else."""
+    target = getattr(method, "__func__", method)
+    if not inspect.isroutine(target):
+        raise TypeError(f"@{decorator} marks methods, not {type(method).__name__}.")
+    return target
 
 
 def hooks_of(plugin_class: type) -> dict[str, str]:
@@ -187,7 +192,7 @@ class LlmToolMeta:
     parameters: Mapping[str, Any] | None = None
     timeout: float = DEFAULT_TIMEOUT
     role: str | None = None
-    annotations: Mapping[str, bool] = field(default_factory=dict)
+    annotations: Mapping[str, bool] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -204,43 +209,37 @@ class LlmToolMeta:
             )
         if self.role is not None and not isinstance(self.role, str):
             raise TypeError(f"role of tool {self.name!r} must be a str, or None for all; not {type(self.role).__name__}.")
+        object.__setattr__(self, "role", self.role or None)
         try:
-            object.__setattr__(self, "annotations", checked_annotations(self.annotations))
+            object.__setattr__(self, "annotations", checked_annotations(self.annotations or {}))
         except ConfigurationError as error:
             raise ConfigurationError(f"Tool {self.name!r}: {error}.") from None
 
 
 def check_name(name: str, *, what: str = "A tool's name") -> None:
-    """Raise ConfigurationError for a name that cannot stand in a URL's path as it is, TypeError for what is no str."""
+    """Raise ConfigurationError for a name that a URL's path cannot have as it is, TypeError for another type."""
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}.")
     if _NAME.fullmatch(name) is None:
         raise ConfigurationError(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '_', '.', '-'; not {name!r}.")
 
 
+class LlmToolOptions(TypedDict, total=False):
+    """The options of ``@llm_tool``."""
+
+    name: str | None
+    description: str
+    parameters: Mapping[str, Any] | None
+    timeout: float
+    role: str | None
+    annotations: Mapping[str, bool] | None
+
+
 @overload
 def llm_tool(method: F, /) -> F: ...
 @overload
-def llm_tool(
-    *,
-    name: str | None = None,
-    description: str = "",
-    parameters: Mapping[str, Any] | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    role: str | None = None,
-    annotations: Mapping[str, bool] | None = None,
-) -> Callable[[F], F]: ...
-def llm_tool(
-    method: F | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str = "",
-    parameters: Mapping[str, Any] | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    role: str | None = None,
-    annotations: Mapping[str, bool] | None = None,
-) -> F | Callable[[F], F]:
+def llm_tool(**options: Unpack[LlmToolOptions]) -> Callable[[F], F]: ...
+def llm_tool(method: F | None = None, /, **options: Unpack[LlmToolOptions]) -> F | Callable[[F], F]:
     """Mark a method, sync or async, that a model may call with keyword arguments.
 
     ``name`` is the method's where none is given, ``description`` what its docstring says, ``parameters`` (a JSON Schema) what its
@@ -249,18 +248,10 @@ def llm_tool(
     """
 
     def mark(method: F) -> F:
-        target: Any = getattr(method, "__func__", method)
-        if not inspect.isroutine(target):
-            raise TypeError(f"@llm_tool marks methods, not {type(method).__name__}.")
-        meta = LlmToolMeta(
-            name=name if name is not None else target.__name__,
-            description=description,
-            parameters=parameters,
-            timeout=timeout,
-            role=role or None,
-            annotations=annotations or {},
-        )
-        setattr(target, _TOOL_MARK, meta)
+        target = _method(method, "llm_tool")
+        name = options.get("name")
+        given: dict[str, Any] = {**options, "name": target.__name__ if name is None else name}
+        setattr(target, _TOOL_MARK, LlmToolMeta(**given))
         return method
 
     return mark if method is None else mark(method)
@@ -494,7 +485,7 @@ class ToolTable:
             parameters=dict(tool.parameters),
             timeout_seconds=tool.limit,
             role=tool.meta.role,
-            annotations=dict(tool.meta.annotations),
+            annotations=dict(tool.meta.annotations or {}),
             registration=number,
         )
 
@@ -583,15 +574,7 @@ class NekoPluginBase:
         """
         if handler is None or not callable(handler):
             raise TypeError(f"handler of tool {name!r} must be callable, not {type(handler).__name__}.")
-        meta = LlmToolMeta(
-            name=name,
-            description=description,
-            parameters=parameters,
-            timeout=timeout,
-            role=role or None,
-            annotations=annotations or {},
-        )
-        self.ctx.tools.add(handler, meta)
+        self.ctx.tools.add(handler, LlmToolMeta(name, description, parameters, timeout, role, annotations))
         return True
 
     def unregister_llm_tool(self, name: str) -> bool:

@@ -268,14 +268,14 @@ class PluginRuntime:
         run = self._executor.begin(
             agent_scope=AgentScope(idempotency_key=trigger.idempotency_key),
             tool_timeout=tool_deadline(timeout),
-            on_settled=self._on_settled,
+            on_settled=self._on_execution,
         )
         run.use({name: tool})
         batch = run.start([call])
         if trigger.req_id in self._batches:  # else it has failed already
             self._batches[trigger.req_id] = (trigger, batch)
 
-    def _on_settled(self, execution: ToolExecution) -> None:
+    def _on_execution(self, execution: ToolExecution) -> None:
         call = execution.call
         assert isinstance(call, _Call)
         del self._batches[call.req_id]

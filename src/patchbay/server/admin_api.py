@@ -270,7 +270,7 @@ _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
 
 def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> APIRouter:
     """Return the routes over ``service``, and let people decide over HTTP; ``needs_token``: only with the server's token."""
-    service.open_door("http")
+    service.accept_decisions("http")
     unauthorized = {401: {"model": ApprovalFailure, **_NO_TOKEN[401]}}
     router = _admin_router("approvals", "review approvals", needs_token=needs_token, responses=unauthorized)
 

@@ -5,8 +5,8 @@ configured = await mount_configured(manager, read_hooks_config("patchbay.json"))
 
 from __future__ import annotations
 
+from patchbay._config import read_config
 from patchbay.hooks.config.mounting import BuiltinFactory, ConfiguredHooks, Outcome, mount_configured
-from patchbay.hooks.config.reader import read_config
 from patchbay.hooks.config.settings import (
     BuiltinSpec,
     HooksConfig,

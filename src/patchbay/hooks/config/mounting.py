@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.config.settings import BuiltinSpec, HooksConfig, ProcessSettings
-from patchbay.hooks.manager import HookManager
+from patchbay.hooks.manager import HookManager, close_hook
 from patchbay.hooks.process.child import HookProcessError
 from patchbay.hooks.process.client import ProcessHook
 from patchbay.hooks.registered import IN_PROCESS, PROCESS
@@ -64,7 +64,7 @@ class ConfiguredHooks:
             ready, outcomes = await _started(config, self._builtins, self._media_dir, self._mounted.keys())
             manager = self._manager
             manager.policy, manager.timeouts = config.policy, config.timeouts
-            hooks = {_name(each.settings): each.hook for each in ready}
+            hooks = {each.settings.name: each.hook for each in ready}
             for each in ready:
                 _mount(manager, each)
             self._unmount(self._mounted.keys() - hooks.keys())
@@ -128,17 +128,18 @@ async def _started(
     outcomes = []
     for settings, result in zip(wanted, results, strict=True):
         problem = "" if isinstance(result, _Ready) else result
-        outcomes.append(Outcome(_name(settings), problem))
-        if problem and (settings.required or _name(settings) in mounted):
+        outcomes.append(Outcome(settings.name, problem))
+        if problem and (settings.required or settings.name in mounted):
             await _close(ready)
             why = (
                 "The one that is mounted stays; to have it taken down, take it out of the file, or disable it."
-                if _name(settings) in mounted
+                if settings.name in mounted
                 else 'It is required: with "required": false it would be left out.'
             )
-            raise ConfigurationError(f"{_path(settings)} does not start: {problem}. {why}")
+            section = "processes" if isinstance(settings, ProcessSettings) else "builtins"
+            raise ConfigurationError(f"hooks.{section}.{settings.name} does not start: {problem}. {why}")
         if problem:
-            _logger.error("The hook %r is left out: %s", _name(settings), problem)
+            _logger.error("The hook %r is left out: %s", settings.name, problem)
     return ready, tuple(outcomes)
 
 
@@ -170,7 +171,7 @@ def _mount(manager: HookManager, ready: _Ready) -> None:
     settings, hook = ready.settings, ready.hook
     group, methods = (PROCESS, hook.methods) if isinstance(hook, ProcessHook) else (IN_PROCESS, None)
     manager.mount(
-        _name(settings),
+        settings.name,
         hook,
         priority=settings.priority,
         timeouts=settings.timeouts,
@@ -181,24 +182,6 @@ def _mount(manager: HookManager, ready: _Ready) -> None:
     )
 
 
-async def _close(ready: Any) -> None:
+async def _close(ready: Iterable[_Ready | str]) -> None:
     """Close hooks that are not mounted."""
-    await asyncio.gather(*(_close_one(each.hook) for each in ready if isinstance(each, _Ready)))
-
-
-async def _close_one(hook: Any) -> None:
-    close = getattr(hook, "aclose", None) or getattr(hook, "close", None)
-    try:
-        closing = close() if callable(close) else None
-        if inspect.isawaitable(closing):
-            await closing
-    except Exception:
-        _logger.exception("The hook %r could not be closed", hook)
-
-
-def _name(settings: BuiltinSpec | ProcessSettings) -> str:
-    return settings.spec.name if isinstance(settings, ProcessSettings) else settings.name
-
-
-def _path(settings: BuiltinSpec | ProcessSettings) -> str:
-    return f"hooks.{'processes' if isinstance(settings, ProcessSettings) else 'builtins'}.{_name(settings)}"
+    await asyncio.gather(*(close_hook(each.hook) for each in ready if isinstance(each, _Ready)))

@@ -6,14 +6,15 @@ everything through. Disabled entries are not checked. Unknown keys are ignored, 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from patchbay._config import Table, read_config, wrong
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.config.reader import Table, check_root, policy_in, read_config, wrong
 from patchbay.hooks.process.child import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.protocol import parse_kinds
 from patchbay.hooks.types import HookPolicy, HookTimeouts, RespondApproval, ToolInjection
@@ -27,18 +28,16 @@ INTERCEPTS: Final[Mapping[str, str]] = {
 }
 """The values of ``intercept`` and their modes; a process gets both methods of a mode."""
 
-_HOOKS: Final = frozenset({"enabled", "defaults", "builtins", "processes", "policy"})
-_DEFAULTS: Final = frozenset({"observer_timeout_ms", "interceptor_timeout_ms", "approval_timeout_ms", "tool_timeout_ms"})
-_POLICY: Final = frozenset({"tool_injection", "respond_approval", "protected", "edit_system"})
-_OWN_TIMES: Final = frozenset({"observer_timeout_ms", "timeout_ms", "tool_timeout_ms", "approval_timeout_ms"})
-_BUILTIN: Final = frozenset({"enabled", "priority", "required", "fail_closed", "tools", "config", *_OWN_TIMES})
-_PROCESS: Final = frozenset(
-    {
-        "enabled", "priority", "required", "fail_closed", "transport", "command", "dir", "env", "inherit_env", "observe",
-        "intercept", "tools", "strict", "flat_context", "max_line_bytes", "hello_timeout_ms", "restart", "max_restarts",
-        *_OWN_TIMES,
-    }
-)  # fmt: skip
+HOOKS: Final = "hooks"
+APPROVALS: Final = "approvals"
+
+_NEAR: Final[Mapping[str, float]] = {HOOKS: 0.85, APPROVALS: 0.75}
+"""Similarity from which another key counts as misspelled: ``hook``, ``approval``, ``Approvals``, ``approvers``."""
+
+POLICY_KEYS: Final = frozenset({"rules", "default", "deadline", "at_deadline", "who", "respond_approval", "protected"})
+"""Root keys of a file that is only an approval policy."""
+
+_HOOKS_KEYS: Final = frozenset({"processes", "builtins", "policy"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +52,11 @@ class ProcessSettings:
     required: bool = False
     tools: tuple[str, ...] = ()
     timeouts: HookTimeouts
+
+    @property
+    def name(self) -> str:
+        """The hook's name."""
+        return self.spec.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,31 +90,37 @@ class HooksConfig:
 
 def parse_hooks_config(config: Any) -> HooksConfig:
     """Read the ``hooks`` of a configuration in the form of JSON data. Raises ConfigurationError."""
-    check_root(config)
+    _check_root(config)
     hooks = Table(config, "").table("hooks")
-    notes = [*hooks.unknown(_HOOKS)]
-    timeouts = _default_timeouts(hooks.table("defaults"), notes)
-    policy = _policy(hooks.table("policy"), notes)
-    sections = [hooks.tables(section) for section in ("builtins", "processes")]
-    disabled = [name for section in sections for name, entry in section if not entry.flag("enabled", default=False)]
-    builtins = [
-        _builtin(name, entry, timeouts, notes) for name, entry in hooks.tables("builtins") if entry.flag("enabled", default=False)
-    ]
-    processes = [
-        _process(name, entry, timeouts, notes)
-        for name, entry in hooks.tables("processes")
-        if entry.flag("enabled", default=False)
-    ]
-    if both := {each.name for each in builtins} & {each.spec.name for each in processes}:
+    defaults, policy = hooks.table("defaults"), hooks.table("policy")
+    timeouts = _timeouts(defaults, HookTimeouts(), "interceptor_timeout_ms")
+    hook_policy = _policy(policy)
+    notes = [*defaults.unknown(), *policy.unknown()]
+    builtins: list[BuiltinSpec] = []
+    processes: list[ProcessSettings] = []
+    disabled: list[str] = []
+    for name, entry in hooks.tables("builtins"):
+        if entry.flag("enabled", default=False):
+            builtins.append(_builtin(name, entry, timeouts))
+            notes += entry.unknown()
+        else:
+            disabled.append(name)
+    for name, entry in hooks.tables("processes"):
+        if entry.flag("enabled", default=False):
+            processes.append(_process(name, entry, timeouts))
+            notes += entry.unknown()
+        else:
+            disabled.append(name)
+    if both := {each.name for each in builtins} & {each.name for each in processes}:
         raise ConfigurationError(f"hooks.builtins and hooks.processes both have the name {min(both)!r}.")
     return HooksConfig(
         enabled=hooks.flag("enabled", default=True),
         timeouts=timeouts,
-        policy=policy,
+        policy=hook_policy,
         builtins=tuple(builtins),
         processes=tuple(processes),
         disabled=tuple(disabled),
-        notes=tuple(notes),
+        notes=(*hooks.unknown(), *notes),
     )
 
 
@@ -128,7 +138,45 @@ def read_server_config(path: str | Path) -> tuple[HooksConfig, Any]:
     """
     found = read_config(path)
     with _named(path):
-        return parse_hooks_config(found), policy_in(found)
+        return parse_hooks_config(found), _policy_in(found)
+
+
+def _check_root(found: Any) -> None:
+    """Raise ConfigurationError for a root key that resembles one of ours.
+
+    The file may belong to another program too, so other keys are ignored. But a misspelled ``hooks`` or ``approvals`` would
+    silently let everything through.
+    """
+    if not isinstance(found, Mapping):
+        return
+    is_ours = HOOKS in found or APPROVALS in found
+    for key in found:
+        if not isinstance(key, str) or key in _NEAR:
+            continue
+        for ours, likeness in _NEAR.items():
+            if difflib.SequenceMatcher(None, key.strip().lower(), ours).ratio() >= likeness:
+                raise ConfigurationError(
+                    f"{key} is not known: is {ours!r} meant? What is another program's needs a name that is less like it."
+                )
+        if is_ours and (key in POLICY_KEYS or key in _HOOKS_KEYS):
+            place = APPROVALS if key in POLICY_KEYS else HOOKS
+            raise ConfigurationError(f"{key} stands beside 'hooks' or 'approvals', where it has no effect: write {place}.{key}.")
+
+
+def _policy_in(found: Any) -> Any:
+    """Return the approval policy in a configuration: its ``approvals``, or all of a file that is nothing but a policy.
+
+    Raises ConfigurationError for a file with nothing for us.
+    """
+    if not isinstance(found, Mapping) or not found:
+        return found
+    if APPROVALS in found:
+        return found[APPROVALS]
+    if HOOKS in found:
+        return {}
+    if POLICY_KEYS.isdisjoint(found):
+        raise ConfigurationError("there is neither 'hooks' nor 'approvals' in it: nothing would be governed.")
+    return found
 
 
 @contextmanager
@@ -139,63 +187,46 @@ def _named(path: str | Path) -> Iterator[None]:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
-def _default_timeouts(table: Table, notes: list[str]) -> HookTimeouts:
-    notes += table.unknown(_DEFAULTS)
-    built_in = HookTimeouts()
-    tool = table.seconds("tool_timeout_ms", 0)
+def _timeouts(table: Table, defaults: HookTimeouts, interceptor: str = "timeout_ms") -> HookTimeouts:
     return HookTimeouts(
-        observer=table.seconds("observer_timeout_ms", built_in.observer),
-        interceptor=table.seconds("interceptor_timeout_ms", built_in.interceptor),
-        approval=table.seconds("approval_timeout_ms", built_in.approval),
-        tool=tool or None,
-    )
-
-
-def _own_timeouts(table: Table, defaults: HookTimeouts) -> HookTimeouts:
-    return replace(
-        defaults,
         observer=table.seconds("observer_timeout_ms", defaults.observer),
-        interceptor=table.seconds("timeout_ms", defaults.interceptor),
+        interceptor=table.seconds(interceptor, defaults.interceptor),
         approval=table.seconds("approval_timeout_ms", defaults.approval),
         tool=table.seconds("tool_timeout_ms", defaults.tool or 0) or None,
     )
 
 
-def _policy(table: Table, notes: list[str]) -> HookPolicy:
-    notes += table.unknown(_POLICY)
+def _policy(table: Table) -> HookPolicy:
     default = HookPolicy()
+    respond = table.get("respond_approval")
     return HookPolicy(
-        tool_injection=_one_of(table, "tool_injection", get_args(ToolInjection), default.tool_injection),
-        respond_approval=(
-            None if table.get("respond_approval") is None else _one_of(table, "respond_approval", get_args(RespondApproval), "")
-        ),
+        tool_injection=table.one_of("tool_injection", get_args(ToolInjection), default.tool_injection),
+        respond_approval=None if respond is None else table.one_of("respond_approval", get_args(RespondApproval)),
         protected=frozenset(table.texts("protected") or ()),
         edit_system=table.flag("edit_system", default=default.edit_system),
     )
 
 
-def _one_of(table: Table, key: str, values: tuple[str, ...], default: str) -> Any:
-    value = table.text(key, default)
-    if value not in values:
-        raise wrong(table.at(key), f"one of {', '.join(values)}", value)
-    return value
-
-
-def _builtin(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) -> BuiltinSpec:
-    notes += table.unknown(_BUILTIN)
+def _builtin(name: str, table: Table, defaults: HookTimeouts) -> BuiltinSpec:
     return BuiltinSpec(
         name=name,
         config=table.get("config"),
-        priority=table.whole("priority", 0),
-        required=_required(table, default=True),
         fail_closed=table.flag("fail_closed", default=False) if table.get("fail_closed") is not None else None,
-        tools=_tools(table),
-        timeouts=_own_timeouts(table, defaults),
+        **_common(table, defaults, required=True),
     )
 
 
-def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) -> ProcessSettings:
-    notes += table.unknown(_PROCESS)
+def _common(table: Table, defaults: HookTimeouts, *, required: bool) -> dict[str, Any]:
+    """Return the settings that built-in hooks and processes share; ``required`` is the default of that."""
+    return {
+        "priority": table.whole("priority", 0),
+        "required": _required(table, default=required),
+        "tools": _tools(table),
+        "timeouts": _timeouts(table, defaults),
+    }
+
+
+def _process(name: str, table: Table, defaults: HookTimeouts) -> ProcessSettings:
     if not name.strip():
         raise ConfigurationError(f"{table.path}: a hook needs a name.")
     transport = table.text("transport") or "stdio"
@@ -216,7 +247,7 @@ def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
         limits,
         line=_at_least(table, "max_line_bytes", limits.line, 1024),
         hello=table.seconds("hello_timeout_ms", limits.hello),
-        restarts=_at_least(table, "max_restarts", limits.restarts, 0) if table.flag("restart", default=True) else 0,
+        restarts=_at_least(table, "max_restarts", limits.restarts, 0) * table.flag("restart", default=True),
     )
     return ProcessSettings(
         spec=ProcessSpec(
@@ -232,10 +263,7 @@ def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
             flat_context=table.flag("flat_context", default=False),
             limits=limits,
         ),
-        priority=table.whole("priority", 0),
-        required=_required(table, default="approve" in modes),
-        tools=_tools(table),
-        timeouts=_own_timeouts(table, defaults),
+        **_common(table, defaults, required="approve" in modes),
     )
 
 
@@ -244,7 +272,7 @@ def _required(table: Table, *, default: bool) -> bool:
     required = table.flag("required", default=default or fails_closed)
     if fails_closed and not required:
         raise ConfigurationError(
-            f"{table.path}: fail_closed and required = false do not go together: one left out holds nothing."
+            f"{table.path}: fail_closed and required = false do not go together: a hook that is left out denies nothing."
         )
     return required
 
@@ -260,7 +288,7 @@ def _folder(table: Table) -> Path | None:
     given = table.text("dir")
     try:
         return Path(given).expanduser() if given else None
-    except RuntimeError:  # "~somebody"
+    except RuntimeError:  # "~unknown-user"
         raise ConfigurationError(f"{table.at('dir')}: there is no home folder for {given!r}.") from None
 
 

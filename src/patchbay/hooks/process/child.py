@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from patchbay._subprocess import ChildProcess, LineReader, Overlong, backoff, describe_exit
+from patchbay._subprocess import ChildProcess, LineReader, Overlong, PendingRequests, backoff, describe_exit
 from patchbay._text import escape_controls
 from patchbay.errors import PatchbayError
 from patchbay.hooks.process.protocol import METHODS_OF, MODES
@@ -46,7 +46,7 @@ class UnreadableReplyError(HookReplyError):
     """A reply whose id is readable but nothing else. ``why`` explains it, ``line`` is its beginning."""
 
     def __init__(self, why: str, line: str) -> None:
-        super().__init__(f"it answered with a line that is no reply: {why}")
+        super().__init__(f"it answered with a line that is not a reply: {why}")
         self.why = why
         self.line = line
 
@@ -116,42 +116,22 @@ class ProcessSpec:
         return tuple(method for mode in MODES if mode in self.modes for method in METHODS_OF[mode])
 
 
-_SHOWN: Final = 200
-NO_REPLY: Final = "a line that is no reply"
+_EXCERPT: Final = 200
+NO_REPLY: Final = "a line that is not a reply"
 """Begins the description of an unreadable line that no call waits for."""
 
 _TOO_LONG: Final = "a line that is too long (max_line_bytes)"
 
 
-class PendingReplies:
-    """Calls that wait for replies, by id. The first reply wins; late, duplicate and unknown ones are dropped.
+class PendingReplies(PendingRequests[Any]):
+    """The calls of a process. Late, duplicate and unknown replies are dropped.
 
     ``stray`` is called with a description of each line that is not a reply.
     """
 
     def __init__(self, stray: Callable[[str], object]) -> None:
+        super().__init__()
         self._stray = stray
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._last_id = 0
-
-    def next_id(self) -> int:
-        """Return the next request id: 1, 2, 3, ..."""
-        self._last_id += 1
-        return self._last_id
-
-    async def wait_for(self, request_id: int) -> Any:
-        """Wait for the ``result`` of a request. Raises HookReplyError, and HookProcessError from ``fail_all``."""
-        waiting = self._waiting[request_id] = asyncio.get_running_loop().create_future()
-        try:
-            return await waiting
-        finally:
-            del self._waiting[request_id]
-
-    def fail_all(self, why: str) -> None:
-        """Fail every pending call."""
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(HookProcessError(why))
 
     def receive(self, line: bytes | Overlong) -> bool:
         """Handle a line; return whether a call waited for it."""
@@ -168,28 +148,21 @@ class PendingReplies:
         except UndecodableError as error:
             unreadable = UnreadableReplyError(str(error), _excerpt(line))
             return self._fail_call(error.reply_id, unreadable, f"{NO_REPLY}: {error}: {_excerpt(line)}")
-        waiting = self._waiting.get(reply.id)
-        if waiting is None or waiting.done():
-            return False
         if reply.error is None:
-            waiting.set_result(reply.result)
-        else:
-            waiting.set_exception(HookReplyError(f"it answered with an error: {escape_controls(reply.error):.500}"))
-        return True
+            return self.resolve(reply.id, reply.result)
+        return self.resolve(reply.id, HookReplyError(f"it answered with an error: {escape_controls(reply.error):.500}"))
 
     def _fail_call(self, request_id: int | None, error: HookReplyError, words: str) -> bool:
         """Fail the call that a line seems to answer."""
-        waiting = self._waiting.get(request_id) if request_id is not None else None
-        if waiting is None or waiting.done():
+        is_reply = self.resolve(request_id, error)
+        if not is_reply:
             self._stray(words)
-            return False
-        waiting.set_exception(error)
-        return True
+        return is_reply
 
 
 def _excerpt(text: bytes) -> str:
-    shown = text[:_SHOWN].decode("utf-8", "replace")
-    return f"{shown}..." if len(text) > _SHOWN else shown
+    excerpt = text[:_EXCERPT].decode("utf-8", "replace")
+    return f"{excerpt}..." if len(text) > _EXCERPT else excerpt
 
 
 WINDOW: Final = 0.1
@@ -341,7 +314,7 @@ class HookProcess(ChildProcess):
             raise HookProcessError("it was started in another event loop than this one")
         if self._stdin is None or self._stdin.is_closing():
             raise HookProcessError(await self.ended())  # in a moment it is known why
-        request_id = self._calls.next_id()
+        request_id = self._calls.next_number()
         self.write(request_line(request_id, method, params))
         read = self._read
         try:
@@ -423,7 +396,7 @@ class HookProcess(ChildProcess):
         """Fail pending and later calls."""
         if not self._dead.done():
             self._dead.set_result(why)
-            self._calls.fail_all(why)
+            self._calls.fail_all(lambda: HookProcessError(why))
 
     def _die_in(self, seconds: float, why: str) -> None:
         # In two halves: an event loop that was held up for as long hears first how the process has ended, or what it has said.

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 
+from patchbay._config import json_kind
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._text import escape_controls
-from patchbay.hooks.process import replies
 from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec
 from patchbay.hooks.process.protocol import META_NAMES, MODES, VERSION, encode_event, encode_messages, encode_output, encode_tools
-from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, parse_tools
+from patchbay.hooks.process.replies import Findings, WrongTypeError, parse_tools, read_decision
+from patchbay.hooks.tools import tool_name
 from patchbay.hooks.types import (
     Approval,
     Ask,
@@ -86,7 +87,7 @@ class _ToolResult(_Params, omit_defaults=True, kw_only=True):
 
 
 def _common(view: Any, *, flat: bool) -> dict[str, Any]:
-    """Return the members that every point has; ``flat`` adds ``channel`` and ``chat_id``, as in hosts before 0.2.7."""
+    """Return the members that every point has."""
     meta, context = view.meta, view.context
     members: dict[str, Any] = {"meta": WireMeta(**{name: getattr(meta, name) for name in META_NAMES})}
     if context:
@@ -97,20 +98,7 @@ def _common(view: Any, *, flat: bool) -> dict[str, Any]:
     return members
 
 
-def llm_request(view: LLMRequest, *, flat: bool = False) -> _LLMRequest:
-    """Return the params of ``hook.before_llm``."""
-    return _LLMRequest(
-        **_common(view, flat=flat),
-        model=view.model,
-        messages=encode_messages(view.messages),
-        tools=encode_tools(view.tools),
-        options=view.options,
-        graceful_terminal=view.graceful_terminal,
-    )
-
-
-def llm_response(view: LLMResponse, *, flat: bool = False) -> _LLMResponse:
-    """Return the params of ``hook.after_llm``."""
+def _response(view: LLMResponse) -> dict[str, Any]:
     response: dict[str, Any] = {
         "content": view.content,
         "finish_reason": view.finish_reason,
@@ -121,34 +109,36 @@ def llm_response(view: LLMResponse, *, flat: bool = False) -> _LLMResponse:
         response["tool_calls"] = view.tool_calls
     if any(view.usage.values()):
         response["usage"] = dict(view.usage)
-    return _LLMResponse(**_common(view, flat=flat), model=view.model, response=response)
+    return response
 
 
-def tool_call(view: ToolRequest, *, flat: bool = False, digest: str = "", facts: Mapping[str, Any] | None = None) -> _ToolCall:
-    """Return the params of ``hook.before_tool``; with ``digest`` and ``facts`` those of ``hook.approve_tool``."""
-    return _ToolCall(
-        **_common(view, flat=flat),
-        tool=view.tool,
-        arguments=view.arguments,
-        call_id=view.call_id,
-        digest=digest,
-        facts=facts or {},
-        source=view.source,
-        endpoint=view.endpoint,
-        annotations=view.annotations,
-    )
+_PARAMS: Final[Mapping[str, type[_Params]]] = {
+    "before_llm": _LLMRequest,
+    "after_llm": _LLMResponse,
+    "before_tool": _ToolCall,
+    "after_tool": _ToolResult,
+    "approve_tool": _ToolCall,
+}
+_ENCODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "messages": lambda view: encode_messages(view.messages),
+    "tools": lambda view: encode_tools(view.tools),
+    "response": _response,
+    "result": lambda view: encode_output(view.result),
+    "duration": lambda view: int(view.duration * 1e9),  # whole nanoseconds
+}
+_COMMON: Final = frozenset(_Params.__struct_fields__)
 
 
-def tool_result(view: ToolResultView, *, flat: bool = False) -> _ToolResult:
-    """Return the params of ``hook.after_tool``; the duration is in whole nanoseconds."""
-    return _ToolResult(
-        **_common(view, flat=flat),
-        tool=view.tool,
-        arguments=view.arguments,
-        call_id=view.call_id,
-        result=encode_output(view.result),
-        duration=int(view.duration * 1e9),
-    )
+def encode_params(point: str, view: Any, *, flat: bool = False) -> _Params:
+    """Return the params of a request at a point; ``flat`` adds ``channel`` and ``chat_id``, as in hosts before 0.2.7."""
+    kind = _PARAMS[point]
+    left_out = _COMMON if point == "approve_tool" else _COMMON | {"digest", "facts"}
+    members = {
+        name: _ENCODERS[name](view) if name in _ENCODERS else getattr(view, name)
+        for name in kind.__struct_fields__
+        if name not in left_out
+    }
+    return kind(**members, **_common(view, flat=flat))
 
 
 State = Literal["not started", "running", "waiting to be started again", "given up", "closed"]
@@ -157,23 +147,19 @@ _logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Runs the processes of one hook, one after the other, with restarts.
+    """Runs the processes of one hook, one after the other, with ``restarts``."""
 
-    ``greet`` says hello to each, and raises HookProcessError if that fails.
-    """
-
-    def __init__(self, spec: ProcessSpec, greet: Callable[[HookProcess], Awaitable[None]]) -> None:
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
         self.state: State = "not started"
         self.restarts = 0
-        self._spec = spec
-        self._greet = greet
         self._process: HookProcess | None = None
         self._latest: HookProcess | None = None
         self._why = "it was not started"
         self._watch: asyncio.Task[None] | None = None
         self._closing = asyncio.Lock()
         name = spec.name
-        printed = "The hook %r printed what is no reply: %s"
+        printed = "The hook %r printed a line that is not a reply: %s"
         self._stray = LogRateLimiter(lambda text: _logger.warning(printed, name, escape_controls(text)))
         self._stderr = LogRateLimiter(lambda text: _logger.warning("[%s] %s", name, escape_controls(text)))
 
@@ -185,12 +171,17 @@ class Supervisor:
         return self._process
 
     @property
+    def pid(self) -> int:
+        """The process id. Raises HookProcessError if there is no process."""
+        return self.process.pid
+
+    @property
     def running(self) -> HookProcess | None:
         """The current process if it can be notified, else None."""
         return self._process if self._process is not None and self._process.end is None else None
 
     async def start(self) -> None:
-        """Start and greet the first process. Raises HookProcessError; there is no retry then."""
+        """Start the process and say hello. Raises HookProcessError; there is no retry then."""
         self._refuse_if_closed()
         process = await self._started()
         self._refuse_if_closed()  # closed meanwhile, and that process with it
@@ -209,13 +200,17 @@ class Supervisor:
                 await self._latest.close()
             self._flush()
 
+    async def _greet(self, process: HookProcess) -> None:
+        """Say hello to a process that has started. Raises HookProcessError if that fails."""
+        raise NotImplementedError
+
     def _refuse_if_closed(self) -> None:
         if self.state == "closed":
             raise HookProcessError(self._why)
 
     async def _started(self) -> HookProcess:
-        process = self._latest = HookProcess(self._spec, stray=self._stray.log, stderr=self._stderr.log)
-        limit = self._spec.limits.hello
+        process = self._latest = HookProcess(self.spec, stray=self._stray.log, stderr=self._stderr.log)
+        limit = self.spec.limits.hello
         try:
             await process.start()
             try:
@@ -227,8 +222,8 @@ class Supervisor:
                 raise HookProcessError(f"hook.hello failed: {error}") from None
         except HookProcessError as error:
             await process.close()  # its output is complete then
-            said = f" ({escape_controls(process.last_words):.300})" if process.last_words else ""
-            raise HookProcessError(f"{error}{said}") from None
+            output = f" ({escape_controls(process.last_words):.300})" if process.last_words else ""
+            raise HookProcessError(f"{error}{output}") from None
         except BaseException:
             await process.close()
             raise
@@ -245,7 +240,7 @@ class Supervisor:
 
     async def _restart_loop(self, process: HookProcess) -> None:
         """Restart the process each time it ends, until that has failed too often."""
-        name, limits = self._spec.name, self._spec.limits
+        name, limits = self.spec.name, self.spec.limits
         failures, since = 0, time.monotonic()
         while True:
             why = await process.ended()
@@ -285,7 +280,7 @@ _MOST_ODDITIES = 50
 """How many findings go into one error, and are logged at all."""
 
 
-class ProcessHook:
+class ProcessHook(Supervisor):
     """The hook of a ProcessSpec: ``start`` it, mount it for its ``methods``, ``aclose`` it (the manager does).
 
     ``tools`` are what the process offered in its answer to hello (policy P9). They are added to every request while the
@@ -294,36 +289,12 @@ class ProcessHook:
     """
 
     def __init__(self, spec: ProcessSpec) -> None:
-        self.spec = spec
+        super().__init__(spec)
+        self.name = spec.name
+        self.fail_closed = spec.fail_closed
         self.tools: tuple[ToolSpec, ...] = ()
         self._asks_llm = "llm" in spec.modes
         self._logged: set[tuple[str, str]] = set()
-        self._supervisor = Supervisor(spec, self._greet)
-
-    @property
-    def name(self) -> str:
-        """The hook's name."""
-        return self.spec.name
-
-    @property
-    def fail_closed(self) -> bool:
-        """Whether its failures deny."""
-        return self.spec.fail_closed
-
-    @property
-    def state(self) -> State:
-        """The state of its process."""
-        return self._supervisor.state
-
-    @property
-    def restarts(self) -> int:
-        """How often its process was restarted."""
-        return self._supervisor.restarts
-
-    @property
-    def pid(self) -> int:
-        """The process id. Raises HookProcessError if there is no process."""
-        return self._supervisor.process.pid
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -332,26 +303,18 @@ class ProcessHook:
         # A process of a tool hook, also a restarted one, may offer tools of its own.
         return ("before_llm", *methods) if "tool" in self.spec.modes and not self._asks_llm else methods
 
-    async def start(self) -> None:
-        """Start the process and say hello. Raises HookProcessError."""
-        await self._supervisor.start()
-
-    async def aclose(self) -> None:
-        """End the process."""
-        await self._supervisor.aclose()
-
     async def before_llm(self, request: LLMRequest) -> Decision | None:
         """Send ``hook.before_llm``, and add the tools that the process offers."""
         own = [] if request.graceful_terminal or self.state in _OVER else [tool.to_openai() for tool in self.tools]
         if own:
-            names = {_name_of(tool) for tool in request.tools}
-            own = [tool for tool in own if _name_of(tool) not in names]
+            names = {tool_name(tool) for tool in request.tools}
+            own = [tool for tool in own if tool_name(tool) not in names]
         if own:
             request.tools = [*request.tools, *own]
         if not self._asks_llm:
             return Modify({"tools": request.tools}) if own else None
         try:
-            decision = await self._about_request(request)
+            decision: Decision | None = await self._ask("before_llm", request)
         except HookProcessError as error:
             if not own or self.fail_closed:
                 raise
@@ -362,58 +325,43 @@ class ProcessHook:
             return Modify({**(decision.changes if decision is not None else {}), "tools": request.tools})
         return decision
 
-    async def _about_request(self, request: LLMRequest) -> Decision | None:
-        asked = llm_request(request, flat=self.spec.flat_context)
-        shown = {"model": asked.model, "messages": asked.messages, "tools": asked.tools, "options": asked.options}
-        answer, findings = await self._ask("before_llm", asked, shown)
-        decision: Decision | None = replies.llm_decision(answer, findings, request, shown)
-        self._log_findings("before_llm", findings)
-        return decision
-
     async def after_llm(self, response: LLMResponse) -> Decision | None:
         """Send ``hook.after_llm``."""
-        asked = llm_response(response, flat=self.spec.flat_context)
-        answer, findings = await self._ask("after_llm", asked)
-        decision: Decision | None = replies.response_decision(answer, findings, asked.response)
-        self._log_findings("after_llm", findings)
+        decision: Decision | None = await self._ask("after_llm", response)
         return decision
 
     async def before_tool(self, call: ToolRequest) -> Decision | None:
         """Send ``hook.before_tool``."""
-        asked = tool_call(call, flat=self.spec.flat_context)
-        answer, findings = await self._ask("before_tool", asked)
-        decision: Decision | None = replies.call_decision(answer, findings, {"tool": asked.tool, "arguments": asked.arguments})
-        self._log_findings("before_tool", findings)
+        decision: Decision | None = await self._ask("before_tool", call)
         return decision
 
     async def after_tool(self, result: ToolResultView) -> Decision | None:
         """Send ``hook.after_tool``."""
-        asked = tool_result(result, flat=self.spec.flat_context)
-        answer, findings = await self._ask("after_tool", asked)
-        decision: Decision | None = replies.result_decision(answer, findings, asked.result)
-        self._log_findings("after_tool", findings)
+        decision: Decision | None = await self._ask("after_tool", result)
         return decision
 
     async def approve_tool(self, call: ToolRequest) -> Approval | Ask:
         """Send ``hook.approve_tool``."""
-        asked = tool_call(call, flat=self.spec.flat_context, digest=call.digest, facts=call.facts)
-        answer, findings = await self._ask("approve_tool", asked)
-        self._log_findings("approve_tool", findings)
-        return replies.approval(answer)
+        decision: Approval | Ask = await self._ask("approve_tool", call)
+        return decision
 
     async def on_runtime_event(self, event: Event) -> None:
         """Send an event that this hook observes, if the process runs."""
         kinds = self.spec.kinds
-        if (kinds is None or event.kind in kinds) and (process := self._supervisor.running) is not None:
+        if (kinds is None or event.kind in kinds) and (process := self.running) is not None:
             process.notify("hook.runtime_event", encode_event(event))
 
-    async def _ask(self, point: str, asked: Any, shown: Any = None) -> tuple[dict[str, Any], Findings]:
-        result = await self._supervisor.process.call(f"hook.{point}", asked)
+    async def _ask(self, point: str, view: Any) -> Any:
+        """Send a request, and return the decision in its reply. Raises HookProcessError."""
+        params = encode_params(point, view, flat=self.spec.flat_context)
+        result = await self.process.call(f"hook.{point}", params)
         findings = Findings()
         try:
-            return replies.parse_reply(point, result, findings, shown=shown), findings
+            decision = read_decision(point, result, findings, msgspec.structs.asdict(params), view)
         except WrongTypeError as error:
             raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
+        self._log_findings(point, findings)
+        return decision
 
     def _log_findings(self, point: str, findings: Findings) -> None:
         """Log the findings about a reply, each once.
@@ -429,12 +377,12 @@ class ProcessHook:
         for about, words in findings:
             if len(self._logged) < _MOST_ODDITIES and (point, about) not in self._logged:
                 self._logged.add((point, about))
-                _logger.warning("The hook %r answered hook.%s oddly (told once): %s", self.name, point, words)
+                _logger.warning("The hook %r answered hook.%s oddly (logged once): %s", self.name, point, words)
 
     async def _greet(self, process: HookProcess) -> None:
         result = await process.call("hook.hello", hello_params(self.spec))
         if result is not None and not isinstance(result, dict):
-            raise HookReplyError(f"the result must be an object, not {kind_of(result)}")
+            raise HookReplyError(f"the result must be an object, not {json_kind(result)}")
         self.tools = self._offered(tools_of(result))
 
     def _offered(self, tools: Any) -> tuple[ToolSpec, ...]:
@@ -442,11 +390,13 @@ class ProcessHook:
         if tools is None:
             return ()
         if "tool" not in self.spec.modes:
-            _logger.warning("The hook %r offers tools, but is not asked before_tool, so nobody would answer them", self.name)
+            _logger.warning(
+                "The hook %r offers tools, but before_tool is not enabled for it, so their calls would have no answer", self.name
+            )
             return ()
         offered, problems = parse_tools(tools)
         for problem in problems:
-            _logger.warning("The hook %r offers a tool that is none: %s", self.name, problem)
+            _logger.warning("The hook %r offers an invalid tool: %s", self.name, problem)
         return offered
 
 
@@ -465,8 +415,3 @@ def hello_params(spec: ProcessSpec) -> dict[str, Any]:
     if spec.media_folder is not None:
         hello["media_dir"] = str(spec.media_folder)
     return hello
-
-
-def _name_of(tool: Any) -> Any:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return function.get("name") if isinstance(function, dict) else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from patchbay.hooks.process import replies
+from patchbay._config import json_kind
 from patchbay.hooks.process.child import (
     NO_REPLY,
     HookProcess,
@@ -18,15 +18,15 @@ from patchbay.hooks.process.child import (
     UnreadableReplyError,
 )
 from patchbay.hooks.process.client import hello_params, tools_of
-from patchbay.hooks.process.protocol import METHODS_OF, MODES, POINTS
-from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, parse_tools
+from patchbay.hooks.process.protocol import METHODS_OF, MODES, POINTS, decode_params
+from patchbay.hooks.process.replies import Findings, WrongTypeError, parse_tools, read_decision
 from patchbay.hooks.process.wire import NO_JSON, notification_line
 from patchbay.hooks.tools import keeps_system
-from patchbay.hooks.types import Ask, LLMRequest, Modify, Respond
+from patchbay.hooks.types import TRACE_PATHS, Ask, Modify, Respond
 
 FLUSH: Final = "Write each answer as one line, with a newline at its end, and flush standard output behind it."
 ANSWER_ALL: Final = "Answer every request with its id; {} is the answer of a hook that has nothing to say."
-CATCH: Final = "Read each line in a try of its own; pass over what is no object, and answer params that are none with an error."
+CATCH: Final = "Read each line in a try of its own; skip what is not an object, and answer invalid params with an error."
 STDERR: Final = "Print to standard error: standard output is for answers only."
 BOTH: Final = "A hook that is asked before_llm is asked after_llm, too, and before_tool brings after_tool: answer them with {}."
 QUIET: Final = "Leave messages without an id unanswered, also those of kinds that you do not know."
@@ -41,7 +41,7 @@ ANSWERS: Final = 'Which actions and members each answer has: docs/guides/hook-pr
 OFFER: Final = (
     'A tool is {"type":"function","function":{"name":"...","description":"...","parameters":{...}}}, with a JSON Schema.'
 )
-NOT_ASKED: Final = 'Put before_tool into its "intercept": nobody else would answer calls of its tools.'
+NOT_ASKED: Final = 'Put before_tool into its "intercept": without it, calls of its tools have no answer.'
 END: Final = "End when standard input ends: the host has closed it, or is gone."
 UNKNOWN: Final = "Answer methods that you do not know with the error code -32601: later hosts may have more."
 BYTES: Final = "Read and write bytes, and decode them as UTF-8: text streams go by the locale."
@@ -58,13 +58,6 @@ _MESSAGES: Final = [
     {"role": "user", "content": "How is the weather in Zürich? <b>北京</b> & 🌦"},
 ]
 _OPTIONS: Final = {"max_tokens": 512, "temperature": 0.5}
-TRACE: Final[Mapping[str, str]] = {
-    "before_llm": "turn.llm.request",
-    "after_llm": "turn.llm.response",
-    "before_tool": "turn.tool.before",
-    "after_tool": "turn.tool.after",
-    "approve_tool": "turn.tool.approve",
-}
 EVENT: Final = {
     "id": "evt-1", "kind": "agent.turn.start", "time": "2026-01-01T00:00:00.000000000Z", "source": {"component": "agent"},
     "scope": {"turn_id": "main-turn-1"}, "correlation": {}, "severity": "info", "payload": {"UserMessage": "hi", "MediaCount": 0},
@@ -75,7 +68,7 @@ def params_of(point: str) -> dict[str, Any]:
     """Return the params of a sample request."""
     meta = {
         "AgentID": "main", "TurnID": "main-turn-1", "ParentTurnID": "", "SessionKey": "doctor:chat-1", "Iteration": 1,
-        "TracePath": TRACE[point], "Source": "runTurn",
+        "TracePath": TRACE_PATHS[point], "Source": "runTurn",
     }  # fmt: skip
     params: dict[str, Any] = {"meta": meta, "context": {"inbound": _INBOUND}}
     if point == "before_llm":
@@ -132,18 +125,6 @@ class ProbedProcess(HookProcess):
         if fd == 1:
             self.lines += data.count(b"\n")
         super().pipe_data_received(fd, data)
-
-
-class Case:
-    """The params of a sample request as the source of a view."""
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._params = params
-
-    def member(self, name: str, _point: str) -> Any:
-        """Return a member, or its empty value."""
-        empty: Any = "" if name == "model" else {} if name == "options" else []
-        return self._params.get(name, empty)
 
 
 Outcome = Literal["ok", "warning", "failure"]
@@ -214,21 +195,21 @@ class _Doctor:
         self._current = process = ProbedProcess(self._spec, self.stray)
         try:
             await process.start()
-            hello = await self._asked(check, self._hello(), within=self._first)
+            hello = await self._call(check, self._hello(), within=self._first)
         except HookProcessError as error:
             await self.close()
-            said = f" ({process.last_words:.300})" if process.last_words else ""
+            output = f" ({process.last_words:.300})" if process.last_words else ""
             if isinstance(error, UnreadableReplyError):
                 self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
                 return False
-            self._fail(check, f"{error}{said}", self._fix_for_hello(process, error))
+            self._fail(check, f"{error}{output}", self._fix_for_hello(process, error))
             return False
         if hello is not None and not isinstance(hello, dict):
-            self._fail(check, f"the result is {kind_of(hello)}", 'Answer with an object: {"ok":true}.')
+            self._fail(check, f"the result is {json_kind(hello)}", 'Answer with an object: {"ok":true}.')
             return False
         offered, problems = parse_tools(tools_of(hello))
         if problems:
-            self._fail(check, f"it offers a tool that is none: {problems[0]}", OFFER)
+            self._fail(check, f"it offers an invalid tool: {problems[0]}", OFFER)
         elif offered and not self._may_ask("before_tool"):
             self._fail(check, "it offers tools that it is not asked for", NOT_ASKED)
         else:
@@ -248,7 +229,7 @@ class _Doctor:
         params = params_of(point)
         findings = Findings()
         try:
-            result = await self._asked(check, params)
+            result = await self._call(check, params)
             words = self._read(point, result, params, findings)
         except WrongTypeError as error:
             self._fail(check, str(error), "A wrong type anywhere refuses the whole answer.")
@@ -268,23 +249,13 @@ class _Doctor:
 
     def _read(self, point: str, result: Any, params: Mapping[str, Any], findings: Findings) -> str:
         """Parse an answer as the host does, and describe the decision. Raises WrongTypeError."""
-        shown = {name: params.get(name) for name in ("model", "messages", "tools", "options")}
-        read = replies.parse_reply(point, result, findings, shown=shown if point == "before_llm" else None)
+        decision = read_decision(point, result, findings, params, decode_params(point, params))
         if point == "approve_tool":
-            said = replies.approval(read)
-            return "asks a person" if isinstance(said, Ask) else "approves" if said.approved else "does not approve"
-        decision: Any
+            return "asks a person" if isinstance(decision, Ask) else "approves" if decision.approved else "does not approve"
         if point == "before_llm":
-            decision = replies.llm_decision(read, findings, LLMRequest(Case(params), point), shown)
-            _find_undone_changes(decision, shown, findings)
-        elif point == "after_llm":
-            decision = replies.response_decision(read, findings, params["response"])
-        elif point == "before_tool":
-            decision = replies.call_decision(read, findings, {"tool": params["tool"], "arguments": params["arguments"]})
-            if isinstance(decision, Respond):
-                findings.note("responds", "it answers for a tool that is not its own, which the host's policy may forbid")
-        else:
-            decision = replies.result_decision(read, findings, params["result"])
+            _find_undone_changes(decision, params, findings)
+        if isinstance(decision, Respond):
+            findings.note("responds", "it answers for a tool that is not its own, which the host's policy may forbid")
         if isinstance(decision, Modify):
             if point == "after_llm" and params["response"].get("tool_calls"):
                 if decision.changes.get("tool_calls") == []:
@@ -303,7 +274,7 @@ class _Doctor:
     async def refuses_unknown_methods(self) -> None:
         check = "unknown method"
         try:
-            await self._asked("hook.patchbay_doctor", {})
+            await self._call("hook.patchbay_doctor", {})
         except HookReplyError:
             self._ok(check)
         except HookProcessError as error:
@@ -316,7 +287,7 @@ class _Doctor:
         began = time.monotonic()
         try:
             lines = (process := await self._running()).lines
-            await asyncio.gather(*(self._asked("hook.hello", self._hello()) for _ in range(AT_ONCE)))
+            await asyncio.gather(*(self._call("hook.hello", self._hello()) for _ in range(AT_ONCE)))
         except HookProcessError as error:
             await self._failed(check, error, ANSWER_ALL)
             return
@@ -330,7 +301,7 @@ class _Doctor:
         try:
             lines = (process := await self._running()).lines
             process.write(notification_line(check, EVENT))
-            await self._asked("hook.hello", self._hello())
+            await self._call("hook.hello", self._hello())
         except HookProcessError as error:
             await self._failed(check, error, QUIET)
             return
@@ -350,7 +321,7 @@ class _Doctor:
         env = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
         try:
             self._current = await self._started(replace(self._spec, env={**self._spec.env, **env}))
-            await self._asked(f"hook.{point}", params_of(point))
+            await self._call(f"hook.{point}", params_of(point))
         except HookProcessError as error:
             await self._failed(check, error, FLUSH if isinstance(error, SilentError) else BYTES)
         else:
@@ -430,7 +401,7 @@ class _Doctor:
             raise
         return process
 
-    async def _asked(self, method: str, params: Mapping[str, Any], *, within: float | None = None) -> Any:
+    async def _call(self, method: str, params: Mapping[str, Any], *, within: float | None = None) -> Any:
         process = await self._running()
         within = self._timeout if within is None else within
         began = time.monotonic()
@@ -468,25 +439,25 @@ class _Doctor:
             if len(self._unreadable) == 1:
                 self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
             return
-        said = f" ({process.last_words:.200})" if process is not None and process.end and process.last_words else ""
-        self.verdicts.append(Verdict(check, outcome, f"{error}{said}", way_out))
+        output = f" ({process.last_words:.200})" if process is not None and process.end and process.last_words else ""
+        self.verdicts.append(Verdict(check, outcome, f"{error}{output}", way_out))
 
 
 def _problem_of(error: UnreadableReplyError) -> str:
-    return f"this is {error.why}" if error.why.startswith(NO_JSON) else f"this is no reply: {error.why}"
+    return f"this is {error.why}" if error.why.startswith(NO_JSON) else f"this is not a reply: {error.why}"
 
 
 def _fix_for_reply(error: UnreadableReplyError) -> str:
     return JSON if error.why.startswith(NO_JSON) else REPLY
 
 
-def _find_undone_changes(decision: Any, shown: Mapping[str, Any], findings: Findings) -> None:
+def _find_undone_changes(decision: Any, sent: Mapping[str, Any], findings: Findings) -> None:
     """Add findings for changes that the host would undo."""
     if not isinstance(decision, Modify):
         return
-    if not keeps_system(shown["messages"], decision.changes.get("messages")):
+    if not keeps_system(sent["messages"], decision.changes.get("messages")):
         findings.note("system", "it changes a system message: the messages stay as they were, unless the policy allows it")
-    if any(tool not in decision.changes.get("tools", shown["tools"]) for tool in shown["tools"]):
+    if any(tool not in decision.changes.get("tools", sent["tools"]) for tool in sent["tools"]):
         findings.note("tools", "it changes tools that are not its own: they stay as they were, unless the policy allows it")
-    for problem in parse_tools([tool for tool in decision.changes.get("tools", []) if tool not in shown["tools"]])[1]:
-        findings.note("offer", f"it offers a tool that is none: {problem}", is_lost=True)
+    for problem in parse_tools([tool for tool in decision.changes.get("tools", []) if tool not in sent["tools"]])[1]:
+        findings.note("offer", f"it offers an invalid tool: {problem}", is_lost=True)

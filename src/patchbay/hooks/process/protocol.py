@@ -107,21 +107,21 @@ def parse_kinds(names: Sequence[str], where: str) -> frozenset[str] | None:
 
 def encode_output(output: ToolOutput) -> dict[str, Any]:
     """Return a tool's output on the wire: ``is_async`` is named ``async``, empty members are left out."""
-    shown: dict[str, Any] = {
+    sent: dict[str, Any] = {
         "for_llm": output.for_llm,
         "silent": output.silent,
         "is_error": output.is_error,
         "async": output.is_async,
     }
     if output.for_user:
-        shown["for_user"] = output.for_user
+        sent["for_user"] = output.for_user
     if output.media:
-        shown["media"] = list(output.media)
+        sent["media"] = list(output.media)
     if output.artifact_tags:
-        shown["artifact_tags"] = list(output.artifact_tags)
+        sent["artifact_tags"] = list(output.artifact_tags)
     if output.response_handled:
-        shown["response_handled"] = True
-    return shown
+        sent["response_handled"] = True
+    return sent
 
 
 def output_members(members: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,11 +140,9 @@ def encode_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [_encode_message(message) for message in messages]
 
 
-def decode_messages(
-    now: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], originals: Sequence[Message]
-) -> list[Message]:
+def decode_messages(now: Sequence[dict[str, Any]], sent: Sequence[dict[str, Any]], originals: Sequence[Message]) -> list[Message]:
     """Return a hook's messages: unchanged ones are the originals, only changed ones are rebuilt."""
-    known = {_key(message): original for message, original in zip(shown, originals, strict=True)}
+    known = {_key(message): original for message, original in zip(sent, originals, strict=True)}
     return [original if (original := known.get(_key(message))) is not None else _decode_message(message) for message in now]
 
 
@@ -153,16 +151,16 @@ def encode_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     return [_definition(tool) for tool in tools]
 
 
-def decode_tools(now: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], originals: Sequence[Any]) -> list[Any]:
+def decode_tools(now: Sequence[dict[str, Any]], sent: Sequence[dict[str, Any]], originals: Sequence[Any]) -> list[Any]:
     """Return a hook's tools: unchanged ones are the originals."""
-    known = {_key(tool): original for tool, original in zip(shown, originals, strict=True)}
+    known = {_key(tool): original for tool, original in zip(sent, originals, strict=True)}
     return [known.get(_key(tool), tool) for tool in now]
 
 
 def _encode_message(message: Message) -> dict[str, Any]:
     content = message.get("content")
-    shown: dict[str, Any] = {"role": message.get("role", ""), "content": content if isinstance(content, str) else ""}
-    shown |= {
+    sent: dict[str, Any] = {"role": message.get("role", ""), "content": content if isinstance(content, str) else ""}
+    sent |= {
         name: value
         for name, value in message.items()
         if name not in ("role", "content") and value is not None and value not in ("", [], {})
@@ -170,13 +168,13 @@ def _encode_message(message: Message) -> dict[str, Any]:
     if isinstance(content, list):
         texts = [part for part in content if _is_text(part)]
         others = [part for part in content if not _is_text(part)]
-        shown["content"] = "\n".join(part["text"] for part in texts)
+        sent["content"] = "\n".join(part["text"] for part in texts)
         if others:
-            shown["media"] = [*shown.get("media", []), *_urls(others)]
-            shown["parts"] = others
-            if not shown["media"]:
-                del shown["media"]
-    return shown
+            sent["media"] = [*sent.get("media", []), *_urls(others)]
+            sent["parts"] = others
+            if not sent["media"]:
+                del sent["media"]
+    return sent
 
 
 def _decode_message(message: dict[str, Any]) -> Message:
@@ -339,7 +337,7 @@ def encode_decision(
     """Return the result that states ``decision``. Raises TypeError for a decision that the point does not have.
 
     A host that ``merges`` gets the changed members; any other gets everything that it sent, with the changes. A host that
-    ``asks`` can have a person decide; any other is told to refuse the call.
+    ``asks`` can have a person decide; for any other the call is refused.
     """
     if isinstance(decision, type):
         raise TypeError(f"{point} cannot be answered with the class {decision.__name__}: give one, {decision.__name__}(...)")

@@ -7,10 +7,11 @@ collected as findings (policy P6). The flat forms of ``after_llm`` and ``after_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from patchbay._config import json_kind
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.hooks.process.protocol import decode_messages, decode_tools, output_members
 from patchbay.hooks.registered import ends_without_calls
@@ -113,7 +114,7 @@ def _letters(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-TEXT: Final = Plain((str,), "a text")
+TEXT: Final = Plain((str,), "a string")
 FLAG: Final = Plain((bool,), "true or false")
 NUMBER: Final = Plain((int, float), "a number")
 OBJECT: Final = Plain((dict,), "an object")
@@ -122,13 +123,7 @@ TEXTS: Final = ListOf(TEXT)
 
 def wrong(path: str, wanted: str, value: Any) -> WrongTypeError:
     """Return the error for a value of the wrong type."""
-    return WrongTypeError(f"{path or 'the result'} must be {wanted}, not {kind_of(value)}")
-
-
-def kind_of(value: Any) -> str:
-    """Return the JSON name of a value's type."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+    return WrongTypeError(f"{path or 'the result'} must be {wanted}, not {json_kind(value)}")
 
 
 def parse_tools(tools: Any) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
@@ -161,13 +156,13 @@ _CALL: Final = _COMMON | {"call_id", "digest", "facts", "source", "endpoint", "a
 _FUNCTION: Final = Members({"name": TEXT, "description": TEXT, "parameters": OBJECT}, keeps=True)
 _TOOL: Final = Members({"type": TEXT, "function": _FUNCTION}, keeps=True)
 _TOOL_CALL: Final = Members(
-    {"id": TEXT, "type": TEXT, "function": Members({"name": TEXT, "arguments": Plain((str, dict), "a text")}, keeps=True)},
+    {"id": TEXT, "type": TEXT, "function": Members({"name": TEXT, "arguments": Plain((str, dict), "a string")}, keeps=True)},
     keeps=True,
 )
 _MESSAGE: Final = Members(
     {
         "role": TEXT,
-        "content": Plain((str, list), "a text"),
+        "content": Plain((str, list), "a string"),
         "media": TEXTS,
         "parts": Plain((list,), "a list"),
         "tool_calls": ListOf(_TOOL_CALL),
@@ -243,23 +238,26 @@ _LIKELY_MEANT: Final[Mapping[str, Mapping[str, str]]] = {
 }  # fmt: skip
 """By point: the members that are likely meant by common mistakes."""
 
-_CONTINUE: Final = frozenset({"", "continue", "modify"})
+_GO_ON: Final = {"continue": Continue, "modify": Continue}
+_ABORT: Final = {"abort_turn": AbortTurn, "hard_abort": HardAbort}
+_ACTIONS: Final[Mapping[str, Any]] = {**_GO_ON, **_ABORT}
+_CALL_ACTIONS: Final[Mapping[str, Any]] = {**_GO_ON, "respond": Respond, "deny_tool": DenyTool, "ask": Ask, **_ABORT}
 _WHOLE: Final = frozenset({"max_tokens", "max_completion_tokens", "seed", "n", "top_k", "top_logprobs"})
 """Integer options: some languages have only one number type and send 100.0 for 100."""
 
 
-def parse_reply(point: str, result: Any, findings: Findings, *, shown: Any = None) -> dict[str, Any]:
+def parse_reply(point: str, result: Any, findings: Findings, *, sent: Any = None) -> dict[str, Any]:
     """Return a reply's members in the form of its point. Raises WrongTypeError.
 
-    ``shown`` has the same shape: members equal to it are accepted without being read.
+    ``sent`` has the same shape: members equal to it are accepted without being read.
     """
     if result is None:
         return {}
     shape = _REPLIES[point]
     if (flat := _FLAT.get(point)) is not None:
         result = _wrapped(result, *flat, findings)
-    if shown is not None and isinstance(result, dict) and isinstance(request := result.get("request"), dict):
-        result = {**result, "request": {name: item for name, item in request.items() if item != shown.get(name)}}
+    if sent is not None and isinstance(result, dict) and isinstance(request := result.get("request"), dict):
+        result = {**result, "request": {name: item for name, item in request.items() if item != sent.get(name)}}
     read = shape.read(result, "", findings)
     if point == "approve_tool" and read.get("action", "ask") != "ask":  # the only action of this point
         findings.note("action", "")
@@ -273,96 +271,87 @@ def parse_reply(point: str, result: Any, findings: Findings, *, shown: Any = Non
     return read
 
 
-def llm_decision(answer: Mapping[str, Any], findings: Findings, view: LLMRequest, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``before_llm``; ``shown`` is the request as sent to the hook."""
-    decision = _head(answer, findings)
-    if not isinstance(decision, Continue):
+def read_decision(point: str, result: Any, findings: Findings, params: Mapping[str, Any], view: Any) -> Any:
+    """Return the decision in the reply to ``params``, which are those of ``view``. Raises WrongTypeError."""
+    answer = parse_reply(point, result, findings, sent=params if point == "before_llm" else None)
+    reason = answer.get("reason", "")[:MAX_REASON]
+    if point == "approve_tool":  # an empty answer denies
+        return Ask(reason) if answer.get("action") == "ask" else Approval(answer.get("approved", False), reason)
+    action = answer.get("action", "")
+    decision = _decision(action, reason, _CALL_ACTIONS if point == "before_tool" else _ACTIONS, findings)
+    if decision is Respond:
+        return _respond(answer, findings)
+    if decision is not Continue:
         return decision
+    changes = _CHANGES[point](answer, params, view)
+    return Modify(changes) if changes else None
+
+
+def _request_changes(answer: Mapping[str, Any], params: Mapping[str, Any], view: LLMRequest) -> dict[str, Any]:
     now = answer.get("request") or {}
     changes: dict[str, Any] = {}
     if "messages" in now:
-        changes["messages"] = decode_messages(now["messages"], shown["messages"], view.messages)
+        changes["messages"] = decode_messages(now["messages"], params["messages"], view.messages)
     if "tools" in now:
-        changes["tools"] = decode_tools(now["tools"], shown["tools"], view.tools)
+        changes["tools"] = decode_tools(now["tools"], params["tools"], view.tools)
     if "model" in now and now["model"] not in ("", view.model):
         changes["model"] = now["model"]
     if "options" in now and now["options"] != view.options:
         changes["options"] = _options(now["options"], view.options)
-    return _modified(changes)
+    return changes
 
 
-def response_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``after_llm``; ``shown`` is the response as sent to the hook."""
-    decision = _head(answer, findings)
-    if not isinstance(decision, Continue):
-        return decision
+def _response_changes(answer: Mapping[str, Any], params: Mapping[str, Any], _view: Any) -> dict[str, Any]:
     now = (answer.get("response") or {}).get("response") or {}
     if "reasoning_content" in now:
         now = {"reasoning": now["reasoning_content"], **now}
     changed = {name: now[name] for name in ("content", "finish_reason", "reasoning", "tool_calls") if name in now}
     if ends_without_calls(changed):
         changed["tool_calls"] = []
-    return _modified({name: value for name, value in changed.items() if value != shown.get(name, [])})
+    return {name: value for name, value in changed.items() if value != params["response"].get(name, [])}
 
 
-def call_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``before_tool``; ``shown`` are the tool and arguments as sent to the hook."""
-    decision = _head(answer, findings, {"respond": Respond, "deny_tool": DenyTool, "ask": Ask})
+def _call_changes(answer: Mapping[str, Any], params: Mapping[str, Any], _view: Any) -> dict[str, Any]:
     call = answer.get("call") or {}
-    if decision is Respond:
-        result = answer.get("result", call.get("hook_result"))
-        # With a misspelled for_llm it would be an empty result.
-        is_lost = any(meant.endswith("for_llm") for meant in findings.meant.values())
-        if result is not None and ("for_llm" in result or not is_lost):
-            return Respond(output_members(result))
-        findings.note("respond", "it responds without a 'result' for the model: that is no answer", is_lost=True)
-        return None
-    if not isinstance(decision, Continue):
-        return decision
-    return _modified({name: call[name] for name in ("tool", "arguments") if call.get(name, "") not in ("", shown[name])})
+    return {name: call[name] for name in ("tool", "arguments") if call.get(name, "") not in ("", params[name])}
 
 
-def result_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``after_tool``; ``shown`` is the result as sent to the hook."""
-    decision = _head(answer, findings)
-    if not isinstance(decision, Continue):
-        return decision
+def _result_changes(answer: Mapping[str, Any], params: Mapping[str, Any], _view: Any) -> dict[str, Any]:
     now = (answer.get("result") or {}).get("result") or {}
-    changed = {name: value for name, value in now.items() if value != shown.get(name, _EMPTY.get(type(value)))}
-    return _modified({"result": output_members(changed)} if changed else {})
+    before = params["result"]
+    changed = {name: value for name, value in now.items() if value != before.get(name, _EMPTY.get(type(value)))}
+    return {"result": output_members(changed)} if changed else {}
 
 
-def approval(answer: Mapping[str, Any]) -> Approval | Ask:
-    """Return the decision of ``approve_tool``; an empty answer denies."""
-    if answer.get("action") == "ask":
-        return Ask(answer.get("reason", "")[:MAX_REASON])
-    return Approval(answer.get("approved", False), answer.get("reason", "")[:MAX_REASON])
+_CHANGES: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Any], dict[str, Any]]]] = {
+    "before_llm": _request_changes,
+    "after_llm": _response_changes,
+    "before_tool": _call_changes,
+    "after_tool": _result_changes,
+}
+
+
+def _respond(answer: Mapping[str, Any], findings: Findings) -> Respond | None:
+    """Return the result in an answer in the tool's place, None if there is none for the model."""
+    result = answer.get("result", (answer.get("call") or {}).get("hook_result"))
+    # With a misspelled for_llm it would be an empty result.
+    is_lost = any(meant.endswith("for_llm") for meant in findings.meant.values())
+    if result is not None and ("for_llm" in result or not is_lost):
+        return Respond(output_members(result))
+    findings.note("respond", "it responds without a 'result' for the model: that is no answer", is_lost=True)
+    return None
 
 
 _EMPTY: Final[Mapping[type, Any]] = {str: "", bool: False, list: []}
 
 
-def _head(answer: Mapping[str, Any], findings: Findings, more: Mapping[str, Any] = {}) -> Any:
-    """Return the decision of an action: Continue, the end of a turn, one of ``more``; None for an unknown action."""
-    action, reason = answer.get("action", ""), answer.get("reason", "")[:MAX_REASON]
-    if action in _CONTINUE:
-        return Continue()
-    if action == "abort_turn":
-        return AbortTurn(reason)
-    if action == "hard_abort":
-        return HardAbort(reason)
-    kind = more.get(action)
-    if kind in (DenyTool, Ask):
-        return kind(reason)
+def _decision(action: str, reason: str, known: Mapping[str, Any], findings: Findings) -> Any:
+    """Return a decision with its reason, the class of one that has more to it, or None for an unknown action."""
+    kind = known.get(action or "continue")
     if kind is None:
-        actions = ", ".join(["continue", "modify", *more, "abort_turn", "hard_abort"])
-        words = f"the action {action!r:.80} is not known there ({actions}): the reply is passed over"
+        words = f"the action {action!r:.80} is not known there ({', '.join(known)}): the reply is passed over"
         findings.note(f"action {action}", words, is_lost=True)
-    return kind
-
-
-def _modified(changes: Mapping[str, Any]) -> Modify | None:
-    return Modify(changes) if changes else None
+    return kind if kind in (None, Continue, Respond) else kind(reason)
 
 
 def _options(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from patchbay._config import json_kind
 from patchbay._subprocess import HEAD
-from patchbay.hooks.process.replies import kind_of
 from patchbay.tools import render_result, well_formed
 
-NO_JSON: Final = "no JSON"
+NO_JSON: Final = "not JSON"
 """Begins the description of a line that is not JSON."""
 
 _ESCAPES: Final = (
@@ -79,18 +79,18 @@ def read_reply(line: bytes) -> Reply:
     except (ValueError, RecursionError):
         message = _read_leniently(line)
     if type(message) is not dict:
-        raise UndecodableError(f"{kind_of(message)} instead of a JSON object")
+        raise UndecodableError(f"{json_kind(message)} instead of a JSON object")
     if not message.keys() <= _MEMBERS:
         message = {name.lower(): value for name, value in message.items()}
     reply_id = message.get("id", 0)
     if reply_id is None:
         reply_id = 0
     if type(reply_id) is not int:
-        raise UndecodableError(f"the id is {kind_of(reply_id)} instead of a whole number")
+        raise UndecodableError(f"the id is {json_kind(reply_id)} instead of a whole number")
     error = message.get("error")
     if error is not None:
         if type(error) is not dict:
-            raise UndecodableError(f"the error is {kind_of(error)} instead of an object", reply_id)
+            raise UndecodableError(f"the error is {json_kind(error)} instead of an object", reply_id)
         words = next((value for name, value in error.items() if name.lower() == "message"), "")
         return Reply(reply_id, error=words if isinstance(words, str) and words else "an error without a message")
     if "result" not in message and "method" in message:
@@ -189,4 +189,4 @@ def _finite(text: str) -> float:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from patchbay.server.auth import (
 )
 from patchbay.server.http import Receive, ResponseWriter, Send, check_length, declared_length, read_body
 from patchbay.server.progress_lines import MOST_LINE_BYTES, MOST_LINES, NDJSON, encode_line, is_accepted, progress_line
-from patchbay.server.watchdog import ClientDisconnect
+from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 PREFIX: Final = "/api/llm-tools/callback/"
 MAX_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
@@ -45,6 +45,8 @@ GRACE: Final = b"x-patchbay-grace"
 _JSON_TYPE: Final = (b"content-type", b"application/json")
 _NDJSON_HEADERS: Final = [(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")]
 _MAX_KEY_CHARS: Final = 256
+_UNUSED_INTERVAL: Final = 3600.0
+"""Seconds between the watchdog's checks of what a call does not have: a silent upstream, heartbeats."""
 _MAX_PENDING_BYTES: Final = 256 * 1024
 """Of progress for a server that is slow to read; beyond it the oldest lines are dropped."""
 
@@ -129,8 +131,8 @@ class CallbackApp:
         if len(keys) > 1 or any(len(key) > _MAX_KEY_CHARS for key in keys):
             # A key that was cut or chosen could be that of another call.
             raise Rejected(400, "invalid_key", f"There can be one Idempotency-Key, of at most {_MAX_KEY_CHARS} characters.")
-        return await _until_disconnect(
-            target.calls.call(
+        with RequestWatchdog(receive, silence=0, interval=_UNUSED_INTERVAL):  # cancels the call when its caller leaves
+            return await target.calls.call(
                 name,
                 arguments.decode() if arguments[:1] == b"{" else "{}",
                 within=target.timeout,
@@ -138,9 +140,7 @@ class CallbackApp:
                 idempotency_key=keys[0].decode("latin-1") if keys else "",
                 grace=min(int(seconds), MAX_GRACE) if (seconds := _single(headers, GRACE)[:9]).isdigit() else 0,
                 on_progress=progress.add if is_accepted(headers.get(b"accept", ())) else None,
-            ),
-            receive,
-        )
+            )
 
 
 class ProgressStream:
@@ -179,7 +179,7 @@ class ProgressStream:
         self._changed.set()
 
     async def finish(self, body: bytes) -> None:
-        """Write the queued lines, and the body as the last one. Raises ClientLeftError."""
+        """Write the queued lines, and the body as the last one. Raises ClientDisconnect."""
         self._is_over = True
         assert self._task is not None
         self._changed.set()
@@ -205,38 +205,6 @@ class ProgressStream:
                 await self._reply.write(lines)
             if self._is_over:
                 return
-
-
-async def _until_disconnect(call: Coroutine[Any, Any, bytes], receive: Receive) -> bytes:
-    """Await a call; cancel it and raise ClientLeftError when the caller disconnects. One task, for the disconnect."""
-    task = asyncio.current_task()
-    assert task is not None
-    is_waiting, has_left = True, False
-
-    def on_disconnect(disconnect: asyncio.Task[None]) -> None:
-        nonlocal has_left
-        if not disconnect.cancelled():
-            disconnect.exception()
-            if is_waiting:
-                has_left = True
-                task.cancel()
-
-    watching = asyncio.get_running_loop().create_task(_disconnect(receive))
-    watching.add_done_callback(on_disconnect)
-    try:
-        return await call
-    except asyncio.CancelledError:
-        if has_left and task.uncancel() == 0:
-            raise ClientDisconnect("The caller left before its answer.") from None
-        raise
-    finally:
-        is_waiting = False
-        watching.cancel()
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _admit(scope: Any) -> HeaderLists:

@@ -97,10 +97,9 @@ class ControlServer:
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        if tasks := tuple(self._tasks):
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,7 +235,7 @@ async def run_host(
     policy: HostPolicy | None = None,
     token: Callable[[], str | None] = lambda: None,
     watch: bool = False,
-    shown: Callable[[LogLine], None] = lambda _line: None,
+    on_line: Callable[[LogLine], None] = lambda _line: None,
     registered: Registered = lambda _plugin_id, _names, _roles: None,
     ready: Callable[[PluginHost], None] = lambda _host: None,
     stopping: Callable[[], None] = lambda: None,
@@ -244,12 +243,11 @@ async def run_host(
 ) -> None:
     """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
 
-    ``listener`` accepts the server's calls. ``shown`` is called with each line of a plugin, ``registered`` as in PluginHost,
+    ``listener`` accepts the server's calls. ``on_line`` is called with each line of a plugin, ``registered`` as in PluginHost,
     ``ready`` when calls are accepted, ``stopping`` when the stop begins; none of them may block. Raises ConfigurationError where
-    the folder of the control socket cannot be used, and with ``must_start`` where no plugin can be loaded (its lines are not
-    shown then).
+    the folder of the control socket cannot be used, and with ``must_start`` where no plugin can be loaded (its lines are
+    left out then).
     """
-    loop = asyncio.get_running_loop()
     port = listener.getsockname()[1]
     folder = folder_of(port)
     host = PluginHost(
@@ -266,16 +264,49 @@ async def run_host(
     for old in folder.iterdir():  # left by a killed host
         old.unlink()
     first_start = _FirstStart(host)
-    host.book.subscribe(lambda line: None if must_start and first_start.repeats(line) else shown(line))
-    stopping_now = asyncio.Event()
-    hurried = asyncio.Event()
+    host.book.subscribe(lambda line: None if must_start and first_start.repeats(line) else on_line(line))
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    control = ControlServer(host, folder, stop=stop.set)
 
-    def stop() -> None:
-        (hurried if stopping_now.is_set() else stopping_now).set()
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
 
+    with _signal_handlers(on_signal):
+        web = _callback_server(host)
+        serving = asyncio.create_task(web.serve(sockets=[listener]))
+        try:
+            await control.start()
+            await host.start()
+            if watch:
+                await host.watch()
+            ready(host)
+            await _first(stop.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
+            stopping()
+            await _first(host.aclose(), hurry.wait())
+        finally:
+            await host.kill()  # after an orderly stop nothing is left; else this answers the calls in flight
+            web.should_exit = True
+            await serving
+            await control.aclose()  # the client that requested the stop waits for this
+            for each in folder.iterdir():
+                each.unlink()
+            folder.rmdir()
+
+
+@contextmanager
+def _signal_handlers(handler: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    web = _Server(
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _callback_server(host: PluginHost) -> uvicorn.Server:
+    return _Server(
         uvicorn.Config(
             host.app,
             log_config=None,
@@ -290,25 +321,6 @@ async def run_host(
             timeout_graceful_shutdown=_LAST_ANSWERS,
         )
     )
-    serving = asyncio.create_task(web.serve(sockets=[listener]))
-    control = ControlServer(host, folder, stop=stopping_now.set)
-    try:
-        await control.start()
-        await host.start()
-        if watch:
-            await host.watch()
-        ready(host)
-        await _first(stopping_now.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
-        stopping()
-        await _first(host.aclose(), hurried.wait())
-    finally:
-        await host.kill()  # after an orderly stop nothing is left; else this answers the calls in flight
-        web.should_exit = True
-        await serving
-        await control.aclose()  # the client that requested the stop waits for this
-        _remove(folder)
-        for number in (signal.SIGTERM, signal.SIGINT):  # last: a signal before would leave files behind
-            loop.remove_signal_handler(number)
 
 
 class _FirstStart:
@@ -347,12 +359,6 @@ async def _first(*work: Any) -> None:
         await asyncio.wait(others)
     for each in done:
         each.result()
-
-
-def _remove(folder: Path) -> None:
-    for each in folder.iterdir():
-        each.unlink()
-    folder.rmdir()
 
 
 class _Server(uvicorn.Server):

@@ -254,15 +254,13 @@ class PluginHost:
 
         def are() -> bool:
             plugin = self.plugins[plugin_id]
-            active = {name for name, (state, _) in self.registrar.states(plugin_id).items() if state == "active"}
+            active = {name for name, (state, _) in plugin.tools.states().items() if state == "active"}
             return plugin.state == "running" and plugin.calls.is_attached and active.issuperset(names)
 
         await self.until(are)
 
     def _status(self, plugin: PluginSupervisor) -> PluginStatus:
-        held: dict[str, tuple[ToolStateName, str]] = {name: ("pending", why) for name, why in plugin.tools.withheld().items()}
-        states = held | self.registrar.states(plugin.spec.id)
-        tools = tuple(ToolStatus(name, state, reason) for name, (state, reason) in sorted(states.items()))
+        tools = tuple(ToolStatus(name, *state) for name, state in sorted(plugin.tools.states().items()))
         return PluginStatus(plugin.spec.id, plugin.state, plugin.reason, plugin.pid, plugin.restarts, len(plugin.calls), tools)
 
     async def _take_up(self, plugin_id: str) -> None:
@@ -318,7 +316,7 @@ class PluginHost:
             return None
         if plugin.is_frozen or not plugin.calls.is_attached:
             return Target(plugin.calls, DEFAULT_TIMEOUT)  # which answers that it does not run
-        wanted = await self.registrar.wanted(plugin_id, name)
+        wanted = await plugin.tools.wanted(name)
         if wanted is None:
             return None
         tool, signed = wanted

@@ -35,6 +35,9 @@ _ANNOUNCE_SECONDS = 0.1
 _MAX_MENDS = 20
 """A tool that is edited or taken again and again is registered again at last every ``refused_retry`` times this."""
 
+SUSPENDED = "the plugin is frozen"
+"""Why a tool of a suspended plugin is pending."""
+
 _logger = logging.getLogger(__name__)
 
 OnState = Callable[[str, LlmToolState], None]
@@ -64,25 +67,29 @@ class DesiredTool:
     mended: float = 0.0
     signed: bool | None = None
 
+    def is_due(self, now: float) -> bool:
+        """Return whether to register it now."""
+        return self.due is not None and self.due <= now
+
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """A listing of the server by source and name. ``asked``: when it was requested, on the clock of requests."""
+    """A listing of the server by source and name. ``requested``: when, on the clock of requests."""
 
-    asked: int = 0
+    requested: int = 0
     roles: int = 0
     instance: str | None = None
     rows: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, listing: Listing, asked: int) -> ServerSnapshot:
+    def of(cls, listing: Listing, requested: int) -> ServerSnapshot:
         """Index a listing."""
         rows: dict[str, dict[str, Rows]] = {}
         for role, tools in listing.tools_by_role.items():
             for row in tools:
                 source = rows.setdefault(str(row.get("source")), {})
                 source.setdefault(str(row.get("name")), []).append((role, row))
-        return cls(asked, len(listing.tools_by_role), listing.instance, rows)
+        return cls(requested, len(listing.tools_by_role), listing.instance, rows)
 
     def diff(self, tool: WantedTool) -> Difference:
         """Return how the server's rows of a tool differ from it, "" where they do not.
@@ -91,7 +98,7 @@ class ServerSnapshot:
         another server the role was created anew, and the tool is missing there.
         """
         rows = self._rows_of(tool)
-        if self.taken_by(tool):
+        if self.other_host(tool):
             return "taken"
         if any(row.get("state", "active") != "active" for _, row in rows):
             return "missing"  # hidden: registering shows it again
@@ -99,7 +106,7 @@ class ServerSnapshot:
             return "missing"
         return "" if all(_is_same(row, tool) for _, row in rows) else "edited"
 
-    def taken_by(self, tool: WantedTool) -> str:
+    def other_host(self, tool: WantedTool) -> str:
         """Return the callback URL at which another host has registered the tool, "" where none has."""
         urls = [row.get("callback_url") for _, row in self._rows_of(tool) if row.get("state", "active") == "active"]
         return next((str(url) for url in urls if url != tool.callback_url), "")
@@ -152,7 +159,7 @@ class Registrar:
         self.policy = policy or HostPolicy()
         self.registered = registered
         self._on_state = on_state
-        self._plugins: dict[str, _PluginSync] = {}
+        self._plugins: dict[str, PluginTools] = {}
         self._requests = asyncio.Semaphore(_IN_ALL)
         self._clock = 0
         self._snapshot: ServerSnapshot | None = None
@@ -176,54 +183,14 @@ class Registrar:
         """Start polling the server."""
         self._spawn(self._poll())
 
-    def manage(self, plugin_id: str) -> _PluginSync:
-        """Take charge of a plugin's source: tools of it that no plugin wants are removed from the server."""
+    def manage(self, plugin_id: str) -> PluginTools:
+        """Return the tools of a plugin. Other tools of its source are removed from the server from now on."""
         sync = self._plugins.get(plugin_id)
         if sync is None:
-            sync = self._plugins[plugin_id] = _PluginSync(self, plugin_id)
+            sync = self._plugins[plugin_id] = PluginTools(self, plugin_id)
             self._spawn(sync.run())
             self._poll_now.set()
         return sync
-
-    def want(self, tool: WantedTool) -> None:
-        """Register a tool, in place of the plugin's tool of this name."""
-        self.manage(tool.plugin_id).want(tool)
-
-    def unwant(self, plugin_id: str, name: str, registration: int) -> None:
-        """Remove a tool, unless it has a newer registration."""
-        if (sync := self._plugins.get(plugin_id)) is not None:
-            sync.unwant(name, registration)
-
-    def drop(self, plugin_id: str) -> None:
-        """Remove all tools of a plugin, without waiting for it."""
-        if (sync := self._plugins.get(plugin_id)) is not None:
-            sync.drop()
-
-    async def clear(self, plugin_id: str) -> bool:
-        """Remove all tools of a plugin, wait for it for a bounded time, and return whether it was done."""
-        sync = self._plugins.get(plugin_id)
-        return sync is None or await sync.clear()
-
-    def states(self, plugin_id: str) -> dict[str, tuple[ToolStateName, str]]:
-        """Return the state of each desired tool of a plugin, and the reason."""
-        sync = self._plugins.get(plugin_id)
-        return {
-            name: (each.state, each.reason or (self.problem if each.state == "pending" else ""))
-            for name, each in (sync.desired.items() if sync else ())
-        }
-
-    async def wanted(self, plugin_id: str, name: str) -> tuple[WantedTool, bool] | None:
-        """Return a desired tool and whether its calls must be signed; None where there is none.
-
-        A server may call a tool before its answer to the registration has arrived: that is awaited, since it says which. Calls
-        must be signed until a server says that it does not sign.
-        """
-        sync = self._plugins.get(plugin_id)
-        each = None if sync is None else sync.desired.get(name)
-        if sync is not None and each is not None and each.signed is None and name in sync.registering:
-            await asyncio.wait({sync.registering[name]}, timeout=self.policy.server_timeout)
-            each = sync.desired.get(name)
-        return None if each is None else (each.tool, each.signed is not False)
 
     async def aclose(self) -> None:
         """Stop, and close the connections. The server keeps the tools: ``clear`` removes them."""
@@ -253,7 +220,11 @@ class Registrar:
                 self._poll_now.set()  # the server was restarted since the last listing
             return answer
 
-    def set_state(self, sync: _PluginSync, desired: DesiredTool, state: ToolStateName, reason: str = "") -> None:
+    def refuse(self, plugin_id: str, tool: WantedTool, reason: str) -> None:
+        """Report that a tool is not accepted."""
+        self._on_state(plugin_id, LlmToolState(name=tool.name, state="refused", reason=reason, registration=tool.registration))
+
+    def set_state(self, sync: PluginTools, desired: DesiredTool, state: ToolStateName, reason: str = "") -> None:
         """Set a tool's state, and report it where it has changed."""
         tool = desired.tool
         if sync.desired.get(tool.name) is not desired or (desired.state, desired.reason) == (state, reason):
@@ -273,7 +244,7 @@ class Registrar:
         failures = 0
         while True:
             self._poll_now.clear()
-            asked = self.tick()
+            requested = self.tick()
             try:
                 listing = await self.api.listing()
             except ServerUnavailableError as error:
@@ -282,7 +253,7 @@ class Registrar:
                 await asyncio.sleep(self.policy.poll_delay(failures))
                 continue
             failures = 0
-            self._set_up(listing, asked)
+            self._set_up(listing, requested)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.policy.poll_delay(0)):
                     await self._poll_now.wait()
@@ -292,23 +263,23 @@ class Registrar:
             self.note_trust(problem)
         elif self.is_up or self._problem != problem:
             self.note_trust("")
-            _logger.warning("The server cannot be asked: %s", problem)
+            _logger.warning("The server cannot be reached: %s", problem)
         self._problem = problem
         self._up.clear()
         for sync in self._plugins.values():
-            for each in sync.desired.values():
+            for each in sync.desired.values() if not sync.is_suspended else ():
                 if wants_token:
                     self.set_state(sync, each, "refused", problem)
                 elif each.state == "active":
                     self.set_state(sync, each, "stale", problem)
 
-    def _set_up(self, listing: Listing | None, asked: int) -> None:
+    def _set_up(self, listing: Listing | None, requested: int) -> None:
         """Compare a listing (None: it is the last one) with what is desired."""
         old = self._snapshot
         if listing is not None:
-            self._snapshot = ServerSnapshot.of(listing, asked)
+            self._snapshot = ServerSnapshot.of(listing, requested)
         elif old is not None:
-            self._snapshot = replace(old, asked=asked)
+            self._snapshot = replace(old, requested=requested)
         is_new = not self.is_up or (old is not None and self._snapshot is not None and old.instance != self._snapshot.instance)
         if not self.is_up:
             _logger.info("The server is there")
@@ -328,13 +299,18 @@ class Registrar:
             _logger.error("The registrar failed", exc_info=error)
 
 
-class _PluginSync:
-    """The desired tools of one plugin, and the task that sends its requests."""
+class PluginTools:
+    """The desired tools of one plugin, and the task that sends its requests.
+
+    ``closed``: the plugin is stopping, and no more tools are accepted. ``is_suspended``: none is registered before ``resume``.
+    """
 
     def __init__(self, owner: Registrar, plugin_id: str) -> None:
         self.plugin_id = plugin_id
         self.desired: dict[str, DesiredTool] = {}
         self.registering: dict[str, asyncio.Future[None]] = {}  # until the server has answered
+        self.closed = False
+        self.is_suspended = False
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -345,29 +321,81 @@ class _PluginSync:
         self._timer: asyncio.TimerHandle | None = None
 
     def want(self, tool: WantedTool) -> None:
+        """Register a tool, in place of the plugin's tool of this name; later, if the plugin is suspended."""
+        most = self._owner.policy.tools_most
+        if self.closed:
+            return
+        if tool.name not in self.desired and len(self.desired) >= most:
+            self._owner.refuse(self.plugin_id, tool, f"a plugin may have no more than {most} tools")
+            return
         old = self.desired.pop(tool.name, None)
         if old is not None and old.tool.role != tool.role:
             self._removals[tool.name, old.tool.role] = None
-        self.desired[tool.name] = DesiredTool(tool)
+        each = self.desired[tool.name] = DesiredTool(tool)
+        if self.is_suspended:
+            self._owner.set_state(self, each, "pending", SUSPENDED)
         self._wake.set()
 
     def unwant(self, name: str, registration: int) -> None:
+        """Remove a tool, unless it has a newer registration."""
         each = self.desired.get(name)
         if each is not None and each.tool.registration == registration:
             del self.desired[name]
             self._removals[name, each.tool.role] = None
             self._wake.set()
 
-    def drop(self) -> asyncio.Future[bool]:
+    def drop(self) -> None:
+        """Remove all tools, without waiting for it."""
         self.desired.clear()
+        self._clear()
+
+    async def clear(self) -> bool:
+        """Remove all tools, wait for it for a bounded time, and return whether it was done."""
+        self.desired.clear()
+        return await self._cleared(self._clear())
+
+    async def suspend(self) -> bool:
+        """Remove all tools from the server until ``resume``; return whether the server could be reached."""
+        self.is_suspended = True
+        self.desired = {name: DesiredTool(each.tool) for name, each in self.desired.items()}
+        reached = await self._cleared(self._clear())
+        for each in tuple(self.desired.values()):
+            self._owner.set_state(self, each, "pending", SUSPENDED)
+        return reached
+
+    def resume(self) -> None:
+        """Undo ``suspend``."""
+        self.is_suspended = False
+        self.desired = {name: DesiredTool(each.tool) for name, each in self.desired.items()}
+        self._wake.set()
+
+    def states(self) -> dict[str, tuple[ToolStateName, str]]:
+        """Return the state of each tool, and the reason."""
+        problem = self._owner.problem
+        return {
+            name: (each.state, each.reason or (problem if each.state == "pending" else "")) for name, each in self.desired.items()
+        }
+
+    async def wanted(self, name: str) -> tuple[WantedTool, bool] | None:
+        """Return a tool and whether its calls must be signed; None where there is none.
+
+        A server may call a tool before its answer to the registration has arrived: that is awaited, since it says which. Calls
+        must be signed until a server says that it does not sign.
+        """
+        each = self.desired.get(name)
+        if each is not None and each.signed is None and name in self.registering:
+            await asyncio.wait({self.registering[name]}, timeout=self._owner.policy.server_timeout)
+            each = self.desired.get(name)
+        return None if each is None else (each.tool, each.signed is not False)
+
+    def _clear(self) -> asyncio.Future[bool]:
         self._removals.clear()
         if self._clearing is None:
             self._clearing = self._loop.create_future()
         self._wake.set()
         return self._clearing
 
-    async def clear(self) -> bool:
-        clearing = self.drop()
+    async def _cleared(self, clearing: asyncio.Future[bool]) -> bool:
         await asyncio.wait({clearing}, timeout=self._owner.policy.clear_timeout)
         return clearing.done() and clearing.result()
 
@@ -376,7 +404,7 @@ class _PluginSync:
         now = self._loop.time()
         retry = self._owner.policy.refused_retry
         for each in self.desired.values():
-            if each.settled == 0 or each.settled > snapshot.asked:
+            if each.settled == 0 or each.settled > snapshot.requested:
                 continue
             difference = snapshot.diff(each.tool)
             if not difference:
@@ -392,20 +420,20 @@ class _PluginSync:
                 if changed:
                     each.due = now  # the reason may be gone
             elif each.state != "pending" and each.due is None:
-                self._mend(each, difference, snapshot.taken_by(each.tool))
-        if self._clearing is None and self._changed <= snapshot.asked:
-            for name, role in snapshot.leftovers(source_of(self.plugin_id), self.desired):
+                self._mend(each, difference, snapshot.other_host(each.tool))
+        if self._clearing is None and self._changed <= snapshot.requested:
+            for name, role in snapshot.leftovers(source_of(self.plugin_id), {} if self.is_suspended else self.desired):
                 self._removals.setdefault((name, role))
         self._wake.set()
 
-    def _mend(self, desired: DesiredTool, difference: Difference, taken_by: str) -> None:
+    def _mend(self, desired: DesiredTool, difference: Difference, other_host: str) -> None:
         """Register a tool again: the first time at once, then with backoff."""
         policy, now = self._owner.policy, self._loop.time()
         most = policy.refused_retry if difference == "missing" else _MAX_MENDS * policy.refused_retry
         delay = min(most, policy.poll_interval * 2**desired.mends) if desired.mends else 0.0
         desired.due, desired.mended = now + with_jitter(delay), now + delay
         if difference == "taken" and desired.mends:
-            self._owner.set_state(self, desired, "refused", f"another host has registered it too: {taken_by}")
+            self._owner.set_state(self, desired, "refused", f"another host has registered it too: {other_host}")
         elif difference == "edited" and desired.mends:
             self._owner.set_state(self, desired, "active", "the server lists it otherwise than it was registered")
         else:
@@ -423,7 +451,7 @@ class _PluginSync:
             elif self._owner.is_up:
                 now = self._loop.time()
                 removals, self._removals = tuple(self._removals), {}
-                due = [each for each in self.desired.values() if each.due is not None and each.due <= now]
+                due = [] if self.is_suspended else [each for each in self.desired.values() if each.is_due(now)]
                 # Removals first: what is registered under the same name for another role must stay.
                 await self._send_all(self._remove, removals)
                 await self._send_all(self._register, due)
@@ -496,7 +524,7 @@ class _PluginSync:
     def _announce(self) -> None:
         accepted, self._accepted = self._accepted, {}
         for roles, names in accepted.items():
-            if desired := [name for name in names if name in self.desired]:
+            if not self.is_suspended and (desired := [name for name in names if name in self.desired]):
                 self._owner.registered(self.plugin_id, desired, roles)
 
     def _schedule(self) -> None:
@@ -505,5 +533,5 @@ class _PluginSync:
             self._timer.cancel()
             self._timer = None
         dues = [each.due for each in self.desired.values() if each.due is not None]
-        if dues:
+        if dues and not self.is_suspended:
             self._timer = self._loop.call_at(min(dues), self._wake.set)

@@ -20,11 +20,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from patchbay._subprocess import PendingRequests
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.process import LogBook, PluginProcess
-from patchbay.plugins.host.registrar import Registrar
+from patchbay.plugins.host.registrar import PluginTools, Registrar
 from patchbay.plugins.host.server_api import WantedTool
 from patchbay.plugins.manifest import PluginSpec
 from patchbay.plugins.protocol import (
@@ -52,7 +53,8 @@ from patchbay.plugins.protocol import (
 
 PluginState = Literal["stopped", "starting", "running", "frozen", "backoff", "failed", "stopping"]
 
-_FROZEN = "the plugin is frozen"
+_REQUEST = "h"
+"""Begins the ``req_id`` of a request that is not a call."""
 
 _socket_numbers = itertools.count(1)
 
@@ -74,114 +76,6 @@ class HostServices:
     starting: asyncio.Semaphore
 
 
-class PluginTools:
-    """The tools that a plugin's process has registered. ``closed``: it is being stopped, and no more are accepted."""
-
-    def __init__(self, plugin_id: str, services: HostServices, send_state: Callable[[LlmToolState], None]) -> None:
-        self.closed = False
-        self.is_held = False
-        self._plugin_id = plugin_id
-        self._services = services
-        self._send_state = send_state
-        self._tools: dict[str, WantedTool] = {}
-        services.registrar.manage(plugin_id)
-
-    def register(self, message: LlmToolRegister) -> None:
-        """Register a tool with the server, or keep it back while the plugin is frozen."""
-        if self.closed:
-            return
-        name, most = message.name, self._services.policy.tools_most
-        if name not in self._tools and len(self._tools) >= most:
-            reason = f"a plugin may have no more than {most} tools"
-            self._send_state(LlmToolState(name=name, state="refused", reason=reason, registration=message.registration))
-            return
-        callback_url = self._services.callback_url(self._plugin_id, name)
-        sent = msgspec.structs.asdict(message) | {"plugin_id": self._plugin_id}  # the id is ours, whatever the process sends
-        tool = self._tools[name] = WantedTool(**sent, callback_url=callback_url)
-        if self.is_held:
-            self._send_held(tool)
-        else:
-            self._services.registrar.want(tool)
-
-    def unregister(self, message: LlmToolUnregister) -> None:
-        """Remove a tool, unless it was registered again since."""
-        tool = self._tools.get(message.name)
-        if tool is not None and tool.registration == message.registration:
-            del self._tools[message.name]
-        self._services.registrar.unwant(self._plugin_id, message.name, message.registration)
-
-    async def hold(self) -> bool:
-        """Remove all tools from the server until ``release``; return whether the server could be reached."""
-        self.is_held = True
-        reached = await self._services.registrar.clear(self._plugin_id)
-        for tool in tuple(self._tools.values()):
-            self._send_held(tool)
-        return reached
-
-    def release(self) -> None:
-        """Undo ``hold``."""
-        self.is_held = False
-        for tool in tuple(self._tools.values()):
-            self._services.registrar.want(tool)
-
-    def withheld(self) -> dict[str, str]:
-        """Return the names of the tools that are kept from the server, and the reason."""
-        return dict.fromkeys(self._tools, _FROZEN) if self.is_held else {}
-
-    def forget(self) -> None:
-        """Forget the tools of a process that is gone. The server is not told."""
-        self._tools.clear()
-
-    def _send_held(self, tool: WantedTool) -> None:
-        self._send_state(LlmToolState(name=tool.name, state="pending", reason=_FROZEN, registration=tool.registration))
-
-
-class PendingRequests:
-    """Requests to a worker beside calls (FREEZE, UNFREEZE, CONFIG_UPDATE) that wait for their RESULT."""
-
-    def __init__(self, plugin_id: str) -> None:
-        self._plugin_id = plugin_id
-        self._pending: dict[str, asyncio.Future[Result]] = {}
-        self._ids = itertools.count(1)
-
-    async def send(self, connection: Connection | None, message: Callable[[str], Message], *, within: float) -> str:
-        """Send ``message(req_id)``, wait ``within`` seconds, and return the plugin's error ("": none).
-
-        Raises PluginError for a plugin that does not answer, or has ended.
-        """
-        if connection is None or connection.is_closed:
-            raise PluginError(f"Plugin {self._plugin_id!r} has no process.")
-        req_id = f"h{next(self._ids)}"
-        answer = self._pending[req_id] = asyncio.get_running_loop().create_future()
-        try:
-            connection.send(message(req_id))
-            async with asyncio.timeout(within):
-                result = await answer
-        except TimeoutError:
-            raise PluginError(f"Plugin {self._plugin_id!r} has not answered within {within:g} s.") from None
-        finally:
-            del self._pending[req_id]
-        if result.success:
-            return ""
-        try:
-            return str(msgspec.json.decode(result.data)["output"]["error"])
-        except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
-            return str(result.error)
-
-    def on_result(self, result: Result) -> bool:
-        """Handle a RESULT, and return whether it answers one of these."""
-        answer = self._pending.get(result.req_id)
-        if answer is not None and not answer.done():
-            answer.set_result(result)
-        return answer is not None
-
-    def fail(self) -> None:
-        """Fail all requests: the plugin has ended."""
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(PluginError(f"Plugin {self._plugin_id!r} ended before it answered."))
-
-
 class PluginInstance:
     """One worker process of a plugin: ``begin`` it, wait for its ``end``, and ``close`` it in any case.
 
@@ -198,7 +92,7 @@ class PluginInstance:
         self._policy = services.policy
         self._calls = calls
         self._tools = tools
-        self._requests = PendingRequests(spec.id)
+        self._requests: PendingRequests[Result] = PendingRequests()
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[StartupResult] = self._loop.create_future()
         self._disconnected: asyncio.Future[None] = self._loop.create_future()
@@ -242,9 +136,27 @@ class PluginInstance:
             self._process.connection.send(message)
 
     async def request(self, message: Callable[[str], Message], *, drain: float = 0.0) -> str:
-        """Have a hook run; return its error ("": none). Raises PluginError where there is no answer."""
+        """Send ``message(req_id)``, and return the error of the hook that it runs ("": none).
+
+        Raises PluginError for a plugin that does not answer, or has ended.
+        """
+        connection, plugin_id = self._process.connection, self._spec.id
+        if connection is None or connection.is_closed:
+            raise PluginError(f"Plugin {plugin_id!r} has no process.")
         within = drain + self._policy.grace + self._policy.exit_margin
-        return await self._requests.send(self._process.connection, message, within=within)
+        number = self._requests.next_number()
+        connection.send(message(f"{_REQUEST}{number}"))
+        try:
+            async with asyncio.timeout(within):
+                result = await self._requests.wait_for(number)
+        except TimeoutError:
+            raise PluginError(f"Plugin {plugin_id!r} has not answered within {within:g} s.") from None
+        if result.success:
+            return ""
+        try:
+            return str(msgspec.json.decode(result.data)["output"]["error"])
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
+            return str(result.error)
 
     async def begin(self) -> StartupResult:
         """Start the process, and wait for the result of its startup. Raises PluginError where it ended before.
@@ -276,7 +188,7 @@ class PluginInstance:
         watched: tuple[asyncio.Future[Any], ...] = (ending, self._disconnected)
         while not ending.done():
             if connection.is_closed:
-                # The process has the time of its own exit, and no more: it cannot be asked anything.
+                # The process has the time of its own exit, and no more: it cannot get a request.
                 await asyncio.wait({ending}, timeout=self._policy.exit_margin)
                 if not ending.done():
                     return "its connection is gone"
@@ -311,7 +223,7 @@ class PluginInstance:
 
     def _on_closed(self, connection: Connection) -> None:
         self._calls.detach(connection)
-        self._requests.fail()
+        self._requests.fail_all(lambda: PluginError(f"Plugin {self._spec.id!r} ended before it answered."))
         if not self._disconnected.done():
             self._disconnected.set_result(None)
 
@@ -320,7 +232,9 @@ class PluginInstance:
         if isinstance(message, Begun):
             self._calls.on_begun(message.req_id)
         elif isinstance(message, Result):
-            if not self._requests.on_result(message):
+            if message.req_id.startswith(_REQUEST):
+                self._requests.resolve(int(message.req_id.removeprefix(_REQUEST)), message)
+            else:
                 self._calls.on_result(message)
         elif isinstance(message, Progress):
             self._calls.on_progress(message)
@@ -331,10 +245,12 @@ class PluginInstance:
             for line in f"{message.message}{dropped}".splitlines() or [""]:
                 book.add(plugin_id, "log", line, level=message.level, created=message.created)
         elif isinstance(message, LlmToolRegister):
-            self._tools.register(message)
+            callback_url = self._services.callback_url(plugin_id, message.name)
+            sent = msgspec.structs.asdict(message) | {"plugin_id": plugin_id}  # the id is ours, whatever the process sends
+            self._tools.want(WantedTool(**sent, callback_url=callback_url))
             self._services.changed()
         elif isinstance(message, LlmToolUnregister):
-            self._tools.unregister(message)
+            self._tools.unwant(message.name, message.registration)
             self._services.changed()
         elif isinstance(message, StartupResult):
             if not self._started.done():
@@ -359,7 +275,7 @@ class PluginSupervisor:
         self.restarts = 0
         self.is_broken = False
         self.calls = InFlightCalls(spec.id, services.policy)
-        self.tools = PluginTools(spec.id, services, self.send_state)
+        self.tools = services.registrar.manage(spec.id)
         self._services = services
         self._policy = services.policy
         self._instance: PluginInstance | None = None
@@ -393,7 +309,7 @@ class PluginSupervisor:
         async with self._lock:
             await self._end("stop")
             self.calls.refusing = ""
-            self.tools.is_held = False
+            self.tools.is_suspended = False
 
     async def reload(self, spec: PluginSpec | None = None) -> None:
         """Stop the plugin and start it as ``spec`` says (None: as before). Raises PluginError when it was retired."""
@@ -423,7 +339,7 @@ class PluginSupervisor:
             self.calls.refusing = "is frozen"
             self.note("It is frozen")
             self._set("frozen", self.reason)
-            if not await self.tools.hold():
+            if not await self.tools.suspend():
                 self._note_server_away()
             if error := await instance.request(lambda id_: Freeze(req_id=id_, drain=drain), drain=drain):
                 raise PluginError(f"Plugin {self.spec.id!r} is frozen, but its freeze hook failed: {error}")
@@ -440,7 +356,7 @@ class PluginSupervisor:
                     self._set("running", self.reason)
             self.calls.refusing = ""
             self.note("It is frozen no more")
-            self.tools.release()
+            self.tools.resume()
 
     async def change_config(self) -> None:
         """Have the plugin read its sections of ``plugin.toml`` again; its hook runs where they have changed.
@@ -487,7 +403,7 @@ class PluginSupervisor:
             return
         self._stopping = self.tools.closed = True
         self._set("stopping")
-        if not await self._services.registrar.clear(self.spec.id):
+        if not await self.tools.clear():
             self._note_server_away()
         if instance is not None and not await instance.stop(reason):
             self.note("It does not end: its processes are killed", level=logging.WARNING)
@@ -545,12 +461,11 @@ class PluginSupervisor:
         finally:
             # Whatever happened: no tool of it may be listed, no call of it may wait, nothing of it may run.
             if not self._stopping:
-                self._services.registrar.drop(spec.id)
-            self.tools.forget()
+                self.tools.drop()
             await asyncio.shield(instance.close())
 
     def _note_server_away(self) -> None:
-        self.note("The server could not be told that its tools are gone", level=logging.WARNING)
+        self.note("Its tools could not be removed from the server", level=logging.WARNING)
 
     def _set(self, state: PluginState, reason: str = "") -> None:
         if (self.state, self.reason) != (state, reason):
