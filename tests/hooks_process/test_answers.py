@@ -8,7 +8,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from hooks_process import view_builders
 from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
@@ -32,7 +31,7 @@ OPTIONS = {"max_tokens": 100, "temperature": 0.5}
 def asked_about_a_request(reply):
     """Return the decision on what ``reply(params)`` answers, and what was odd."""
     view = view_builders.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
-    params = structs.asdict(client.encode_params("before_llm", view))
+    params = client.params_of("before_llm", view)
     wire = json.loads(json.dumps({name: params[name] for name in ("model", "messages", "tools", "options")}))
     findings = Findings()
     return replies.read_decision("before_llm", json.loads(json.dumps(reply(wire))), findings, params, view), findings
@@ -40,7 +39,7 @@ def asked_about_a_request(reply):
 
 def _asked(point, view, result):
     findings = Findings()
-    params = structs.asdict(client.encode_params(point, view))
+    params = client.params_of(point, view)
     return replies.read_decision(point, result, findings, params, view), findings
 
 

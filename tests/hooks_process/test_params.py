@@ -8,7 +8,7 @@ import pytest
 
 from hooks_process import view_builders
 from patchbay.hooks import Event, ToolOutput
-from patchbay.hooks.process.client import encode_params
+from patchbay.hooks.process.client import encode_params, params_of
 from patchbay.hooks.process.protocol import encode_event
 from patchbay.hooks.process.wire import request_line
 
@@ -23,29 +23,31 @@ META = {
 }
 
 
+def sent(point, view, **options):
+    return encode_params(point, params_of(point, view, **options))
+
+
 def written(told):
     return json.loads(request_line(1, "m", told))["params"]
 
 
 def test_meta_is_in_pascal_case_with_all_its_members_always():
-    assert META == written(encode_params("before_tool", view_builders.call()))["meta"]
+    assert META == written(sent("before_tool", view_builders.call()))["meta"]
 
 
 def test_a_call_is_sent_with_what_the_contract_has_and_what_is_empty_left_out():
-    assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(
-        encode_params("before_tool", view_builders.call())
-    )
+    assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(sent("before_tool", view_builders.call()))
 
 
 def test_a_call_has_its_arguments_and_what_is_known_of_its_tool():
     about = {"arguments": {"path": "/"}, "source": "registry", "endpoint": "http://x/rm", "annotations": {"destructive": True}}
-    told = written(encode_params("approve_tool", view_builders.call(**about, digest="sha256:12")))
+    told = written(sent("approve_tool", view_builders.call(**about, digest="sha256:12")))
     assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
 
 
 def test_a_call_that_is_to_be_approved_has_the_facts_where_there_are_any():
-    without = written(encode_params("approve_tool", view_builders.call(digest="sha256:12")))
-    told = written(encode_params("approve_tool", view_builders.call(digest="sha256:12", facts={"path": "/srv"})))
+    without = written(sent("approve_tool", view_builders.call(digest="sha256:12")))
+    told = written(sent("approve_tool", view_builders.call(digest="sha256:12", facts={"path": "/srv"})))
     assert {**without, "facts": {"path": "/srv"}} == told
     assert "facts" not in without
 
@@ -57,7 +59,7 @@ def test_a_request_has_messages_tools_and_options():
         options={"max_tokens": 5},
         graceful_terminal=True,
     )
-    told = written(encode_params("before_llm", view))
+    told = written(sent("before_llm", view))
     assert {"meta", "model", "messages", "tools", "options", "graceful_terminal"} == told.keys()
     assert [{"role": "user", "content": "hi"}] == told["messages"]
     schema = {"type": "object", "properties": {}}
@@ -66,16 +68,16 @@ def test_a_request_has_messages_tools_and_options():
 
 
 def test_of_an_empty_request_there_is_the_model_and_no_more():
-    assert {"meta": META, "model": ""} == written(encode_params("before_llm", view_builders.request(model="")))
+    assert {"meta": META, "model": ""} == written(sent("before_llm", view_builders.request(model="")))
 
 
 def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_are_any():
     empty = {"content": "", "finish_reason": "", "reasoning": "", "reasoning_details": None}
-    assert empty == written(encode_params("after_llm", view_builders.response(usage={"prompt_tokens": 0})))["response"]
+    assert empty == written(sent("after_llm", view_builders.response(usage={"prompt_tokens": 0})))["response"]
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     view = view_builders.response(content="x", finish_reason="stop", reasoning="y", tool_calls=[call], usage=usage)
-    told = written(encode_params("after_llm", view))["response"]
+    told = written(sent("after_llm", view))["response"]
     expected = {
         "content": "x",
         "finish_reason": "stop",
@@ -88,7 +90,7 @@ def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_
 
 
 def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
-    told = written(encode_params("after_tool", view_builders.result(ToolOutput("done"), duration=0.0015)))
+    told = written(sent("after_tool", view_builders.result(ToolOutput("done"), duration=0.0015)))
     assert ({"for_llm": "done", "silent": False, "is_error": False, "async": False}, 1_500_000) == (
         told["result"],
         told["duration"],
@@ -97,7 +99,7 @@ def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
 
 def test_a_result_has_what_is_for_the_user_where_there_is_something():
     output = ToolOutput("a", "b", True, True, True, ("media://1",), ("[file:x]",), True)
-    told = written(encode_params("after_tool", view_builders.result(output)))["result"]
+    told = written(sent("after_tool", view_builders.result(output)))["result"]
     expected = {
         "for_llm": "a",
         "for_user": "b",
@@ -115,13 +117,13 @@ CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"},
 
 
 def test_the_context_is_sent_as_it_is_its_empty_parts_left_out():
-    told = written(encode_params("before_tool", view_builders.call(context=CONTEXT)))
+    told = written(sent("before_tool", view_builders.call(context=CONTEXT)))
     assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == told["context"]
     assert "channel" not in told
 
 
 def test_old_hooks_get_channel_and_chat_flat_too():
-    told = written(encode_params("before_tool", view_builders.call(context=CONTEXT), flat=True))
+    told = written(sent("before_tool", view_builders.call(context=CONTEXT), flat=True))
     assert ("telegram", "7") == (told["channel"], told["chat_id"])
 
 
@@ -144,7 +146,7 @@ def test_old_hooks_get_channel_and_chat_flat_too():
 )
 def test_the_content_of_a_message_is_always_a_text(content, expected):
     view = view_builders.request(messages=[{"role": "user", "content": content, "name": "", "tool_calls": []}])
-    assert [{"role": "user", **expected}] == written(encode_params("before_llm", view))["messages"]
+    assert [{"role": "user", **expected}] == written(sent("before_llm", view))["messages"]
 
 
 def event(**members):

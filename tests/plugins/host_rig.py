@@ -49,7 +49,7 @@ def write_plugin(folder: Path, source: str, toml: str = "") -> Path:
 class RigHost:
     """Starts one child, and keeps what it says; ``async with`` stops it. ``tcp`` for loopback TCP in the place of a Unix socket."""
 
-    def __init__(self, folder: Path, *, entry: str = "main:Plugin", tcp: bool = False, **start: Any) -> None:
+    def __init__(self, folder: Path, *, entry: str = "main:Plugin", **start: Any) -> None:
         self.folder = folder
         self.start = Start(plugin_id=folder.name, folder=str(folder), entry=entry, **start)
         self.token = secrets.token_hex(16)
@@ -58,7 +58,6 @@ class RigHost:
         self.closed = asyncio.Event()
         self.connection: Connection
         self.process: subprocess.Popen[bytes]
-        self._tcp = tcp
         self._unread: deque[Message] = deque()
         self._news = asyncio.Event()
         self._ids = 0
@@ -66,13 +65,9 @@ class RigHost:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self.connection = Connection(self._receive, lambda _error: self.closed.set(), limit=MAX_HELLO_BYTES)
-        if self._tcp:
-            self._server = await loop.create_server(lambda: self.connection, "127.0.0.1", 0)
-            address = f"tcp:127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        else:
-            path = self.folder / "host.sock"
-            self._server = await loop.create_unix_server(lambda: self.connection, str(path))
-            address = f"unix:{path}"
+        path = self.folder / "host.sock"
+        self._server = await loop.create_unix_server(lambda: self.connection, str(path))
+        address = f"unix:{path}"
         self._out = (self.folder / "stdout").open("wb")
         self._err = (self.folder / "stderr").open("wb")
         self.process = subprocess.Popen(

@@ -83,10 +83,9 @@ def plugin_of(tmp_path: Path, body: str, toml: str = "") -> Path:
     )
 
 
-@pytest.mark.parametrize("tcp", [False, True])
-def test_a_plugin_starts_registers_answers_and_stops(weather, tcp):
+def test_a_plugin_starts_registers_answers_and_stops(weather):
     async def main():
-        async with RigHost(weather, tcp=tcp, reason="restart") as host:
+        async with RigHost(weather, reason="restart") as host:
             assert StartupResult(status="ready", hooks=("reload", "shutdown", "startup")) == await host.ready()
             tools = await host.register(2)
             assert [("get_weather", "weather", 60.0, None), ("hang", "weather", 60.0, None)] == [
@@ -672,15 +671,13 @@ def test_a_host_that_is_not_there_is_said_to_be_unreachable(tmp_path):
     assert 0 != done.returncode
 
 
-@pytest.mark.parametrize("address", ["tcp:10.0.0.1:80", "tcp:example.com:80", "tcp:127.0.0.1:x", "udp:127.0.0.1:1", "", "tcp:"])
+@pytest.mark.parametrize("address", ["tcp:10.0.0.1:80", "tcp:127.0.0.1:80", "/a", ""])
 def test_a_host_on_another_machine_is_no_host(address):
     with pytest.raises(PluginError, match="on this machine"):
-        _ = Bootstrap(address=address, token="t").host_and_port
+        _ = Bootstrap(address=address, token="t").path
 
 
-def test_addresses_on_this_machine_are_read():
-    assert ("127.0.0.1", 80) == Bootstrap(address="tcp:127.0.0.1:80", token="t").host_and_port
-    assert ("::1", 80) == Bootstrap(address="tcp:[::1]:80", token="t").host_and_port
+def test_the_path_of_a_socket_is_read():
     assert "/a:b" == Bootstrap(address="unix:/a:b", token="t").path
 
 

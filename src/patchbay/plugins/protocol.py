@@ -10,7 +10,6 @@ JSON that neither side needs to read (``Trigger.args``, ``Result.data``) travels
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import struct
@@ -492,7 +491,7 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
     """How a worker finds its host: one line of JSON on its standard input.
 
     Not on the command line, which other users can read, nor in the environment, which child processes inherit. ``address`` is
-    ``unix:PATH`` or ``tcp:127.0.0.1:PORT``; HELLO shows ``token``. The pipe stays open: its end tells that the host is gone.
+    ``unix:PATH``; HELLO shows ``token``. The pipe stays open: its end tells that the host is gone.
     """
 
     address: str
@@ -503,22 +502,12 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
         return f"Bootstrap({self.address!r})"
 
     @property
-    def path(self) -> str | None:
-        """The path of a Unix domain socket, None for TCP."""
-        kind, _, rest = self.address.partition(":")
-        return rest if kind == "unix" else None
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        """The TCP address. Raises PluginError for one that is not loopback."""
-        kind, _, rest = self.address.partition(":")
-        host, _, port = rest.rpartition(":")
-        try:
-            if kind == "tcp" and ipaddress.ip_address(host.strip("[]")).is_loopback:
-                return host.strip("[]"), int(port)
-        except ValueError:
-            pass
-        raise PluginError(f"{self.address!r} is not the address of a host on this machine.")
+    def path(self) -> str:
+        """The path of the host's Unix domain socket. Raises PluginError for another address."""
+        kind, _, path = self.address.partition(":")
+        if kind != "unix":
+            raise PluginError(f"{self.address!r} is not the address of a host on this machine.")
+        return path
 
     def line(self) -> bytes:
         """Return the line for the worker's standard input."""

@@ -509,13 +509,9 @@ class _Worker:
 
     async def _connect(self) -> bool:
         """Connect, send the token, and wait for START; return False if there is no host."""
-        path = self._bootstrap.path
         try:
             async with asyncio.timeout(_START_SECONDS):
-                if path is not None:
-                    await self._loop.create_unix_connection(lambda: self._connection, path)
-                else:
-                    await self._loop.create_connection(lambda: self._connection, *self._bootstrap.host_and_port)
+                await self._loop.create_unix_connection(lambda: self._connection, self._bootstrap.path)
                 self.send(Hello(version=PROTOCOL_VERSION, token=self._bootstrap.token, pid=os.getpid()))
                 await _first(self._start, self._end)
         except OSError as error:  # TimeoutError too

@@ -146,7 +146,7 @@ def make_router(service: RegistryService, *, callback_ports: frozenset[int] | No
     async def call(body: CallBody, request: Request) -> Response:
         session = _session(request)
         try:
-            with RequestWatchdog(request.receive, silence=0, interval=0):
+            with RequestWatchdog(request.receive):
                 return json_response(await service.call(body, session=session))
         except ClientDisconnect as error:  # the tool was stopped, and pending approvals were withdrawn
             return Response(status_code=error.status)

@@ -16,6 +16,8 @@ from patchbay.errors import PatchbayError, UpstreamTimeoutError
 LISTEN_AFTER = 0.01
 """Seconds until a request listens for a disconnect: a fifth of the time within which the upstream must be freed."""
 _SLACK = 0.001
+_IDLE = 3600.0
+"""Seconds between the checks of a request that has neither an upstream nor heartbeats."""
 
 
 class ClientDisconnect(PatchbayError):  # noqa: N818  (as Starlette names it)
@@ -38,7 +40,7 @@ class RequestWatchdog:
         "_silence", "_task", "_timer", "listening", "waiting_since",
     )  # fmt: skip
 
-    def __init__(self, receive: Callable[[], Awaitable[Any]], *, silence: float, interval: float) -> None:
+    def __init__(self, receive: Callable[[], Awaitable[Any]], *, silence: float = 0.0, interval: float = _IDLE) -> None:
         self._receive = receive
         self._silence = silence
         self._interval = interval

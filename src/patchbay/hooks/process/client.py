@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -126,19 +127,25 @@ _ENCODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "result": lambda view: encode_output(view.result),
     "duration": lambda view: int(view.duration * 1e9),  # whole nanoseconds
 }
-_COMMON: Final = frozenset(_Params.__struct_fields__)
-
-
-def encode_params(point: str, view: Any, *, flat: bool = False) -> _Params:
-    """Return the params of a request at a point; ``flat`` adds ``channel`` and ``chat_id``, as in hosts before 0.2.7."""
-    kind = _PARAMS[point]
-    left_out = _COMMON if point == "approve_tool" else _COMMON | {"digest", "facts"}
-    members = {
-        name: _ENCODERS[name](view) if name in _ENCODERS else getattr(view, name)
+_FOR_APPROVAL: Final = ("digest", "facts")
+_MEMBERS: Final[Mapping[str, tuple[tuple[str, Callable[[Any], Any]], ...]]] = {
+    point: tuple(
+        (name, _ENCODERS.get(name) or attrgetter(name))
         for name in kind.__struct_fields__
-        if name not in left_out
-    }
-    return kind(**members, **_common(view, flat=flat))
+        if name not in _Params.__struct_fields__ and (point == "approve_tool" or name not in _FOR_APPROVAL)
+    )
+    for point, kind in _PARAMS.items()
+}
+
+
+def params_of(point: str, view: Any, *, flat: bool = False) -> dict[str, Any]:
+    """Return the members of a request at a point; ``flat`` adds ``channel`` and ``chat_id``, as in hosts before 0.2.7."""
+    return {name: encode(view) for name, encode in _MEMBERS[point]} | _common(view, flat=flat)
+
+
+def encode_params(point: str, params: Mapping[str, Any]) -> _Params:
+    """Return the params of a request in the contract's order."""
+    return _PARAMS[point](**params)
 
 
 State = Literal["not started", "running", "waiting to be started again", "given up", "closed"]
@@ -353,11 +360,11 @@ class ProcessHook(Supervisor):
 
     async def _ask(self, point: str, view: Any) -> Any:
         """Send a request, and return the decision in its reply. Raises HookProcessError."""
-        params = encode_params(point, view, flat=self.spec.flat_context)
-        result = await self.process.call(f"hook.{point}", params)
+        params = params_of(point, view, flat=self.spec.flat_context)
+        result = await self.process.call(f"hook.{point}", encode_params(point, params))
         findings = Findings()
         try:
-            decision = read_decision(point, result, findings, msgspec.structs.asdict(params), view)
+            decision = read_decision(point, result, findings, params, view)
         except WrongTypeError as error:
             raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
         self._log_findings(point, findings)

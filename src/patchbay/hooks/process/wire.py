@@ -167,20 +167,11 @@ def _encodable(value: Any) -> Any:
 def _read_leniently(line: bytes) -> Any:
     """Parse what the strict decoder rejects: lone surrogates and invalid UTF-8. Raises UndecodableError."""
     try:
-        return _mended(json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=_finite))
+        read = json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=_finite)
+        return json.loads(well_formed(json.dumps(read, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else f"{NO_JSON}: {error}"
         raise UndecodableError(why, id_in_head(line[:HEAD].strip())) from None
-
-
-def _mended(value: Any) -> Any:
-    if isinstance(value, str):
-        return well_formed(value)
-    if isinstance(value, dict):
-        return {well_formed(key): _mended(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_mended(item) for item in value]
-    return value
 
 
 def _finite(text: str) -> float:

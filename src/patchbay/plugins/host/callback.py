@@ -45,8 +45,6 @@ GRACE: Final = b"x-patchbay-grace"
 _JSON_TYPE: Final = (b"content-type", b"application/json")
 _NDJSON_HEADERS: Final = [(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")]
 _MAX_KEY_CHARS: Final = 256
-_UNUSED_INTERVAL: Final = 3600.0
-"""Seconds between the watchdog's checks of what a call does not have: a silent upstream, heartbeats."""
 _MAX_PENDING_BYTES: Final = 256 * 1024
 """Of progress for a server that is slow to read; beyond it the oldest lines are dropped."""
 
@@ -131,7 +129,7 @@ class CallbackApp:
         if len(keys) > 1 or any(len(key) > _MAX_KEY_CHARS for key in keys):
             # A key that was cut or chosen could be that of another call.
             raise Rejected(400, "invalid_key", f"There can be one Idempotency-Key, of at most {_MAX_KEY_CHARS} characters.")
-        with RequestWatchdog(receive, silence=0, interval=_UNUSED_INTERVAL):  # cancels the call when its caller leaves
+        with RequestWatchdog(receive):  # cancels the call when its caller leaves
             return await target.calls.call(
                 name,
                 arguments.decode() if arguments[:1] == b"{" else "{}",
