@@ -97,7 +97,7 @@ class NameLineCalls(Reader):
 
 _NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _INDEX = re.compile(r":\d{0,9}$")
-_ID = re.compile(r"\w{0,40}")
+_ID = re.compile(r"\w+")
 _SEPARATORS = marker_set(("[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>"))
 _MAX_NAME = 256
 
@@ -165,13 +165,7 @@ class GluedCalls(Reader):
                 return source.offset > begin
             source.pos += len(separator)
             if separator == "[CALL_ID]":
-                while True:
-                    found = _ID.match(source.buf, source.pos)
-                    assert found is not None
-                    source.pos = found.end()
-                    if source.pos < len(source.buf) or source.ended:
-                        break
-                    yield
+                yield from source.read_run(_ID)
 
     def _is_json(self) -> Steps[bool]:
         """True if what the bracket at ``pos`` opens is an object as JSON writes it: with nothing else to say so, this has to."""

@@ -167,6 +167,18 @@ class Source:
                 return end - self.pos
             yield
 
+    def read_run(self, pattern: re.Pattern[str]) -> Steps[str]:
+        """Read the run of ``pattern``'s characters, however it is cut."""
+        pieces: list[str] = []
+        while True:
+            found = pattern.match(self.buf, self.pos)
+            if found:
+                pieces.append(found.group())
+                self.pos = found.end()
+            if self.pos < len(self.buf) or self.ended:
+                return "".join(pieces)
+            yield
+
     def read_to(
         self, markers: MarkerSet, emit: Callable[[str], object], live: Callable[[str], str | None] | None = None
     ) -> Steps[str]:

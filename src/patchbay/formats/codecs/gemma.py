@@ -99,7 +99,7 @@ class GemmaValues:
             yield from self._json.key(written, live=False)
             return str(json.loads("".join(written)))
         source.pos += len(token)
-        key = yield from self._run(_KEY)
+        key = yield from self.source.read_run(_KEY)
         if not key:
             key = source.buf[source.pos : source.pos + 1]
             source.pos += 1
@@ -185,7 +185,7 @@ class GemmaValues:
         pieces: list[str] = []
         depth = 0
         while True:
-            pieces.append((yield from self._run(_BARE)))
+            pieces.append((yield from self.source.read_run(_BARE)))
             char = yield from source.peek()
             if not char:
                 raise Truncated
@@ -208,19 +208,6 @@ class GemmaValues:
                 break
             yield
         return _KEY_AHEAD.match(source.buf, source.pos) is not None
-
-    def _run(self, pattern: re.Pattern[str]) -> Steps[str]:
-        """Read what ``pattern`` matches, however it is cut."""
-        source = self.source
-        pieces: list[str] = []
-        while True:
-            found = pattern.match(source.buf, source.pos)
-            if found:
-                pieces.append(found.group())
-                source.pos = found.end()
-            if source.pos < len(source.buf) or source.ended:
-                return "".join(pieces)
-            yield
 
 
 def _passes(chunk: str) -> str | None:
