@@ -67,7 +67,16 @@ class FenceMarks:
 
     def run(self, char: str) -> Steps[int]:
         """Read a run of fence characters; its length."""
-        return len((yield from self.source.read_run(_RUN[char])))
+        source = self.source
+        length = 0
+        while True:
+            found = _RUN[char].match(source.buf, source.pos)
+            if found:
+                length += found.end() - source.pos
+                source.pos = found.end()
+            if source.pos < len(source.buf) or source.ended:
+                return length
+            yield
 
     def peek_label(self) -> Steps[str]:
         """The label after a run of fence characters; not read."""
