@@ -151,6 +151,17 @@ class Store:
         if was is not None and was.pid == os.getpid():
             await run_in_thread(was.finish)
 
+    def close_for_fork(self) -> None:
+        """Close the store, and keep other threads from opening it until ``allow_after_fork``."""
+        self._guard.acquire()
+        if self._open is not None:
+            self._open.finish()
+            self._open = None
+
+    def allow_after_fork(self) -> None:
+        """Allow opening the store again."""
+        self._guard.release()
+
     async def _run(self, work: Callable[[_Open], T]) -> T:
         with self._guard:
             opened = self._opened()
@@ -260,40 +271,31 @@ class Store:
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
         if self.file is not None:
             sqlalchemy.event.listen(engine, "do_connect", _make_private)
-            _forks.watch(self)
+            _files.add(self)
         return _Open(engine, ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
 
 
-class _Forks:
-    """Closes SQLite files before the process forks: a child with an open one, even unused, can lose what others write.
+_files: weakref.WeakSet[Store] = weakref.WeakSet()
+_closed_for_fork: list[Store] = []
+
+
+def _before_fork() -> None:
+    """Close SQLite files before the process forks: a child with an open one, even unused, can lose what others write.
 
     (SQLite tracks the process's locks in memory. The child has a copy of that state, and none of the locks.)
     """
-
-    def __init__(self) -> None:
-        self._stores: weakref.WeakSet[Store] = weakref.WeakSet()
-        self._locked: list[Store] = []
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._close_all, after_in_parent=self._unlock_all, after_in_child=self._unlock_all)
-
-    def watch(self, store: Store) -> None:
-        self._stores.add(store)
-
-    def _close_all(self) -> None:
-        # The guards stay locked until after the fork, so that no other thread reopens a file before it.
-        for store in list(self._stores):
-            store._guard.acquire()  # noqa: SLF001
-            self._locked.append(store)
-            if store._open is not None:  # noqa: SLF001
-                store._open.finish()  # noqa: SLF001
-                store._open = None  # noqa: SLF001
-
-    def _unlock_all(self) -> None:
-        while self._locked:
-            self._locked.pop()._guard.release()  # noqa: SLF001
+    for store in list(_files):
+        store.close_for_fork()
+        _closed_for_fork.append(store)
 
 
-_forks = _Forks()
+def _after_fork() -> None:
+    while _closed_for_fork:
+        _closed_for_fork.pop().allow_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:

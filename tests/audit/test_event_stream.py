@@ -78,7 +78,7 @@ def test_a_reader_that_chooses_is_not_told_of_the_rest():
 
 
 def test_a_slow_reader_holds_up_nobody_and_is_told_how_much_it_missed(monkeypatch):
-    monkeypatch.setattr(event_stream, "MOST_WAITING", 3)
+    monkeypatch.setattr(event_stream, "MAX_QUEUED", 3)
 
     async def work():
         mounted = Mounted()
@@ -98,7 +98,7 @@ def test_a_slow_reader_holds_up_nobody_and_is_told_how_much_it_missed(monkeypatc
 
 def test_what_waits_for_a_reader_is_bounded_in_bytes_too(monkeypatch):
     size = len(encoded(event(1)))
-    monkeypatch.setattr(event_stream, "MOST_SIZE", 3 * size)
+    monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
 
     async def work():
         mounted = Mounted()
@@ -127,7 +127,7 @@ def test_what_the_dispatcher_dropped_is_told_too():
 
 
 def test_a_reader_that_comes_back_is_shown_what_it_missed(monkeypatch):
-    monkeypatch.setattr(event_stream, "REMEMBERED", 4)
+    monkeypatch.setattr(event_stream, "MAX_BUFFERED", 4)
 
     async def work():
         mounted = Mounted()
@@ -153,7 +153,7 @@ def test_a_reader_that_comes_back_is_shown_what_it_missed(monkeypatch):
 
 def test_what_is_remembered_is_bounded_in_bytes_too(monkeypatch):
     size = len(encoded(event(1)))
-    monkeypatch.setattr(event_stream, "MOST_SIZE", 3 * size)
+    monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
 
     async def work():
         mounted = Mounted()

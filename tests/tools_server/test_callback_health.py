@@ -147,7 +147,7 @@ def test_a_plugin_that_stays_away_is_dropped() -> None:
 
 
 def test_without_a_lease_a_tool_is_hidden_for_a_while_only(server: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(callbacks, "UNWATCHED", 0.05)
+    monkeypatch.setattr(callbacks, "HIDDEN_SECONDS", 0.05)
     port = kept_port()
     plugin(server, "a", port, source="my_plugin")
     for _ in range(2):
@@ -187,9 +187,9 @@ def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any)
 
     first, *others = asyncio.run(main(31))
     assert (300, 300) == (first, len(hidden))
-    assert callbacks.DEAD_AT_ONCE >= max(others)
+    assert callbacks.MAX_DEAD_CHECKED >= max(others)
     asyncio.run(main(100))  # all of them rest as long as they may
-    assert 2 * 300 >= sum(asyncio.run(main(callbacks.REST)))
+    assert 2 * 300 >= sum(asyncio.run(main(callbacks.MAX_SKIPPED_CHECKS)))
     assert 300 == len(hidden)
 
     async def back() -> bool:

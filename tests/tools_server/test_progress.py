@@ -17,9 +17,9 @@ from patchbay.server import progress_lines
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.progress_lines import (
-    MOST_BYTES,
-    MOST_LINE_BYTES,
-    MOST_LINES,
+    MAX_LINE_BYTES,
+    MAX_LINES,
+    MAX_PROGRESS_BYTES,
     ProgressReader,
     TooMuchProgressError,
     encode_line,
@@ -155,10 +155,10 @@ def test_a_result_that_is_too_large_is_cut_with_a_note(end: bytes) -> None:
 
 
 def test_progress_that_is_too_long_or_too_much_is_passed_over() -> None:
-    many = [progress_line(str(number), None, None) for number in range(MOST_LINES + 100)]
-    long = progress_line("x" * MOST_LINE_BYTES, None, None)
+    many = [progress_line(str(number), None, None) for number in range(MAX_LINES + 100)]
+    long = progress_line("x" * MAX_LINE_BYTES, None, None)
     execution, heard, _ = called(told(long, *many, RESULT))
-    assert [str(number) for number in range(MOST_LINES)] == [progress.message for progress in heard]
+    assert [str(number) for number in range(MAX_LINES)] == [progress.message for progress in heard]
     assert {"n": 1} == execution.value
 
 
@@ -171,7 +171,7 @@ def test_a_callback_that_talks_without_end_is_stopped() -> None:
             connection.sendall(line)
 
     execution, _, _ = called(script)
-    assert f"more than {MOST_BYTES} bytes of progress" in str(execution.error)
+    assert f"more than {MAX_PROGRESS_BYTES} bytes of progress" in str(execution.error)
 
 
 @pytest.mark.parametrize("line", [b"x\n", b'{"progress": {}}\n', b'{"output": 1}\n'])
@@ -188,17 +188,17 @@ def test_lines_that_nobody_is_told_of_are_not_read(line: bytes, monkeypatch: pyt
     monkeypatch.setattr(progress_lines, "_decoder", Counting())
     lines = ProgressReader(1000)
     for _ in range(10):
-        lines.feed(line * MOST_LINES)
+        lines.feed(line * MAX_LINES)
     lines.feed(RESULT)
     assert (RESULT.strip(), True) == lines.close()
-    assert MOST_LINES + 1 == len(read)  # and the last one
+    assert MAX_LINES + 1 == len(read)  # and the last one
 
 
 def test_lines_without_end_are_refused_without_being_kept() -> None:
     lines = ProgressReader(10)
 
     def feed() -> None:
-        for _ in range(2 * MOST_BYTES // 100_000):
+        for _ in range(2 * MAX_PROGRESS_BYTES // 100_000):
             assert [] == lines.feed(b"\n" * 100_000)
 
     with pytest.raises(TooMuchProgressError):

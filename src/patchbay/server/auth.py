@@ -184,7 +184,7 @@ OPENAI_BASE = "/v1"
 BEARER: Final = "bearer."
 """Prefix of a token sent as a WebSocket subprotocol: a web page can set no other header."""
 
-_LONGEST_PATH: Final = 200
+_MAX_PATH_CHARS: Final = 200
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -314,7 +314,7 @@ def _unread(status: int, code: str, why: str) -> Rejected:
 
 async def reject_websocket(scope: Any, send: Send, rejection: Rejected) -> None:
     """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
-    path = own_path(scope)[:_LONGEST_PATH]
+    path = own_path(scope)[:_MAX_PATH_CHARS]
     log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})

@@ -38,7 +38,7 @@ from patchbay.server.origin import (
     Origin,
     RemoteProtocolError,
 )
-from patchbay.server.progress_lines import ACCEPT, MOST_BYTES, NDJSON, ProgressReader, TooMuchProgressError
+from patchbay.server.progress_lines import ACCEPT, MAX_PROGRESS_BYTES, NDJSON, ProgressReader, TooMuchProgressError
 from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
 from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, image_chars, unwrap_tool_response
@@ -57,11 +57,11 @@ GRACE_SECONDS: Final = 60
 
 _logger = logging.getLogger(__name__)
 
-IMAGE_ROOM: Final = MOST_IMAGES * MOST_CHARS
+EXTRA_IMAGE_BYTES: Final = MOST_IMAGES * MOST_CHARS
 """Extra bytes for a response with images, which are not text for the model."""
 
-_SHOWN: Final = 200
-_MOST_REPORTED: Final = 1000
+_MAX_QUOTED_CHARS: Final = 200
+_MAX_REPORTED: Final = 1000
 _JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _HEADERS: Final = (
@@ -127,7 +127,7 @@ class CallbackDispatcher:
     def _report(self, name: str, problem: str) -> None:
         """Log a problem once: hosts register their tools again and again."""
         if (name, problem) not in self._reported:
-            if len(self._reported) >= _MOST_REPORTED:
+            if len(self._reported) >= _MAX_REPORTED:
                 self._reported.clear()
             self._reported.add((name, problem))
             _logger.warning("The tool %r is not offered to models: %s", name, problem)
@@ -157,7 +157,7 @@ class CallbackDispatcher:
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
                 if _is_in_lines(answer):
-                    read, whole = await _read_lines(answer, self.max_result_size + IMAGE_ROOM, on_progress)
+                    read, whole = await _read_lines(answer, self.max_result_size + EXTRA_IMAGE_BYTES, on_progress)
                 else:
                     read, whole = await _read(answer, self.max_result_size)
             finally:
@@ -260,7 +260,7 @@ class CallbackTool(Tool):
         except ClientError as error:
             raise self._failure(error) from error
         except TooMuchProgressError:
-            message = f"remote tool callback sent more than {MOST_BYTES} bytes of progress; the tool may have run"
+            message = f"remote tool callback sent more than {MAX_PROGRESS_BYTES} bytes of progress; the tool may have run"
             raise self._error(message) from None
         return self._value(answer, read, whole=whole)
 
@@ -331,14 +331,14 @@ def signature_of(body: bytes, secret: bytes) -> str:
 
 
 async def _read(answer: Response, limit: int) -> tuple[bytes, bool]:
-    """Read at most ``limit`` bytes of a body, IMAGE_ROOM more if it seems to have images; return whether that was all."""
+    """Read at most ``limit`` bytes of a body, EXTRA_IMAGE_BYTES more if it seems to have images; return whether that was all."""
     pieces: list[bytes] = []
     size, most = 0, limit
     while piece := await answer.read():
         pieces.append(piece)
         size += len(piece)
         if size > most == limit and b'"images"' in (read := b"".join(pieces)):
-            pieces, most = [read], limit + IMAGE_ROOM
+            pieces, most = [read], limit + EXTRA_IMAGE_BYTES
         if size > most:
             return b"".join(pieces)[:most], False
     return b"".join(pieces), True
@@ -381,7 +381,7 @@ def _cut(body: bytes, limit: int) -> str:
 
 
 def _quoted(body: bytes) -> str:
-    text = body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+    text = body[: 4 * _MAX_QUOTED_CHARS].decode("utf-8", "replace")[:_MAX_QUOTED_CHARS]
     return f": {text}" if text.strip() else ""
 
 

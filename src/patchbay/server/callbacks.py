@@ -21,7 +21,7 @@ from patchbay.loopback import ADDRESSES_OF_LOCALHOST, LOCALHOST, is_loopback_add
 from patchbay.server.origin import ClientError, Origin
 from patchbay.tools.registry import Change, ToolRegistry
 
-_USUAL_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNESCAPED = "%/:?#[]@!$&'()*+,;=-._~"
 """Characters of a request target that are not percent-encoded."""
 
@@ -46,7 +46,7 @@ class CallbackUrl:
 def read_callback_url(url: str) -> CallbackUrl:
     """Validate and parse a URL. Raises CallbackUrlError."""
     parts, port = _split(url)
-    if parts.scheme not in _USUAL_PORTS:
+    if parts.scheme not in _DEFAULT_PORTS:
         raise CallbackUrlError(f"callback_url must begin with http:// or https://, not {parts.scheme!r}")
     host = parts.hostname
     if not host:
@@ -57,7 +57,7 @@ def read_callback_url(url: str) -> CallbackUrl:
         raise CallbackUrlError("callback_url must not contain a user or a password")
     if port == 0:
         raise CallbackUrlError("callback_url has a port that cannot be connected to: 0")
-    port = port if port is not None else _USUAL_PORTS[parts.scheme]
+    port = port if port is not None else _DEFAULT_PORTS[parts.scheme]
     netloc = f"[{host}]" if ":" in host else host
     target = quote(parts.path or "/", safe=_UNESCAPED) + (f"?{quote(parts.query, safe=_UNESCAPED)}" if parts.query else "")
     addresses = ADDRESSES_OF_LOCALHOST if host == LOCALHOST else (host,)
@@ -87,19 +87,19 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
         raise CallbackUrlError("callback_url has an invalid port: use 1 to 65535") from None
 
 
-PLUGIN: Final = "plugin:"
+PLUGIN_PREFIX: Final = "plugin:"
 """Prefix of sources whose tools are dropped: a plugin's host registers them again when it is back."""
 
-AT_ONCE: Final = 32
+MAX_CONCURRENT_CHECKS: Final = 32
 """Maximum concurrent checks."""
 
-DEAD_AT_ONCE: Final = 100
+MAX_DEAD_CHECKED: Final = 100
 """Maximum dead origins per check."""
 
-REST: Final = 15
+MAX_SKIPPED_CHECKS: Final = 15
 """Maximum checks between two checks of a dead origin."""
 
-UNWATCHED: Final = 30.0
+HIDDEN_SECONDS: Final = 30.0
 """Seconds for which tools are hidden where callbacks are not checked."""
 
 _logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class CallbackHealth:
     """Counts failed connections in a row per endpoint, and hides or drops tools. For one event loop at a time.
 
     ``registry`` is set after construction, since its tools need this. ``on_change`` is called with each change made here. Without
-    ``run`` (``is_watched`` false), hidden tools are shown again after UNWATCHED.
+    ``run`` (``is_watched`` false), hidden tools are shown again after HIDDEN_SECONDS.
     """
 
     def __init__(self, *, max_failures: int, connect_timeout: float, is_watched: bool = True) -> None:
@@ -141,7 +141,7 @@ class CallbackHealth:
         """Count a failed connection: refused, or not made in time."""
         assert self.registry is not None
         count = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
-        if count >= self._max_failures and endpoint.source.startswith(PLUGIN):
+        if count >= self._max_failures and endpoint.source.startswith(PLUGIN_PREFIX):
             self._failures.pop(endpoint, None)
             change = self.registry.clear(endpoint.source, origin=endpoint.origin, inside=True)
             self._report(change, "Callback %s unreachable; dropping tools of %s", endpoint)
@@ -149,7 +149,7 @@ class CallbackHealth:
             change = self.registry.hide(endpoint.source, origin=endpoint.origin)
             self._report(change, "Callback %s unreachable; hiding tools of %s", endpoint)
             if change.changed and not self._is_watched:
-                asyncio.get_running_loop().call_later(UNWATCHED, self._show_again, endpoint)
+                asyncio.get_running_loop().call_later(HIDDEN_SECONDS, self._show_again, endpoint)
 
     def _show_again(self, endpoint: CallbackEndpoint) -> None:
         assert self.registry is not None
@@ -191,7 +191,7 @@ class CallbackHealth:
         urls = {endpoint.origin: url for endpoint, url in endpoints.items()}
         self._checks += 1
         now = self._due(urls)
-        slots = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
         async def reached(url: str) -> bool:
             async with slots:
@@ -203,7 +203,7 @@ class CallbackHealth:
             if not is_there:
                 dead = self._dead.setdefault(origin, _DeadOrigin())
                 dead.failures += 1
-                dead.next_check = self._checks + min(2 ** max(dead.failures - self._max_failures, 0), REST)
+                dead.next_check = self._checks + min(2 ** max(dead.failures - self._max_failures, 0), MAX_SKIPPED_CHECKS)
         for endpoint in endpoints:
             if endpoint in still and endpoint.origin in found:  # it may have been removed meanwhile
                 (self.succeeded if found[endpoint.origin] else self.failed)(endpoint)
@@ -217,7 +217,7 @@ class CallbackHealth:
     def _due(self, origins: Collection[str]) -> list[str]:
         """Return the origins to check now: those not known to be dead, and the dead ones that have waited longest."""
         due = [(dead.next_check, each) for each in origins if (dead := self._dead.get(each)) and dead.next_check <= self._checks]
-        return [each for each in origins if each not in self._dead] + [each for _, each in sorted(due)[:DEAD_AT_ONCE]]
+        return [each for each in origins if each not in self._dead] + [each for _, each in sorted(due)[:MAX_DEAD_CHECKED]]
 
     async def run(self, interval: float, on_checked: Callable[[Collection[str]], Awaitable[None]]) -> None:
         """Check every ``interval`` seconds, forever; pass the known origins to ``on_checked``."""

@@ -17,7 +17,7 @@ NO_RETRY = (b"x-should-retry", b"false")
 HEALTH_BODY = b'{"status":"ok","service":"patchbay proxy"}'
 ERROR_LIMIT = 1024 * 1024
 """Maximum bytes of an upstream's error body that are read."""
-_SHOWN = 200
+_EXCERPT_CHARS = 200
 _TAGS = re.compile(r"(?is)<(script|style)\b.*?</\1>|<[^<>]{0,500}>")
 _encode = msgspec.json.encode
 
@@ -161,7 +161,7 @@ def excerpt(body: bytes) -> str:
     """Return the beginning of a body as text without markup, for an error message."""
     text = _TAGS.sub(" ", body[:8192].decode("utf-8", "replace"))
     text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= _EXCERPT_CHARS else text[:_EXCERPT_CHARS] + "…"
 
 
 def decompress(body: bytes, encoding: str) -> bytes:

@@ -23,20 +23,20 @@ from patchbay.hooks.process.protocol import encode_event
 NAME: Final = "server.events"
 """The hook's name in the manager."""
 
-MOST_READERS: Final = 16
-MOST_WAITING: Final = 1000
+MAX_READERS: Final = 16
+MAX_QUEUED: Final = 1000
 """Maximum events queued for a slow reader; more are dropped, and reported as ``stream.dropped``."""
-MOST_SIZE: Final = 4 * 1024 * 1024
+MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of the queued events."""
-REMEMBERED: Final = 256
-"""Number of last events buffered for readers that reconnect, up to ``MOST_SIZE`` bytes."""
-LONGEST: Final = 256 * 1024
+MAX_BUFFERED: Final = 256
+"""Number of last events buffered for readers that reconnect, up to ``MAX_QUEUED_BYTES`` bytes."""
+MAX_EVENT_CHARS: Final = 256 * 1024
 """Maximum characters of an encoded event."""
-LINGER: Final = 60.0
+LINGER_SECONDS: Final = 60.0
 """Seconds after the last reader until the hook is unmounted."""
 
-_DEEPEST: Final = 32
-_MOST_ITEMS: Final = 1000
+_MAX_DEPTH: Final = 32
+_MAX_ITEMS: Final = 1000
 
 
 class TooManyReadersError(PatchbayError):
@@ -98,7 +98,7 @@ class EventReader:
 
     def take(self, event: StreamedEvent) -> None:
         """Queue an event, or count it as dropped where the queue is full."""
-        if len(self._waiting) >= MOST_WAITING or self._size + len(event.data) > MOST_SIZE:
+        if len(self._waiting) >= MAX_QUEUED or self._size + len(event.data) > MAX_QUEUED_BYTES:
             self.miss(1)
             return
         self._waiting.append(event)
@@ -139,7 +139,7 @@ class EventStream:
     ``linger``: seconds after the last reader until the hook is unmounted.
     """
 
-    def __init__(self, manager: HookManager, *, most_readers: int = MOST_READERS, linger: float = LINGER) -> None:
+    def __init__(self, manager: HookManager, *, most_readers: int = MAX_READERS, linger: float = LINGER_SECONDS) -> None:
         self._manager = manager
         self._most = most_readers
         self._linger = linger
@@ -226,7 +226,7 @@ class EventStream:
     def _remember(self, event_out: StreamedEvent) -> None:
         self._last.append(event_out)
         self._last_size += len(event_out.data)
-        while len(self._last) > REMEMBERED or self._last_size > MOST_SIZE:
+        while len(self._last) > MAX_BUFFERED or self._last_size > MAX_QUEUED_BYTES:
             self._last_size -= len(self._last.popleft().data)
 
     def _catch_up(self, reader: EventReader, last_id: str) -> None:
@@ -259,7 +259,7 @@ class _SizeBudget:
     """The remaining size of an encoded event."""
 
     def __init__(self) -> None:
-        self.left = LONGEST
+        self.left = MAX_EVENT_CHARS
         self.is_cut = False
 
     def cut(self, value: Any, depth: int) -> Any:
@@ -274,7 +274,7 @@ class _SizeBudget:
             return value if -(2**63) <= value < 2**64 else self._text(hex(value))
         if kind is float:
             return value if math.isfinite(value) else str(value)
-        if depth >= _DEEPEST or self.left <= 0:
+        if depth >= _MAX_DEPTH or self.left <= 0:
             self.is_cut = True
             return "..."
         if isinstance(value, Mapping):
@@ -285,7 +285,7 @@ class _SizeBudget:
 
     def _items(self, values: Iterable[Any]) -> Iterable[Any]:
         for place, each in enumerate(values):
-            if place >= _MOST_ITEMS or self.left <= 0:
+            if place >= _MAX_ITEMS or self.left <= 0:
                 self.is_cut = True
                 return
             yield each

@@ -42,7 +42,7 @@ _NOT_DOWN_PREFIXES = (b"access-control-",)
 # Of a chat answer that is written anew only these are still true.
 _CHAT_DOWN = frozenset({b"retry-after", b"retry-after-ms", b"x-request-id", b"x-should-retry"})
 _CHAT_DOWN_PREFIXES = (b"x-ratelimit-", b"ratelimit", b"openai-")
-_MEMORY = 512
+_MAX_CACHED_NAMES = 512
 _NONE: Mapping[bytes, tuple[bytes, bytes]] = MappingProxyType({})
 
 
@@ -57,7 +57,7 @@ class _NameCache(dict[bytes, bytes | None]):
         self._forwarded_as = forwarded_as
 
     def __missing__(self, name: bytes) -> bytes | None:
-        if len(self) >= _MEMORY:
+        if len(self) >= _MAX_CACHED_NAMES:
             self.clear()
         result = self[name] = self._forwarded_as(name.lower())
         return result
@@ -129,7 +129,7 @@ CHAT = "/chat/completions"
 GEMINI_BASE = "/v1beta"
 VENDOR_KEYS = (b"x-api-key", b"x-goog-api-key")
 """Where clients of Anthropic and Gemini send their key."""
-_ENCODINGS = 4
+_MAX_ENCODINGS = 4
 
 
 def own_path(scope: Mapping[str, Any]) -> str:
@@ -172,7 +172,7 @@ def climbs(tail: str) -> bool:
     Paths are forwarded as written (an encoded slash in a model's name stays encoded), so this must see through any encoding.
     """
     if "%" in tail:
-        for _ in range(_ENCODINGS):
+        for _ in range(_MAX_ENCODINGS):
             tail, encoded = unquote(tail), tail
             if tail == encoded:
                 break

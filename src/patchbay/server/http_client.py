@@ -487,9 +487,9 @@ class Pool:
             connection.abort()
 
 
-_AT_ONCE = 256 * 1024
+_MAX_WRITE_BYTES = 256 * 1024
 """Larger bodies are written piece by piece: in one write they would be copied, and encrypted while nothing else runs."""
-_STALE = 1.0
+_STALE_SECONDS = 1.0
 """Seconds in which a pooled connection shows that the upstream had already closed it."""
 _START = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [\x21-\x7e\x80-\xff]+")
 
@@ -536,7 +536,7 @@ class HttpClient:
                 return await _send(connection, head, body, length, bodiless=bodiless)
             except DisconnectedError as error:
                 again = body is None or isinstance(body, bytes)
-                if once or not (error.silent and again and loop.time() - started < _STALE):
+                if once or not (error.silent and again and loop.time() - started < _STALE_SECONDS):
                     raise
         connection = await pool.connect(self._connect_timeout)
         return await _send(connection, head, body, length, bodiless=bodiless)
@@ -553,7 +553,7 @@ async def _send(
 ) -> Response:
     if body is None:
         body = b""
-    elif isinstance(body, bytes) and len(body) > _AT_ONCE:
+    elif isinstance(body, bytes) and len(body) > _MAX_WRITE_BYTES:
         body = _slices(body)
     response = connection.send(head, body, length=length, bodiless=bodiless)
     try:
@@ -565,8 +565,8 @@ async def _send(
 
 
 async def _slices(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), _AT_ONCE):
-        yield body[start : start + _AT_ONCE]
+    for start in range(0, len(body), _MAX_WRITE_BYTES):
+        yield body[start : start + _MAX_WRITE_BYTES]
 
 
 def _encode_head(

@@ -59,7 +59,7 @@ def _os_error_reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-_APART = 0.25
+_START_INTERVAL = 0.25
 """Seconds between the starts of two attempts."""
 
 _ProtocolT = TypeVar("_ProtocolT", bound=asyncio.Protocol)
@@ -142,7 +142,7 @@ class Origin:
                     running.add(loop.create_task(self._try(make, address)))
                     address = next(left, None)
                 done, running = await asyncio.wait(
-                    running, timeout=None if address is None else _APART, return_when=asyncio.FIRST_COMPLETED
+                    running, timeout=None if address is None else _START_INTERVAL, return_when=asyncio.FIRST_COMPLETED
                 )
                 for attempt in done:
                     if (error := attempt.exception()) is None:

@@ -22,13 +22,13 @@ NDJSON: Final = "application/x-ndjson"
 ACCEPT: Final = f"application/json, {NDJSON};q=0.9"
 """The server's Accept header: one JSON response, or lines with progress."""
 
-MOST_LINES: Final = 1000
-MOST_LINE_BYTES: Final = 64 * 1024
+MAX_LINES: Final = 1000
+MAX_LINE_BYTES: Final = 64 * 1024
 """Limits of progress; more lines, and longer ones, are ignored, except for the last."""
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_PROGRESS_BYTES: Final = 16 * 1024 * 1024
 """Maximum bytes before the last line."""
 
-_NOT_WANTED: Final = re.compile(r"q=0(\.0*)?")
+_ZERO_WEIGHT: Final = re.compile(r"q=0(\.0*)?")
 
 
 class TooMuchProgressError(Exception):
@@ -58,7 +58,7 @@ def _names_it(accept: bytes) -> bool:
     for entry in accept.decode("latin-1").lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
         if kind == NDJSON:
-            return not any(_NOT_WANTED.fullmatch(parameter.replace(" ", "")) for parameter in parameters)
+            return not any(_ZERO_WEIGHT.fullmatch(parameter.replace(" ", "")) for parameter in parameters)
     return False
 
 
@@ -101,12 +101,12 @@ class ProgressReader:
             if self._partial:
                 line, self._partial = bytes(self._partial) + line, bytearray()  # noqa: PLW2901  (its beginning had come before)
             self._before_last += len(line) + 1
-            if self._before_last > MOST_BYTES + self._limit:
-                raise TooMuchProgressError(f"more than {MOST_BYTES} bytes")
+            if self._before_last > MAX_PROGRESS_BYTES + self._limit:
+                raise TooMuchProgressError(f"more than {MAX_PROGRESS_BYTES} bytes")
             if not line or line.isspace():
                 continue
             self._last = line
-            if self._looked_at < MOST_LINES and len(line) <= MOST_LINE_BYTES:
+            if self._looked_at < MAX_LINES and len(line) <= MAX_LINE_BYTES:
                 self._looked_at += 1
                 if (progress := _progress_in(line)) is not None:
                     found.append(progress)

@@ -34,8 +34,8 @@ T = TypeVar("T")
 ACQUIRE_TIMEOUT: Final = 1.0
 """Seconds until the lock of a process that was just killed is gone."""
 
-_BETWEEN: Final = 0.05
-_SERVING: Final = 0x7061746373727672
+_POLL_SECONDS: Final = 0.05
+_SERVER_LOCK: Final = 0x7061746373727672
 """The key of the advisory lock."""
 
 
@@ -73,7 +73,7 @@ class StoreLock:
                 raise StoreInUseError(
                     f"The store {self._store.shown} is in use by another server: stop that one, or give this one its own."
                 )
-            await asyncio.sleep(_BETWEEN)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def reacquire(self) -> bool:
         """Acquire a lost lock again; return whether no other server held it meanwhile. Raises StoreInUseError, DBAPIError."""
@@ -141,7 +141,7 @@ class StoreLock:
             self._connection = self._store.connect()
 
         def lock(connection: Connection) -> bool:
-            if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVING))):
+            if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER_LOCK))):
                 return False
             self._is_last = connection.scalar(sa.select(serving.c.server)) == self._server
             if not self._is_last:

@@ -33,7 +33,7 @@ REDACTED = b"[redacted]"
 _PLACEHOLDERS = frozenset(
     {"ollama", "empty", "none", "null", "dummy", "test", "local", "vllm", "lm-studio", "not-needed", "no-key", "key"}
 )
-_SHORTEST_SECRET = 4
+_MIN_SECRET_CHARS = 4
 # A word of prose has none of these: a digit, a capital behind a small letter, or a plus, slash or dot between letters, "==".
 _BEARER = re.compile(
     rb"(?:(?<=[Bb]earer )|(?<=BEARER ))(?=[^\s\"',]*?(?:[0-9]|[a-z][A-Z]|[A-Za-z][+/~.][A-Za-z]|==))[A-Za-z0-9._~+/=-]{8,}"
@@ -50,7 +50,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = set()
         for secret in secrets:
-            if len(secret) >= _SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS:
+            if len(secret) >= _MIN_SECRET_CHARS and secret.lower() not in _PLACEHOLDERS:
                 forms.add(secret.encode())
                 forms.add(json.dumps(secret)[1:-1].encode())  # as escaped in a JSON string
                 forms.add(secret.replace("/", "\\/").encode())  # and as PHP escapes it
@@ -267,8 +267,8 @@ def _limit(path: Path, size: int) -> None:
             file.truncate()
 
 
-_LONGEST: Final = 500
-_LONGEST_PATH: Final = 200
+_MAX_LINE_CHARS: Final = 500
+_MAX_PATH_CHARS: Final = 200
 
 _logger = logging.getLogger(__name__)
 
@@ -278,11 +278,11 @@ _rejections = LogRateLimiter(lambda line: _logger.warning("%s", line))
 
 def log_rejection(text: str) -> None:
     """Log one line about a rejected request, rate-limited for the whole process: clients can cause any number of them."""
-    _rejections.log(printable(one_line(text, _LONGEST)))
+    _rejections.log(printable(one_line(text, _MAX_LINE_CHARS)))
 
 
 def log_error_response(scope: Mapping[str, Any], status: int, reason: str) -> None:
     """Log an error response as ``log_rejection`` does. ``reason`` must not contain a secret."""
     client = scope.get("client")
-    path = own_path(scope)[:_LONGEST_PATH]
+    path = own_path(scope)[:_MAX_PATH_CHARS]
     log_rejection(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")

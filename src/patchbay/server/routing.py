@@ -20,8 +20,8 @@ from patchbay.schema.arguments import finite_float, refuse_constant
 from patchbay.server.request_log import log_error_response
 from patchbay.tools import well_formed
 
-_SHOWN: Final = 200
-_OF_OPENAI: Final = ("/chat/completions", "/responses", "/messages", "/models")
+_MAX_CHARS: Final = 200
+_OPENAI_PATHS: Final = ("/chat/completions", "/responses", "/messages", "/models")
 _UNREADABLE: Final = "There was an error parsing the body"
 """FastAPI's detail, with status 400, for a body that is not text or too deeply nested."""
 
@@ -115,7 +115,7 @@ async def _invalid_request(_request: Request, error: RequestValidationError) -> 
 
 
 async def _database_error(_request: Request, error: DBAPIError) -> Response:
-    why = " ".join(str(error.orig).split())[:_SHOWN]
+    why = " ".join(str(error.orig).split())[:_MAX_CHARS]
     body = {"ok": False, "detail": f"The database cannot be used now: {why}", "error_code": "database_unavailable"}
     return Response(msgspec.json.encode(body), 503, {"retry-after": "5"}, media_type="application/json")
 
@@ -128,7 +128,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
         matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
         headers["Allow"] = ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
     detail = error.detail
-    if error.status_code == 404 and request.url.path.endswith(_OF_OPENAI):
+    if error.status_code == 404 and request.url.path.endswith(_OPENAI_PATHS):
         detail = f"Not Found: the API of models is below /v1, as in POST /v1/chat/completions, not at {request.url.path:.100}"
     body = msgspec.json.encode({"detail": detail})
     return Response(body, error.status_code, {**headers, "content-type": "application/json"})
@@ -148,11 +148,11 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**64 else "a very long number"
     if isinstance(value, dict) and depth < 4:
-        return {_plain(str(key), depth): _plain(item, depth + 1) for key, item in list(value.items())[:_SHOWN]}
+        return {_plain(str(key), depth): _plain(item, depth + 1) for key, item in list(value.items())[:_MAX_CHARS]}
     if isinstance(value, list | tuple) and depth < 4:
-        return [_plain(item, depth + 1) for item in value[:_SHOWN]]
+        return [_plain(item, depth + 1) for item in value[:_MAX_CHARS]]
     text = well_formed("..." if isinstance(value, dict | list | tuple) else str(value))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."
 
 
 def json_response(body: Any, status: int = 200) -> Response:

@@ -82,7 +82,7 @@ _BACKLOG = 2048
 _MAX_MESSAGE = 1024 * 1024
 _PING = 20.0
 
-_AT_ONCE: Final = 0.01
+_NO_DRAIN_SECONDS: Final = 0.01
 """Seconds for a drain of 0: uvicorn would skip it, and with it what happens at its end."""
 
 
@@ -145,7 +145,7 @@ def run_server(
         if still_wanted is not None and not still_wanted():
             server.should_exit = True
 
-    seconds: Any = drain_timeout or _AT_ONCE
+    seconds: Any = drain_timeout or _NO_DRAIN_SECONDS
     server = _Server(
         uvicorn.Config(
             lifespan,
@@ -416,8 +416,8 @@ def log_requests(app: AsgiApp) -> AsgiApp:
 
 
 _proxy_logger = logging.getLogger("patchbay.proxy")
-_TOO_SOON = 2.0
-_TOO_OFTEN = 3
+_EARLY_DEATH_SECONDS = 2.0
+_MAX_EARLY_DEATHS = 3
 
 
 def serve(
@@ -479,9 +479,9 @@ class _Prefork:
             place, started = self._places.pop(pid, (-1, 0.0))
             if place < 0 or self._stopping:
                 continue
-            self._early_deaths = self._early_deaths + 1 if time.monotonic() - started < _TOO_SOON else 0
+            self._early_deaths = self._early_deaths + 1 if time.monotonic() - started < _EARLY_DEATH_SECONDS else 0
             code = os.waitstatus_to_exitcode(status)
-            if self._early_deaths >= _TOO_OFTEN:
+            if self._early_deaths >= _MAX_EARLY_DEATHS:
                 _proxy_logger.error("Workers end at once (status %s); giving up.", code)
                 failed = True
                 self._stop()

@@ -27,8 +27,8 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_FRAMING = frozenset({"connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
-_SMALLEST_LOG = 4096
+_FRAMING_HEADERS = frozenset({"connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
+_MIN_LOG_BYTES = 4096
 
 
 def parse_size(text: str) -> int:
@@ -146,15 +146,15 @@ class ProxySettings:
         for name, value in self.upstream_headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _printable(value):
                 raise ConfigurationError(f"upstream header {name!r} is not a valid HTTP header.")
-            if name.lower() in _FRAMING:
+            if name.lower() in _FRAMING_HEADERS:
                 raise ConfigurationError(f"upstream header {name!r} belongs to each request and cannot be given.")
         require_positive(self, "max_body_size", "connect_timeout", "heartbeat")
         if not self.upstream_timeout >= 0:
             raise ConfigurationError("upstream_timeout must be 0 (no limit) or more seconds.")
         if self.log_file is not None and not Path(self.log_file).name:
             raise ConfigurationError(f"log_file must be the path of a file, not {self.log_file!r}.")
-        if self.log_file is not None and self.max_log_size < _SMALLEST_LOG:
-            raise ConfigurationError(f"max_log_size must be at least {_SMALLEST_LOG} bytes.")
+        if self.log_file is not None and self.max_log_size < _MIN_LOG_BYTES:
+            raise ConfigurationError(f"max_log_size must be at least {_MIN_LOG_BYTES} bytes.")
 
 
 def check_upstream(url: str) -> str:
@@ -205,7 +205,7 @@ def _printable(value: str) -> bool:
 
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]+", re.IGNORECASE)
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([^\s/?#@:,*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN_CHARS = 16
 
 
 def listed(text: str | Iterable[str]) -> tuple[str, ...]:
@@ -334,8 +334,8 @@ class ToolsSettings:
         set_field = object.__setattr__  # the dataclass is frozen for others
         set_field(self, "allowed_hosts", tuple(_checked_host(host) for host in self.allowed_hosts if host != "*"))
         set_field(self, "allowed_origins", tuple(_checked_origin(origin) for origin in self.allowed_origins))
-        if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
-            raise ConfigurationError(f"the token must be at least {_SHORTEST_TOKEN} ASCII characters without blanks.")
+        if self.token is not None and (len(self.token) < _MIN_TOKEN_CHARS or not self.token.isascii() or " " in self.token):
+            raise ConfigurationError(f"the token must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks.")
         if self.proxies and self.token is None:
             raise ConfigurationError("a proxy needs a token too: what comes through it could come from anywhere.")
         require_positive(

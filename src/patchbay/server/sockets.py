@@ -9,10 +9,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from patchbay.server.request_log import log_rejection
 
-_MOST_UNTAKEN: Final = 4 * 1024 * 1024
+_MAX_BUFFERED_BYTES: Final = 4 * 1024 * 1024
 """Bytes waiting for a client above which reading pauses."""
 
-_LAST_SECONDS: Final = 12.0
+_CLOSE_SECONDS: Final = 12.0
 """Seconds that a connection may outlive its application, to send what is queued and to close."""
 
 
@@ -30,8 +30,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     At shutdown a socket in use is left alone: the application ends it in its own time.
     """
 
-    last_seconds = _LAST_SECONDS
-    most_untaken = _MOST_UNTAKEN
+    last_seconds = _CLOSE_SECONDS
+    most_untaken = _MAX_BUFFERED_BYTES
     _received_at = 0.0
     _is_rejected = False
     _cut: asyncio.TimerHandle | None = None

@@ -28,7 +28,7 @@ from patchbay.server.request_log import BodyCapture, Redactor, RequestLog
 from patchbay.server.settings import ProxySettings
 from patchbay.server.watchdog import RequestWatchdog
 
-_AS_WRITTEN = "!#$%&'()*+,/:;=?@[]~"
+_UNESCAPED = "!#$%&'()*+,/:;=?@[]~"
 """Characters of the base URL's path that are not percent-encoded, beside letters and digits."""
 
 
@@ -45,7 +45,7 @@ class Upstream:
         self.own: OwnHeaders = own_headers(given)
         """The headers that replace the client's of the same names."""
         self._client = HttpClient(Origin(settings.upstream, host=host), connect_timeout=settings.connect_timeout)
-        self._path = quote(urlsplit(settings.upstream).path, safe=_AS_WRITTEN).encode()
+        self._path = quote(urlsplit(settings.upstream).path, safe=_UNESCAPED).encode()
 
     async def open(
         self,

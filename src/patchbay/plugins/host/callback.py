@@ -29,7 +29,7 @@ from patchbay.server.auth import (
     peer_of,
 )
 from patchbay.server.http import Receive, ResponseWriter, Send, check_length, declared_length, read_body
-from patchbay.server.progress_lines import MOST_LINE_BYTES, MOST_LINES, NDJSON, encode_line, is_accepted, progress_line
+from patchbay.server.progress_lines import MAX_LINE_BYTES, MAX_LINES, NDJSON, encode_line, is_accepted, progress_line
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 PREFIX: Final = "/api/llm-tools/callback/"
@@ -148,7 +148,7 @@ class ProgressStream:
 
     def __init__(self, reply: ResponseWriter) -> None:
         self._reply = reply
-        self._left = MOST_LINES
+        self._left = MAX_LINES
         self._pending: list[bytes] = []
         self._bytes = 0
         self._changed = asyncio.Event()
@@ -165,7 +165,7 @@ class ProgressStream:
         if self._left <= 0 or self._is_over:
             return
         line = progress_line(progress.message, progress.fraction, progress.data)
-        if len(line) > MOST_LINE_BYTES:
+        if len(line) > MAX_LINE_BYTES:
             return
         self._left -= 1
         self._pending.append(line)

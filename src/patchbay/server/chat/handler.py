@@ -31,7 +31,7 @@ from patchbay.types import read_specs
 ROLE_HEADER: Final = "X-Patchbay-Role"
 SESSION_HEADER: Final = "X-Patchbay-Session"
 
-_LONGEST_SESSION: Final = 200
+_MAX_SESSION_CHARS: Final = 200
 
 
 def role_of(header: bytes | None, user: Any, roles: Sequence[str]) -> str:
@@ -57,8 +57,8 @@ def session_of(header: bytes | None) -> str:
 
 def checked_session(session: str) -> str:
     """Return a valid session key. Raises InvalidRequestError."""
-    if len(session) > _LONGEST_SESSION or not session.isprintable():
-        raise InvalidRequestError(f"{SESSION_HEADER} must be up to {_LONGEST_SESSION} printable characters.")
+    if len(session) > _MAX_SESSION_CHARS or not session.isprintable():
+        raise InvalidRequestError(f"{SESSION_HEADER} must be up to {_MAX_SESSION_CHARS} printable characters.")
     return session
 
 
@@ -70,7 +70,7 @@ _SESSION: Final = "patchbay.session"
 
 _OWN_HEADERS: Final = {ROLE_HEADER.lower().encode(): _ROLE, SESSION_HEADER.lower().encode(): _SESSION}
 _NOT_PARAMETERS: Final = frozenset({"messages", "tools", "tool_choice", "stream"})
-_BETWEEN_WORDS: Final = re.compile(rb"[\s,;:='\"]+")
+_WORD_SEPARATORS: Final = re.compile(rb"[\s,;:='\"]+")
 _JSON_FORMATS: Final = frozenset({"json_object", "json_schema"})
 
 _logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class ToolChat:
     def _has_token(self, value: bytes) -> bool:
         if self._token is None:
             return False
-        words = (*value.split(), *_BETWEEN_WORDS.split(value))
+        words = (*value.split(), *_WORD_SEPARATORS.split(value))
         return any(self._token.matches(word) for word in words if len(word) == self._token_length)
 
     def begin(self, scope: Any, body: bytes, encoder: AnswerEncoder | None = None) -> ToolChatTurn | None:

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 VISIBLE_FIELDS: Final = frozenset({"role", "content", "tool_calls", "reasoning_content"})
 """The fields of a message that clients see, also in a stream."""
 
-EXCERPT: Final = 2000
+EXCERPT_CHARS: Final = 2000
 """Maximum characters of arguments and results in the report."""
 
-_BETWEEN: Final = "\n\n"
+_ROUND_SEPARATOR: Final = "\n\n"
 _OWN_REASONS: Final = frozenset({"stop", "length", "content_filter", "tool_calls"})
 _REASONING: Final = frozenset({"reasoning", "reasoning_content"})
 
@@ -67,7 +67,7 @@ class TurnText:
             if self._only_last:
                 self._pieces.clear()
             elif self._pieces:
-                text = _BETWEEN + text
+                text = _ROUND_SEPARATOR + text
         self._pieces.append(text)
         return "" if self._only_last else text
 
@@ -174,7 +174,7 @@ def _is_number(value: Any) -> bool:
 def _output(event: UserOutputEvent) -> dict[str, Any]:
     return {
         "call_id": event.tool_call.id,
-        "text": excerpt(event.text, EXCERPT),
+        "text": excerpt(event.text, EXCERPT_CHARS),
         "media": [{"ref": ref, "path": signed_path(ref)} for ref in event.media],
         "handled": event.handled,
     }
@@ -184,8 +184,8 @@ def _call(execution: ToolExecution) -> dict[str, Any]:
     return {
         "id": execution.call.id,
         "name": execution.call.name,
-        "arguments": excerpt(execution.call.raw_arguments, EXCERPT),
-        "content": excerpt(execution.content, EXCERPT),
+        "arguments": excerpt(execution.call.raw_arguments, EXCERPT_CHARS),
+        "content": excerpt(execution.content, EXCERPT_CHARS),
         "is_error": execution.is_error,
         "code": execution.result.code,
         "seconds": round(execution.seconds, 6),

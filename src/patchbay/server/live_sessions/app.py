@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from patchbay.server.live_sessions.bridge import Session
 
 _FLAG: Final = "--realtime-key"
-_REFUSALS: Final = (401, 403)
+_UNAUTHORIZED: Final = (401, 403)
 
 
 def check_key(settings: RealtimeSettings, *, is_servers_own: bool) -> None:
@@ -97,7 +97,7 @@ def key_problem(settings: RealtimeSettings) -> str:
 
 def with_reason(error: UpstreamError, settings: RealtimeSettings) -> UpstreamError:
     """Return the error of a model's server; if no key was sent, it says so."""
-    if error.upstream_status not in _REFUSALS or key_for(settings):
+    if error.upstream_status not in _UNAUTHORIZED or key_for(settings):
         return error
     return UpstreamError(
         f"{error} (No key was sent: the environment's is for the provider's own servers; patchbay serve {_FLAG} gives another.)",
@@ -106,10 +106,10 @@ def with_reason(error: UpstreamError, settings: RealtimeSettings) -> UpstreamErr
     )
 
 
-_NAMES: Final = 10.0
+_LIST_SECONDS: Final = 10.0
 """Seconds for the upstream to list its models."""
 
-_NO_END: Final = 30 * 86_400.0
+_NO_TIMEOUT: Final = 30 * 86_400.0
 """Seconds that stand for no limit: the client takes a number only."""
 
 
@@ -171,14 +171,14 @@ class SessionFactory:
         This is checked before the first message, which would be lost otherwise.
         """
         try:
-            async with asyncio.timeout(_NAMES):
+            async with asyncio.timeout(_LIST_SECONDS):
                 return await self._model().only_one()
         except NotOneModelError as error:
             raise NoModelError(f"The upstream {error.found}: say which, ?model=NAME.") from None
         except PatchbayError:  # some are TimeoutErrors of their own
             raise
         except TimeoutError:
-            raise UpstreamTimeoutError(f"The upstream did not list its models within {_NAMES:g} s.") from None
+            raise UpstreamTimeoutError(f"The upstream did not list its models within {_LIST_SECONDS:g} s.") from None
 
     def _model(self) -> HostedModel:
         """Return the upstream as a model, shared by all chats: each names the model it means."""
@@ -190,7 +190,7 @@ class SessionFactory:
                 upstream.upstream,
                 api_key=upstream.upstream_key,
                 headers=upstream.upstream_headers,
-                timeout=upstream.upstream_timeout or _NO_END,
+                timeout=upstream.upstream_timeout or _NO_TIMEOUT,
                 tool_mode=options.tools,
                 **{**given, "unknown_tools": "keep"},
             )
@@ -212,8 +212,8 @@ _STOPPING: Final = CloseInfo(STOPPING, "the server stops")
 NO_SUCH_SOCKET: Final = "no_such_socket"
 """The error code of a handshake at another path."""
 
-_SHOWN: Final = 10
-_PATH_SHOWN: Final = 200
+_MAX_ROLES_NAMED: Final = 10
+_MAX_PATH_CHARS: Final = 200
 
 
 class NoSuchRoleError(UnknownRoleError):
@@ -221,7 +221,7 @@ class NoSuchRoleError(UnknownRoleError):
 
     def __init__(self, role: str, roles: Sequence[str]) -> None:
         super().__init__(role)
-        some = ", ".join(roles[:_SHOWN]) + (", ..." if len(roles) > _SHOWN else "")
+        some = ", ".join(roles[:_MAX_ROLES_NAMED]) + (", ..." if len(roles) > _MAX_ROLES_NAMED else "")
         self.args = (f"There is no role {role!r:.100} here, but {some or 'none'} (patchbay serve --roles).",)
 
 
@@ -413,7 +413,7 @@ def _is_for_requests(mounted: RegisteredHook) -> bool:
 
 
 def _no_such_socket(scope: Any) -> Rejected:
-    path = own_path(scope)[:_PATH_SHOWN]
+    path = own_path(scope)[:_MAX_PATH_CHARS]
     return Rejected(404, NO_SUCH_SOCKET, f"There is nothing at {path!r}, but sessions at {PATH}ROLE.")
 
 

@@ -33,8 +33,8 @@ from patchbay.server.live_sessions.protocol import (
 if TYPE_CHECKING:
     from patchbay.realtime import ChatSession, RealtimeSession
 
-_LONGEST: Final = 500
-_LONGEST_KEY: Final = 100
+_MAX_LOG_CHARS: Final = 500
+_MAX_KEY_CHARS: Final = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class SessionLog:
     """The log of the session ``key`` of ``role``."""
 
     def __init__(self, role: str, key: str) -> None:
-        self._whose = f"{_printable(key, _LONGEST_KEY)!r} of the role {_printable(role, _LONGEST_KEY)!r}"
+        self._whose = f"{_printable(key, _MAX_KEY_CHARS)!r} of the role {_printable(role, _MAX_KEY_CHARS)!r}"
         self._last = ""
 
     def failed(self, error: Exception) -> None:
@@ -55,19 +55,18 @@ class SessionLog:
         if isinstance(event, ErrorEvent):
             self._warn("In the session %s: %s", str(event.error))
         elif isinstance(event, ConnectionEvent) and event.planned:
-            _logger.info(
-                "The connection of the session %s to its model is renewed: %s", self._whose, _printable(event.reason, _LONGEST)
-            )
+            reason = _printable(event.reason, _MAX_LOG_CHARS)
+            _logger.info("The connection of the session %s to its model is renewed: %s", self._whose, reason)
         elif isinstance(event, ConnectionEvent) and event.state == "lost":
             self._warn("The connection of the session %s to its model is lost: %s", event.reason or "no reason was given")
 
     def ended(self, why: str) -> None:
         """Log that the model has ended the session, unless the reason was logged already."""
-        if _printable(why, _LONGEST) != self._last:
+        if _printable(why, _MAX_LOG_CHARS) != self._last:
             self._warn("The session %s has ended: %s", why)
 
     def _warn(self, words: str, why: str) -> None:
-        self._last = _printable(why, _LONGEST)
+        self._last = _printable(why, _MAX_LOG_CHARS)
         _logger.warning(words, self._whose, self._last)
 
 
@@ -75,7 +74,7 @@ def _printable(text: str, most: int) -> str:
     return printable(one_line(text, most))
 
 
-_MOST: Final = 8
+_MAX_READ_AHEAD: Final = 8
 """Maximum messages buffered before the session is open. More wait in the socket, and delay the detection of a disconnect."""
 
 
@@ -102,7 +101,7 @@ class DisconnectWatcher:
             await asyncio.wait({reader})
 
     async def _read_ahead(self) -> None:
-        while len(self._buffer) < _MOST:
+        while len(self._buffer) < _MAX_READ_AHEAD:
             message = await self._receive()
             self._buffer.append(message)
             if message["type"] == "websocket.disconnect":
@@ -114,10 +113,10 @@ class DisconnectWatcher:
 if TYPE_CHECKING:
     Session: TypeAlias = RealtimeSession | ChatSession
 
-_CLOSING: Final = 2.0
+_CLOSE_SECONDS: Final = 2.0
 """Seconds for a client to read its close frame: shutdown waits for it."""
 
-_LAST_WORDS: Final = 2.0
+_FLUSH_SECONDS: Final = 2.0
 """Seconds for sending pending events when a session is ended at once: a model may never be idle."""
 
 _PING: Final = Control("ping")
@@ -135,7 +134,7 @@ MODEL_FAILED: Final = 4502
 NO_MODEL: Final = 4503
 STOPPING: Final = 1001
 
-_LONGEST_REASON: Final = 120
+_MAX_REASON_BYTES: Final = 120
 """Maximum bytes of a close reason."""
 
 
@@ -177,10 +176,10 @@ class Socket:
     async def close(self, ending: CloseInfo) -> None:
         """Close the socket with its reason."""
         if ending.code:
-            reason = ending.reason.encode()[:_LONGEST_REASON].decode(errors="ignore")
+            reason = ending.reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
             with contextlib.suppress(OSError):  # (TimeoutError is one) the client may have closed it by now
                 closing = {"type": "websocket.close", "code": ending.code, "reason": reason}
-                await self._send_message(closing, seconds=min(self._seconds, _CLOSING))
+                await self._send_message(closing, seconds=min(self._seconds, _CLOSE_SECONDS))
 
     async def _send_message(self, message: Any, *, seconds: float | None = None) -> None:
         try:
@@ -209,7 +208,7 @@ class SessionBridge:
         """End the session for this reason; ``when_idle``: once what is in progress has finished."""
         if not when_idle and not self._is_hurried:
             self._is_hurried = True
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._expired.cancel)
+            asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._expired.cancel)
         self._ending = self._ending or CloseInfo(code, reason)
         self._events.wake()
 

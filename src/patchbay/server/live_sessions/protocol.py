@@ -63,8 +63,8 @@ PATH: Final = "/api/sessions/"
 
 SUBPROTOCOL: Final = "patchbay"
 
-_LONGEST_INSTRUCTIONS: Final = 16_000
-_LONGEST_NAME: Final = 200
+_MAX_INSTRUCTIONS_CHARS: Final = 16_000
+_MAX_NAME_CHARS: Final = 200
 _CHOICES: Final = {"audio": ("json", "binary"), "output": ("audio", "text"), "takeover": ("0", "1"), "detect_turns": ("0", "1")}
 _KNOWN: Final = frozenset({"realtime", "model", "instructions", "session", "voice", *_CHOICES})
 _MODEL: Final = re.compile(r"[!-~]*")
@@ -120,10 +120,10 @@ def parse_session_request(
             raise InvalidRequestError(f"{name} is {' or '.join(_CHOICES[name])}, not {value!r:.50}.")
     for name in ("realtime", "model", "voice"):
         value = given.get(name, "")
-        if len(value) > _LONGEST_NAME or not _MODEL.fullmatch(value):
-            raise InvalidRequestError(f"{name} must be up to {_LONGEST_NAME} ASCII characters without blanks.")
-    if len(given.get("instructions", "")) > _LONGEST_INSTRUCTIONS:
-        raise InvalidRequestError(f"instructions must be up to {_LONGEST_INSTRUCTIONS} characters.")
+        if len(value) > _MAX_NAME_CHARS or not _MODEL.fullmatch(value):
+            raise InvalidRequestError(f"{name} must be up to {_MAX_NAME_CHARS} ASCII characters without blanks.")
+    if len(given.get("instructions", "")) > _MAX_INSTRUCTIONS_CHARS:
+        raise InvalidRequestError(f"instructions must be up to {_MAX_INSTRUCTIONS_CHARS} characters.")
     kind = _kind(given, settings)
     header = next((value for name, value in headers if name.lower() == SESSION_HEADER.lower().encode()), None)
     request = SessionRequest(
@@ -182,7 +182,7 @@ def _kind(given: dict[str, str], settings: LiveSessionsSettings) -> Literal["rea
     return "realtime" if wants_realtime else "offline"
 
 
-LONGEST_TEXT: Final = 65_536
+MAX_TEXT_CHARS: Final = 65_536
 """Maximum characters of a text frame."""
 
 Frame: TypeAlias = dict[str, Any]
@@ -223,8 +223,8 @@ def read_frame(message: Mapping[str, Any]) -> TextInput | AudioInput | Control:
     kind = frame.get("type") if isinstance(frame, dict) else None
     if kind == "text":
         text = frame.get("text")
-        if not isinstance(text, str) or not text.strip() or len(text) > LONGEST_TEXT:
-            raise InvalidRequestError(f"text must be a text of up to {LONGEST_TEXT} characters, and not empty.", param="text")
+        if not isinstance(text, str) or not text.strip() or len(text) > MAX_TEXT_CHARS:
+            raise InvalidRequestError(f"text must be a text of up to {MAX_TEXT_CHARS} characters, and not empty.", param="text")
         return TextInput(well_formed(text))
     if kind == "audio":
         try:
