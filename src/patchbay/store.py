@@ -285,8 +285,8 @@ def _before_fork() -> None:
     (SQLite tracks the process's locks in memory. The child has a copy of that state, and none of the locks.)
     """
     for store in list(_files):
-        store.close_for_fork()
         _closed_for_fork.append(store)
+        store.close_for_fork()
 
 
 def _after_fork() -> None:

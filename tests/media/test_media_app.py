@@ -290,7 +290,7 @@ def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
         signed.partition("&")[0],
     ):
         assert 401 == Answer(app, wrong).status
-    expired = auth.time.time() + auth.SECONDS
+    expired = auth.time.time() + auth.SIGNED_SECONDS
     monkeypatch.setattr(auth.time, "time", lambda: expired)
     assert 401 == Answer(app, signed).status
 

@@ -36,7 +36,7 @@ from patchbay.errors import (
 from patchbay.media.content import IMAGE_TYPES, OCTET_STREAM, suffix_of
 from patchbay.media.files import MediaError
 from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
-from patchbay.server.auth import PATH, TRUSTED, is_signed
+from patchbay.server.auth import MEDIA_PATH, TRUSTED, is_signed
 from patchbay.server.errors import AuthenticationError, MethodNotAllowedError, NotFoundError
 from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent
 from patchbay.server.http import Headers, ResponseWriter, Send
@@ -479,7 +479,7 @@ class MediaApp:
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
         name = scope["path"].rpartition("/")[2]
-        if not scope["path"].endswith(PATH + name) or not _ID.fullmatch(name):
+        if not scope["path"].endswith(MEDIA_PATH + name) or not _ID.fullmatch(name):
             raise NotFoundError("Not found.")
         return self._store.open(SCHEME + name)
 

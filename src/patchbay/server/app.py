@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -141,32 +142,10 @@ def create_tools_app(
     sessions = _live_sessions(upstream, realtime, chat, managers, governance)
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with contextlib.AsyncExitStack() as cleanup:
-            cleanup.push_async_callback(governance.aclose)
-            if writer is not None:
-                await writer.open()
-                cleanup.push_async_callback(writer.close)
-            await governance.open()
-            cleanup.push_async_callback(dispatcher.close)
-            if proxy is not None:
-                cleanup.push_async_callback(proxy.aclose)
-            if sessions is not None:
-                sessions.warn_of_unsupported_hooks()
-                cleanup.push_async_callback(sessions.aclose)
-            if settings.lease:
-                checks = asyncio.create_task(health.run(settings.lease, dispatcher.keep_only))
-                cleanup.push_async_callback(_cancel, checks)
-            yield
-
-    api = FastAPI(
-        title="Patchbay",
-        version=patchbay.__version__,
+    lease = settings.lease
+    api = _make_api(
+        lambda _app: _running(governance, writer, dispatcher, proxy, sessions, lease),
         summary="The registry of tools: who may call what, and where it answers.",
-        lifespan=lifespan,
-        docs_url=None,  # those pages load scripts from other sites
-        redoc_url=None,
     )
     api.include_router(make_router(service, callback_ports=settings.callback_ports))
     api.add_api_route("/health", partial(_health, service), response_model=Health, tags=["tools"], summary="Whether all is well")
@@ -175,6 +154,39 @@ def create_tools_app(
     describe_token(api)
     middleware = AccessMiddleware(_by_path(api, proxy or no_upstream), settings, sockets=sessions)
     return ToolsApp(registry, managers, api, middleware, governance, sessions)
+
+
+def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:
+    # The pages of documentation load scripts from other sites.
+    return FastAPI(title="Patchbay", version=patchbay.__version__, lifespan=lifespan, docs_url=None, redoc_url=None, **options)
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    governance: Governance,
+    writer: RegistrationWriter | None,
+    dispatcher: CallbackDispatcher,
+    proxy: ProxyApp | None,
+    sessions: LiveSessionsApp | None,
+    lease: float,
+) -> AsyncIterator[None]:
+    """Start the parts of a tool server, and close them in reverse order."""
+    async with contextlib.AsyncExitStack() as cleanup:
+        cleanup.push_async_callback(governance.aclose)
+        if writer is not None:
+            await writer.open()
+            cleanup.push_async_callback(writer.close)
+        await governance.open()
+        cleanup.push_async_callback(dispatcher.close)
+        if proxy is not None:
+            cleanup.push_async_callback(proxy.aclose)
+        if sessions is not None:
+            sessions.warn_of_unsupported_hooks()
+            cleanup.push_async_callback(sessions.aclose)
+        if lease:
+            checks = asyncio.create_task(dispatcher.health.run(lease, dispatcher.keep_only))
+            cleanup.push_async_callback(_cancel, checks)
+        yield
 
 
 def renamed_oversight(governance: Governance | None, oversight: Governance | None) -> Governance | None:
@@ -248,14 +260,7 @@ class GovernedProxy(ProxyApp):
             access = ToolsSettings(token=settings.api_key)
         except ConfigurationError as error:
             raise ConfigurationError(f"with hooks the proxy's key is also that of those who approve calls: {error}") from None
-        api = FastAPI(
-            title="Patchbay",
-            version=patchbay.__version__,
-            lifespan=self._governed,
-            docs_url=None,  # those pages load scripts from other sites
-            redoc_url=None,
-            openapi_url=None,  # its path may be the upstream's
-        )
+        api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
         governance.add_routes(api, needs_token=settings.api_key is not None)
         handle_errors(api)
         self._api = AccessMiddleware(api, access)

@@ -146,8 +146,8 @@ def _is_local_origin(origin: str) -> bool:
     return plain and host is not None and is_this_machine(host)
 
 
-PATH: Final = "/api/media/"
-SECONDS: Final = 900
+MEDIA_PATH: Final = "/api/media/"
+SIGNED_SECONDS: Final = 900
 """Lifetime of a signed path."""
 
 _KEY: Final = os.urandom(32)
@@ -155,17 +155,17 @@ _QUERY: Final = re.compile(rb"expires=([0-9]{1,12})&signature=([0-9a-f]{64})")
 
 
 def signed_path(ref: str) -> str:
-    """Return a path with a signature that allows fetching the file of ``ref`` without a token for SECONDS."""
+    """Return a path with a signature that allows fetching the file of ``ref`` without a token for SIGNED_SECONDS."""
     name = ref.removeprefix(SCHEME)
-    expires = int(time.time()) + SECONDS
-    return f"{PATH}{name}?expires={expires}&signature={_signature(name, expires)}"
+    expires = int(time.time()) + SIGNED_SECONDS
+    return f"{MEDIA_PATH}{name}?expires={expires}&signature={_signature(name, expires)}"
 
 
 def is_signed(scope: Any) -> bool:
     """Return whether a scope has a valid signed path that has not expired."""
     match = _QUERY.fullmatch(scope.get("query_string", b""))
     before, _, name = scope["path"].rpartition("/")
-    if match is None or not f"{before}/".endswith(PATH):
+    if match is None or not f"{before}/".endswith(MEDIA_PATH):
         return False
     expires = int(match[1])
     return hmac.compare_digest(_signature(name, expires).encode(), match[2]) and time.time() < expires

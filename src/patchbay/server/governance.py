@@ -16,7 +16,7 @@ from patchbay.hooks import HookManager
 from patchbay.hooks.config import BuiltinFactory, ConfiguredHooks, HooksConfig, mount_configured, read_server_config
 from patchbay.media import MediaStore
 from patchbay.server.admin_api import MediaApp, make_approvals_router, make_audit_router, make_events_router
-from patchbay.server.auth import PATH as MEDIA_PATH
+from patchbay.server.auth import MEDIA_PATH
 from patchbay.server.event_stream import EventStream
 
 AUDIT_KEPT = 90 * 24 * 3600.0
