@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
-from patchbay.store import Store
+from patchbay.database import Database
 from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
 
 VERSION: Final = 1
@@ -49,7 +49,7 @@ serving = sa.Table(
 
 
 class RegistrationStore:
-    """Stores a registry's tools of other processes in the database at ``url`` (see ``patchbay.store.Store``).
+    """Stores a registry's tools of other processes in the database at ``url`` (see ``patchbay.database.Database``).
 
     Tools of this process are not stored: they are code. A SQLite file is readable by its owner only, since the secrets of
     registrations are in it. Several processes with registries of their own may use one database, and lose no row of each other.
@@ -57,21 +57,21 @@ class RegistrationStore:
     """
 
     def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
-        self._store = Store(url, _metadata, name="registrations", version=VERSION)
-        self._insert = postgresql.insert if self._store.is_postgres else sqlite.insert
+        self._database = Database(url, _metadata, name="registrations", version=VERSION)
+        self._insert = postgresql.insert if self._database.is_postgres else sqlite.insert
         self._guard = threading.Lock()
         self._unsaved: dict[Key, int] = {}  # with the number of the latest call that named the key
         self._calls = 0
 
     @property
-    def database(self) -> Store:
+    def database(self) -> Database:
         """The database, for instance to lock it."""
-        return self._store
+        return self._database
 
     async def load(self) -> list[Registration]:
         """Return the stored registrations in order, for ``ToolRegistry.restore``."""
         everything = sa.select(_table.c.place, _table.c.body)
-        rows = await self._store.read(lambda connection: list(connection.execute(everything)))
+        rows = await self._database.read(lambda connection: list(connection.execute(everything)))
         found = (_read(body, place) for place, body in rows)
         return sorted((each for each in found if each is not None), key=lambda registration: registration.order)
 
@@ -84,7 +84,7 @@ class RegistrationStore:
         self.mark_unsaved(key for change in changes for key in change.keys)
         if not self.unsaved:
             return
-        write = write if write is not None else partial(self._store.write, exclusive=True)
+        write = write if write is not None else partial(self._database.write, exclusive=True)
         written = await write(lambda connection: self._write(connection, registry))
         with self._guard:
             for key, call in written.items():
@@ -105,7 +105,7 @@ class RegistrationStore:
 
     async def close(self) -> None:
         """Finish running work and close the database."""
-        await self._store.close()
+        await self._database.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -324,7 +324,7 @@ def test_a_database_that_cannot_be_written_is_told_and_written_when_it_can(tmp_p
 
 def test_a_commit_whose_answer_was_lost_is_not_kept_twice(url, monkeypatch):
     monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
-    real = audit_log.Store.write_from_thread
+    real = audit_log.Database.write_from_thread
     broken = []
 
     def loses_the_answer(self, work, **options):
@@ -334,7 +334,7 @@ def test_a_commit_whose_answer_was_lost_is_not_kept_twice(url, monkeypatch):
             raise OSError("the connection is gone")
         return done
 
-    monkeypatch.setattr(audit_log.Store, "write_from_thread", loses_the_answer)
+    monkeypatch.setattr(audit_log.Database, "write_from_thread", loses_the_answer)
 
     async def work():
         async with AuditLog(url) as log:

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from patchbay.cli.children import listening
+from patchbay.database import Database
 from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ToolsSettings
-from patchbay.store import Store
 from ports import kept_port
 from support.cli import run_cli
 from tools_server.rig import BOUND, calling_back, says, serving
@@ -91,14 +91,14 @@ def test_what_could_not_be_written_is_written_later_and_the_answer_says_so(
 ) -> None:
     broken = threading.Event()
     broken.set()
-    write = Store.write
+    write = Database.write
 
     async def writing(self: Any, work: Any, **options: Any) -> Any:
         if broken.is_set():
             raise OSError("disk full")
         return await write(self, work, **options)
 
-    monkeypatch.setattr(Store, "write", writing)
+    monkeypatch.setattr(Database, "write", writing)
     store = f"{tmp_path}/tools.db"
     with serving(store=store) as server:
         answer = server.register("a")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from patchbay.agents.chat_history import BaseChatHistoryService, ChatMessage
 from patchbay.agents.sessions.base import storable
-from patchbay.store import Store
+from patchbay.database import Database
 
 _VERSION: Final = 1
 _metadata = sa.MetaData()
@@ -41,7 +41,7 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite:///history.db") -> None:
-        self._store = Store(url, _metadata, name="history", version=_VERSION)
+        self._store = Database(url, _metadata, name="history", version=_VERSION)
 
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
         """Store a message; characters that databases cannot store are replaced."""

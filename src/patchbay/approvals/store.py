@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from patchbay.approvals.request import ApprovalRequest, State
-from patchbay.store import Store
+from patchbay.database import Database
 
 HISTORY: Final = 7 * 24 * 3600.0
 """Seconds that requests are kept after their end."""
@@ -73,14 +73,14 @@ _BODY: Final = (
 
 
 class ApprovalStore:
-    """Approval requests in the database at ``url`` (see ``patchbay.store.Store``), by default in memory.
+    """Approval requests in the database at ``url`` (see ``patchbay.database.Database``), by default in memory.
 
     A SQLite file is readable by its owner only, since it holds arguments of calls. Raises ConfigurationError for an unsupported
     URL, and on first use if the database cannot be opened.
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite://") -> None:
-        self._store = Store(url, _METADATA, name="approvals", version=_VERSION)
+        self._store = Database(url, _METADATA, name="approvals", version=_VERSION)
         self._program = secrets.token_hex(8)
         self._created = time.monotonic()
 

@@ -21,9 +21,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from patchbay.audit.entries import AuditDecision, AuditEntry, AuditPage, AuditQuery
+from patchbay.database import Database
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import CallRecord
-from patchbay.store import Store
 from patchbay.tools import well_formed
 from patchbay.tools.threads import start_in_thread
 
@@ -108,7 +108,7 @@ class _Lost:
 
 
 class AuditLog:
-    """An audit of tool calls in the database at ``url`` (see ``patchbay.store.Store``): a Recorder, and its queries.
+    """An audit of tool calls in the database at ``url`` (see ``patchbay.database.Database``): a Recorder, and its queries.
 
     Append it to a manager's recorders: ``hooks.recorders.append(log)``. It takes a record in a microsecond, in any thread, and
     never blocks; a thread writes them in batches. A thread and not a task, since the event loop of a call may end with it
@@ -128,7 +128,7 @@ class AuditLog:
             raise ConfigurationError(f"An audit keeps entries for a positive number of seconds, not {keep!r}.")
         if most_waiting < 1:
             raise ConfigurationError(f"At least one record must be able to wait, not {most_waiting!r}.")
-        self._store = Store(url, _METADATA, name="audit", version=_VERSION)
+        self._store = Database(url, _METADATA, name="audit", version=_VERSION)
         self._insert = (postgresql.insert if self._store.is_postgres else sqlite.insert)(audit).on_conflict_do_nothing()
         self._keep = keep
         self._delete_at = 0.0

@@ -27,7 +27,7 @@ from patchbay.tools.registry import Change, ToolRegistry
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from patchbay.store import Store
+    from patchbay.database import Database
 
 T = TypeVar("T")
 
@@ -54,8 +54,8 @@ class StoreLock:
     of a session of its own, on which ``write`` writes. A database in memory needs none, and Windows has no such lock.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._server = uuid.uuid4().hex
         self._file: int | None = None
         self._connection: Connection | None = None
@@ -65,20 +65,20 @@ class StoreLock:
 
     async def acquire(self) -> None:
         """Acquire the lock. Raises StoreInUseError, and ConfigurationError where the store cannot be opened."""
-        await self._store.read(lambda _connection: None)  # first: it says best why a database cannot be opened
+        await self._database.read(lambda _connection: None)  # first: it says best why a database cannot be opened
         until = time.monotonic() + ACQUIRE_TIMEOUT
-        while not await self._store.run(self._try):
+        while not await self._database.run(self._try):
             if time.monotonic() > until:
                 await self.release()
                 raise StoreInUseError(
-                    f"The store {self._store.shown} is in use by another server: stop that one, or give this one its own."
+                    f"The store {self._database.shown} is in use by another server: stop that one, or give this one its own."
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
     async def reacquire(self) -> bool:
         """Acquire a lost lock again; return whether no other server held it meanwhile. Raises StoreInUseError, DBAPIError."""
-        if not await self._store.run(self._try):
-            raise StoreInUseError(f"the store {self._store.shown} is in use by another server since this one lost its connection")
+        if not await self._database.run(self._try):
+            raise StoreInUseError(f"the store {self._database.shown} is in use by another server since the connection was lost")
         return self._is_last
 
     async def write(self, work: Callable[[Connection], T]) -> T:
@@ -86,13 +86,13 @@ class StoreLock:
 
         One call at a time.
         """
-        if not self._store.is_postgres:
-            return await self._store.write(work, exclusive=True)
-        return await self._store.run(lambda: self._write(work))
+        if not self._database.is_postgres:
+            return await self._database.write(work, exclusive=True)
+        return await self._database.run(lambda: self._write(work))
 
     async def check(self) -> None:
         """Raise what ``write`` would."""
-        if self._store.is_postgres:
+        if self._database.is_postgres:
             await self.write(lambda connection: connection.scalar(sa.select(1)))
 
     def abort(self) -> None:
@@ -110,13 +110,13 @@ class StoreLock:
             os.close(self._file)
             self._file = None
         if self._connection is not None:
-            await self._store.run(self._disconnect)
+            await self._database.run(self._disconnect)
 
     def _try(self) -> bool:
-        if self._store.is_postgres:
+        if self._database.is_postgres:
             self.is_held = self._try_postgres()
         else:
-            self.is_held = self._store.file is None or self._try_file(self._store.file)
+            self.is_held = self._database.file is None or self._try_file(self._database.file)
         return self.is_held
 
     def _try_file(self, database: Path) -> bool:
@@ -138,7 +138,7 @@ class StoreLock:
 
     def _try_postgres(self) -> bool:
         if self._connection is None:
-            self._connection = self._store.connect()
+            self._connection = self._database.connect()
 
         def lock(connection: Connection) -> bool:
             if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER_LOCK))):
@@ -153,8 +153,8 @@ class StoreLock:
 
     def _write(self, work: Callable[[Connection], T]) -> T:
         if not self.is_held:
-            raise StoreLockLostError(f"the lock on the store {self._store.shown} is lost")
-        return self._transaction(self._store.excluding(work))
+            raise StoreLockLostError(f"the lock on the store {self._database.shown} is lost")
+        return self._transaction(self._database.excluding(work))
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -171,7 +171,7 @@ class StoreLock:
             self._connection, self.is_held = None, False
             if connection is not None:
                 connection.close()
-            raise StoreLockLostError(f"the connection to the store {self._store.shown} is lost")
+            raise StoreLockLostError(f"the connection to the store {self._database.shown} is lost")
         return connection
 
     def _disconnect(self) -> None:

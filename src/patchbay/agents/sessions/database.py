@@ -24,8 +24,8 @@ from patchbay.agents.content import Event, new_id
 from patchbay.agents.sessions.base import BaseSessionService, check_names, initial_state, storable
 from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session
 from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
+from patchbay.database import Database
 from patchbay.errors import SessionExistsError, SessionNotFoundError
-from patchbay.store import Store
 from patchbay.tools.result_store import KEPT_CHARS, ResultStore
 
 VERSION: Final = 1
@@ -105,7 +105,7 @@ class DatabaseResults:
 
     __slots__ = ("_max_chars", "_session", "_store")
 
-    def __init__(self, store: Store, session: Session, *, max_chars: int = KEPT_CHARS) -> None:
+    def __init__(self, store: Database, session: Session, *, max_chars: int = KEPT_CHARS) -> None:
         self._store = store
         self._session = session
         self._max_chars = max_chars
@@ -197,7 +197,7 @@ class DatabaseSessionService(BaseSessionService):
 
     def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
         super().__init__()
-        self._store = Store(url, metadata, name="sessions", version=VERSION)
+        self._store = Database(url, metadata, name="sessions", version=VERSION)
         self._insert = postgresql.insert if self._store.is_postgres else sqlite.insert
         self._among_processes: ProcessLocks | None = None
         if self._store.is_postgres:

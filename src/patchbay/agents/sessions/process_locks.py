@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from patchbay.agents.sessions.base import RunLocks
-from patchbay.store import Store
+from patchbay.database import Database
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -138,7 +138,7 @@ if hasattr(os, "register_at_fork"):
 class AdvisoryLocks:
     """For PostgreSQL: advisory locks of one connection. If that breaks, the server releases them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         self._store = store
         self._locks = RunLocks()
         self._guard = threading.Lock()

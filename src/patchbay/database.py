@@ -44,12 +44,12 @@ _MAKING_TABLES = 0x7061746368626179
 """The key of the advisory lock under which tables are created."""
 
 _WRITING = 0x70617463 << 32
-"""The key of the advisory lock of exclusive writers, plus a checksum of the store's name."""
+"""The key of the advisory lock of exclusive writers, plus a checksum of the name."""
 
 
 @dataclass
 class _Open:
-    """The engine and threads of an open store."""
+    """The engine and threads of an open database."""
 
     engine: Engine
     threads: ThreadPoolExecutor
@@ -67,12 +67,12 @@ class _Open:
 _left_to_the_parent: list[_Open] = []
 
 
-class Store:
+class Database:
     """One database with the tables of ``metadata``, which are created where they are missing.
 
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
     database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver named in it
-    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A new SQLite file is readable by its owner only; any number of stores in
+    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A new SQLite file is readable by its owner only; any number of objects in
     any number of processes may use one file. ``version`` is that of the tables, under ``name``. Raises ConfigurationError for
     another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
     ``shown`` is the URL as it was given, without a password.
@@ -102,7 +102,7 @@ class Store:
         """Run ``work`` in a transaction and commit it; an exception rolls all of it back.
 
         A cancelled caller waits for its end too: what the caller does next comes after it in the database. ``exclusive``: other
-        exclusive writers of this store's ``name`` wait, as all writers do in SQLite.
+        exclusive writers of this ``name`` wait, as all writers do in SQLite.
         """
         return await self._run(lambda opened: self._transaction(opened, self.excluding(work) if exclusive else work, writes=True))
 
@@ -135,7 +135,7 @@ class Store:
         return job.result()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in one of the store's threads, to its end."""
+        """Run ``work`` in one of its threads, to its end."""
         return await self._run(lambda _opened: work())
 
     def connect(self) -> Connection:
@@ -145,21 +145,21 @@ class Store:
         return engine.connect()
 
     async def close(self) -> None:
-        """Finish running work and close all connections. The store may be used again."""
+        """Finish running work and close all connections. It may be used again."""
         with self._guard:
             was, self._open = self._open, None
         if was is not None and was.pid == os.getpid():
             await run_in_thread(was.finish)
 
     def close_for_fork(self) -> None:
-        """Close the store, and keep other threads from opening it until ``allow_after_fork``."""
+        """Close the database, and keep other threads from opening it until ``allow_after_fork``."""
         self._guard.acquire()
         if self._open is not None:
             self._open.finish()
             self._open = None
 
     def allow_after_fork(self) -> None:
-        """Allow opening the store again."""
+        """Allow opening the database again."""
         self._guard.release()
 
     async def _run(self, work: Callable[[_Open], T]) -> T:
@@ -275,8 +275,8 @@ class Store:
         return _Open(engine, ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
 
 
-_files: weakref.WeakSet[Store] = weakref.WeakSet()
-_closed_for_fork: list[Store] = []
+_files: weakref.WeakSet[Database] = weakref.WeakSet()
+_closed_for_fork: list[Database] = []
 
 
 def _before_fork() -> None:
@@ -284,9 +284,9 @@ def _before_fork() -> None:
 
     (SQLite tracks the process's locks in memory. The child has a copy of that state, and none of the locks.)
     """
-    for store in list(_files):
-        _closed_for_fork.append(store)
-        store.close_for_fork()
+    for database in list(_files):
+        _closed_for_fork.append(database)
+        database.close_for_fork()
 
 
 def _after_fork() -> None:
@@ -327,7 +327,7 @@ def _make_private(_dialect: Any, _record: Any, arguments: list[Any], options: di
     """Create a SQLite file before SQLite does, so that others can never read it, nor the files beside it."""
     if options.get("uri"):
         return  # not necessarily a file
-    # Only a new file is opened, and no other store connects to it meanwhile: closing any handle of a file ends the locks that
+    # Only a new file is opened, and no other object connects to it meanwhile: closing any handle of a file ends the locks that
     # SQLite has on it in this process, and the next process to close the file deletes the log that this one still writes.
     with _making_private, contextlib.suppress(OSError):  # where it cannot be made, opening it says why
         os.close(os.open(os.path.realpath(arguments[0]), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
