@@ -284,38 +284,6 @@ class StreamDone(Exception):  # noqa: N818  (control flow, not a fault)
     """The exchange wants no more of the upstream's stream."""
 
 
-def direct_sink(
-    send: Any, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
-) -> Callable[[bytes], bool] | None:
-    """Return a sink that feeds pieces and writes the results straight to uvicorn's transport.
-
-    It returns False, without feeding, where the client cannot take a piece now. A chunk goes from the upstream's socket to the
-    client's within one network callback: waking a task for each would cost more than all other work. None where ``send`` is not
-    uvicorn's own, since middleware must see each chunk. The head must have been sent. The sink raises what ``feed`` raises, and
-    StreamDone.
-    """
-    cycle = getattr(send, "__self__", None)
-    if type(cycle) is not RequestResponseCycle or not cycle.chunked_encoding:
-        return None
-    flow, write = cycle.flow, cycle.transport.write
-    feed, passed = exchange.feed, watch.passed
-
-    def sink(piece: bytes) -> bool:
-        if flow.write_paused or cycle.disconnected:
-            return False
-        out = feed(piece)
-        if out:
-            write(b"%x\r\n%b\r\n" % (len(out), out))
-            if capture is not None:
-                capture(out)
-        passed(out)
-        if exchange.finished:
-            raise StreamDone
-        return True
-
-    return sink
-
-
 def write_whole(send: Any, status: int, headers: Headers, body: bytes) -> bool:
     """Write a complete response, Content-Length among ``headers``, in one system call. False: it was not written."""
     cycle = getattr(send, "__self__", None)
@@ -404,11 +372,35 @@ class ResponseWriter:
         if self.pausable and not self.finished:
             await self.write(HEARTBEAT)
 
-    def direct(
+    def direct_sink(
         self, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
     ) -> Callable[[bytes], bool] | None:
-        """Return a sink for the rest of a started stream; see ``direct_sink``."""
-        return direct_sink(self._send, exchange, watch, capture) if self.started else None
+        """Return a sink that feeds pieces of a started stream and writes the results straight to uvicorn's transport.
+
+        It returns False, without feeding, where the client cannot take a piece now. A chunk goes from the upstream's socket to
+        the client's within one network callback: waking a task for each would cost more than all other work. None where ``send``
+        is not uvicorn's own, since middleware must see each chunk. The sink raises what ``feed`` raises, and StreamDone.
+        """
+        cycle = getattr(self._send, "__self__", None)
+        if not self.started or type(cycle) is not RequestResponseCycle or not cycle.chunked_encoding:
+            return None
+        flow, write = cycle.flow, cycle.transport.write
+        feed, passed = exchange.feed, watch.passed
+
+        def sink(piece: bytes) -> bool:
+            if flow.write_paused or cycle.disconnected:
+                return False
+            out = feed(piece)
+            if out:
+                write(b"%x\r\n%b\r\n" % (len(out), out))
+                if capture is not None:
+                    capture(out)
+            passed(out)
+            if exchange.finished:
+                raise StreamDone
+            return True
+
+        return sink
 
     def passed(self, data: bytes) -> None:
         """Note forwarded bytes of a stream, to know whether they end with a complete event."""

@@ -1,6 +1,6 @@
 """One chat completion over HTTP: the upstream that an Exchange asks, and the client that gets its answer.
 
-Per chunk of a stream: one read, one feed, at most one write; without middleware no task is woken (``http.direct_sink``).
+Per chunk of a stream: one read, one feed, at most one write; without middleware no task is woken (``ResponseWriter.direct_sink``).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
             async for out in pieces:
                 await _write(request, exchange, upstream, out, capture)
                 if streaming and upstream.sink is None:
-                    upstream.sink = reply.direct(exchange, watch, None if capture is None else capture.add)
+                    upstream.sink = reply.direct_sink(exchange, watch, None if capture is None else capture.add)
         finally:
             await pieces.aclose()
     if request_log is not None and capture is not None:
