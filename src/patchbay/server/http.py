@@ -206,19 +206,16 @@ def check_length(length: int | None, limit: int) -> None:
 
 async def read_body(receive: Receive, limit: int) -> bytes:
     """Return the whole body. Raises RequestTooLargeError as soon as it exceeds ``limit``, and ClientDisconnect."""
-    message = await _next_message(receive)
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and len(body) <= limit:
-        return body
-    pieces, size = [body], len(body)
-    while size <= limit:
-        if not message.get("more_body", False):
-            return b"".join(pieces)
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
         message = await _next_message(receive)
-        piece = message.get("body", b"")
-        pieces.append(piece)
-        size += len(piece)
-    raise RequestTooLargeError(f"The request body is larger than the limit of {limit} bytes.")
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > limit:
+            raise RequestTooLargeError(f"The request body is larger than the limit of {limit} bytes.")
+        more = message.get("more_body", False)
+    return b"".join(pieces)
 
 
 async def stream_body(

@@ -150,20 +150,17 @@ async def relay(
     if bodiless:
         await reply.finish()
         return
-    read = answer.read
     reply.pausable = stream
     try:
-        while True:
-            watch.wait()
-            piece = await read()
-            if not piece:
-                break
+        watch.wait()
+        while piece := await answer.read():
             if capture is not None:
                 capture.add(piece)
             await watch.wrote()
             await reply.write(piece)
             if stream:
                 reply.passed(piece)
+            watch.wait()
     except ClientError as error:
         raise TruncatedResponseError(str(upstream.failure(error))) from error
     await watch.wrote()
@@ -179,18 +176,12 @@ async def read_error_body(answer: Response, watch: RequestWatchdog, upstream: Up
 
 async def read_bounded(answer: Response, limit: int, upstream: Upstream) -> bytes:
     """Return the whole body, or slightly more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
-    read = answer.read
+    pieces: list[bytes] = []
+    size = 0
     try:
-        body = await read()
-        if not body or answer.complete:
-            return body
-        pieces, size = [body], len(body)
-        while size <= limit:
-            body = await read()
-            if not body:
-                break
-            pieces.append(body)
-            size += len(body)
+        while size <= limit and (piece := await answer.read()):
+            pieces.append(piece)
+            size += len(piece)
     except ClientError as error:
         raise upstream.failure(error) from error
     return b"".join(pieces)

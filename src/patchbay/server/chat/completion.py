@@ -1,6 +1,6 @@
 """One chat completion over HTTP: the upstream that an Exchange asks, and the client that gets its answer.
 
-Per chunk of a stream: one read, one feed, at most one write; without middleware no task is woken (``ResponseWriter.direct_sink``).
+Per chunk of a stream: one read, one feed, at most one write; without middleware no task is woken (see ``direct_sink``).
 """
 
 from __future__ import annotations
