@@ -11,7 +11,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from patchbay import store as stores
+from patchbay import database as databases
 from patchbay.approvals.request import ApprovalRequest
 from patchbay.approvals.store import ApprovalStore
 from patchbay.audit import AuditLog, AuditQuery
@@ -115,7 +115,7 @@ def test_a_file_that_is_there_stays_readable_for_whom_it_was(tmp_path):
 def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_path, monkeypatch):
     """What closes the new file would end the locks of a store that has connected to it meanwhile."""
     has_made, may_close = threading.Event(), threading.Event()
-    close = stores.os.close
+    close = databases.os.close
 
     def slow_close(number: int) -> None:
         if not has_made.is_set():
@@ -123,7 +123,7 @@ def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_pa
             assert may_close.wait(30)
         close(number)
 
-    monkeypatch.setattr(stores.os, "close", slow_close)
+    monkeypatch.setattr(databases.os, "close", slow_close)
 
     async def work():
         async with AuditLog(tmp_path / "audit.db") as first, AuditLog(tmp_path / "audit.db") as second:
