@@ -182,6 +182,8 @@ async def read_bounded(answer: Response, limit: int, upstream: Upstream) -> byte
         while size <= limit and (piece := await answer.read()):
             pieces.append(piece)
             size += len(piece)
+            if answer.complete:
+                break
     except ClientError as error:
         raise upstream.failure(error) from error
     return b"".join(pieces)
