@@ -182,7 +182,7 @@ def test_an_answer_that_does_not_say_whether_it_failed_is_logged_with_the_tools_
     with calling_back(says({"output": 1, "is_error": "maybe"})) as callback:
         server.register("odd_one", callback.url)
         assert 1 == server.call("odd_one")["output"]
-    assert "The tool 'odd_one' answered is_error='maybe'" in caplog.text
+    assert "The tool 'odd_one' returned is_error='maybe'" in caplog.text
 
 
 @pytest.mark.parametrize(
