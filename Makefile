@@ -17,7 +17,7 @@ MERMAID := .build/mermaid/package/dist/mermaid.min.js
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity oracle docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity oracle clients docs lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,9 @@ fidelity: .venv/.installed ## how faithfully recorded texts are read, and what r
 
 oracle: .venv/.installed ## compare what the public faces do with what is frozen in tests/oracle
 	@$(BIN)/python scripts/oracle.py check
+
+clients: .venv/.installed ## run coding agents through the proxy on a text-only model (1 GB from npm the first time)
+	@$(BIN)/python scripts/clients.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site
 	$(BIN)/python scripts/demo_svg.py
