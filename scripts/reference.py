@@ -189,10 +189,9 @@ def events() -> str:
         module = importlib.import_module(package)
         parts.append(f"## {title}\n\n`{package}`. {about}\n")
         if package == "patchbay.hooks":
-            from patchbay.hooks import events as kinds
+            from patchbay.hooks.process.protocol import KINDS
 
-            rows = ((f"`{kind}`", "") for kind in getattr(kinds, "KINDS", ()))
-            parts.append(table(("kind", ""), rows))
+            parts.append(table(("kind",), ((f"`{kind}`",) for kind in sorted(KINDS))))
             continue
         names = PARSER_EVENTS if package == "patchbay.formats" else [n for n in module.__all__ if n.endswith("Event")]
         for name in names:

@@ -7,7 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
-from patchbay.agents import BaseSessionService, LlmAgent, RunConfig, topics
+from patchbay.agents import BaseSessionService, LlmAgent, RunConfig, event_bus
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,10 +64,13 @@ def test_every_code_that_a_run_may_end_with_is_listed():
 
 def test_every_topic_is_listed_with_its_data():
     rows = table("sessions.md", "| topic | when |")
-    written = [line.strip("|").split("|") for line in (topics.__doc__ or "").splitlines() if line.startswith("|") and "." in line]
+    written = [
+        line.strip("|").split("|") for line in (event_bus.__doc__ or "").splitlines() if line.startswith("|") and "." in line
+    ]
     expected = {topic.strip(): re.findall(r"\w+(?=,|$)", data.strip().replace(" (a code)", "")) for topic, _, data in written}
     assert expected == {code(topic)[0]: code(data) for topic, (_, data) in rows.items()}
-    assert set(expected) == {value for name, value in vars(topics).items() if name.isupper()}
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/patchbay/agents").glob("*.py"))
+    assert set(expected) == set(re.findall(r'publish\(\s*"([a-z.]+)"', sources))
 
 
 def test_every_method_of_a_session_service_is_listed():
