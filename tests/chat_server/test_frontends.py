@@ -1,0 +1,44 @@
+"""The vendors' protocols on the tool server: the registry's tools run here, the client's are handed out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chat_server.rig import call, calls, serve_chat
+from tools_server.rig import calling_back, says
+
+SUNNY = says({"output": {"sky": "clear"}, "is_error": False})
+SCHEMA = {"type": "object", "properties": {}}
+TURN = {"role": "user", "content": "How is Rome?"}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "messages": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [TURN]}),
+    "responses": ("/v1/responses", {"model": "m", "input": [TURN]}),
+    "gemini": ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "How is Rome?"}]}]}),
+}
+STREAMS = {"gemini": "/v1beta/models/m:streamGenerateContent?alt=sse"}
+TOOLS: dict[str, list[dict[str, Any]]] = {
+    "messages": [{"name": "theirs", "input_schema": SCHEMA}],
+    "responses": [{"type": "function", "name": "theirs", "parameters": SCHEMA}],
+    "gemini": [{"functionDeclarations": [{"name": "theirs", "parametersJsonSchema": SCHEMA}]}],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_registered_tool_runs_and_the_clients_own_is_handed_out(name: str, stream: bool) -> None:
+    path, body = REQUESTS[name]
+    path = STREAMS.get(name, path) if stream else path
+    body = {**body, "tools": TOOLS[name], **({"stream": True} if stream and name != "gemini" else {})}
+    script = [calls(call("weather", '{"city": "Rome"}')), calls(call("theirs", id="call_2"), content="It is clear.")]
+    with calling_back(SUNNY) as callback, serve_chat(script) as at:
+        at.server.register("weather", callback.url)
+        answer = at.server.ask("POST", path, body)
+        text = answer.body.decode()
+        assert 200 == answer.status
+        assert {"city": "Rome"} == callback.calls[0].json["arguments"]
+        assert "It is" in text
+        assert "theirs" in text
+        assert "weather" not in text
+        assert ["theirs", "weather"] == sorted(tool["function"]["name"] for tool in at.asked[0]["tools"])
