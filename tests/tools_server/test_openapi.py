@@ -45,9 +45,16 @@ def with_audit(**settings: Any) -> ToolsApp:
 DESCRIBED: dict[str, Any] = with_audit().api.openapi()
 SCHEMAS = DESCRIBED["components"]["schemas"]
 CALLBACK_URL = SCHEMAS["RegisterBody"]["properties"]["callback_url"]
-OPERATIONS = schemathesis.openapi.from_dict(DESCRIBED).exclude(path_regex="/events$")  # those answers do not end
+OPERATIONS = schemathesis.pytest.from_fixture("described").exclude(path_regex="/events$")  # those answers do not end
 OURS = "a tool that the test owns"
 ORIGIN = re.compile(r"^https?://[^/?#]+")
+
+
+@pytest.fixture
+def described(request: pytest.FixtureRequest) -> Any:
+    """The description as schemathesis reads it; its cases are made when the test runs, not in each worker's collection."""
+    request.node._nodeid = request.node.nodeid  # schemathesis reads this name, which pytest has no more
+    return schemathesis.openapi.from_dict(DESCRIBED)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +120,8 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     return jsonschema_rs.is_valid({**schema, "components": {"schemas": SCHEMAS}}, value)
 
 
-@OPERATIONS.parametrize()
 @settings(max_examples=50, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@OPERATIONS.parametrize()
 def test_every_request_is_answered_as_described(case: Case, asked: tuple[Server, str]) -> None:
     server, callback_url = asked
     led_to_us(case, callback_url)

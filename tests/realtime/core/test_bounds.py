@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -19,6 +20,7 @@ from patchbay.realtime.events import (
     DroppedEvent,
     ErrorEvent,
     InterruptedEvent,
+    RealtimeEvent,
     ResponseEndEvent,
     TranscriptEvent,
 )
@@ -78,38 +80,37 @@ def settled(value: object, content: str = "", **fields: Any) -> ToolResultEvent:
     return ToolResultEvent(ToolExecution(ToolCall("c", "look"), arguments, value, result, **fields), 1)
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        TextEvent("a" * MAX_BYTES),
-        TranscriptEvent("user", "a" * MAX_BYTES, whole=True),
-        ToolCallEvent(CALL, 1),
-        ToolProgressEvent(CALL, Progress("Looking."), 1),
-        ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MAX_BYTES), 1),
-        ToolProgressEvent(ToolCall("c", "look"), Progress("Looking.", data={"page": [bytes(MAX_BYTES)]}), 1),
-        settled("", LONG),
-        settled({"rows": ({"text": LONG},)}),
-        settled([{"number": f"{number:0128}"} for number in range(MAX_BYTES // 64)]),
-        settled(ToolOutput(for_user=LONG)),
-        settled("", attachments=(Attachment(bytes(MAX_BYTES), "image/png"),)),
-        settled("", error=ValueError(LONG)),
-        settled("", actions=ToolActions(state_delta={"seen": LONG})),
-        settled("", arguments={"lists": [[] for _ in range(MAX_BYTES // 32)]}),
-        ToolResultEvent(ToolExecution(CALL, {}, "", ToolResult("c", "look", "")), 1),
-        UserOutputEvent(ToolCall("c", "look"), "a" * MAX_BYTES, (), handled=False),
-        ResponseEndEvent("completed", {"tokens": [{"count": "a" * MAX_BYTES}]}),
-        ResponseEndEvent("completed", {"tokens": [{} for _ in range(MAX_BYTES // 64)]}),
-        ErrorEvent(UpstreamError("a" * MAX_BYTES)),
-        ConnectionEvent("lost", "a" * MAX_BYTES),
-    ],
-    ids=lambda event: event.type,
-)
-def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is(event):
-    feed = EventQueue(1000)
-    for _ in range(3):
-        feed.put(event)
-    feed.close(ConnectionEvent("closed"))
-    assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed)
+def long_events() -> Iterator[RealtimeEvent]:
+    """Events of each kind that are longer than all that is buffered, one at a time."""
+    yield TextEvent("a" * MAX_BYTES)
+    yield TranscriptEvent("user", "a" * MAX_BYTES, whole=True)
+    yield ToolCallEvent(CALL, 1)
+    yield ToolProgressEvent(CALL, Progress("Looking."), 1)
+    yield ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MAX_BYTES), 1)
+    yield ToolProgressEvent(ToolCall("c", "look"), Progress("Looking.", data={"page": [bytes(MAX_BYTES)]}), 1)
+    yield settled("", LONG)
+    yield settled({"rows": ({"text": LONG},)})
+    yield settled([{"number": f"{number:0128}"} for number in range(MAX_BYTES // 64)])
+    yield settled(ToolOutput(for_user=LONG))
+    yield settled("", attachments=(Attachment(bytes(MAX_BYTES), "image/png"),))
+    yield settled("", error=ValueError(LONG))
+    yield settled("", actions=ToolActions(state_delta={"seen": LONG}))
+    yield settled("", arguments={"lists": [[] for _ in range(MAX_BYTES // 32)]})
+    yield ToolResultEvent(ToolExecution(CALL, {}, "", ToolResult("c", "look", "")), 1)
+    yield UserOutputEvent(ToolCall("c", "look"), "a" * MAX_BYTES, (), handled=False)
+    yield ResponseEndEvent("completed", {"tokens": [{"count": "a" * MAX_BYTES}]})
+    yield ResponseEndEvent("completed", {"tokens": [{} for _ in range(MAX_BYTES // 64)]})
+    yield ErrorEvent(UpstreamError("a" * MAX_BYTES))
+    yield ConnectionEvent("lost", "a" * MAX_BYTES)
+
+
+def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is():
+    for event in long_events():
+        feed = EventQueue(1000)
+        for _ in range(3):
+            feed.put(event)
+        feed.close(ConnectionEvent("closed"))
+        assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed), event.type
 
 
 def test_a_result_that_is_its_own_text_is_held_once_and_weighs_so():
