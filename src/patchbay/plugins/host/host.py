@@ -51,20 +51,25 @@ def look_at(folder: Path) -> Look:
     return frozenset(found)
 
 
+def look_at_all(folders: Mapping[str, Path]) -> dict[str, Look]:
+    """Return the sources of several folders, by key."""
+    return {key: look_at(folder) for key, folder in folders.items()}
+
+
 async def watch_folders(
     folders: Callable[[], Mapping[str, Path]],
     changed: Callable[[Mapping[str, set[str]]], object],
+    known: dict[str, Look],
     *,
     interval: float = 0.5,
 ) -> None:
-    """Poll all folders each ``interval`` seconds, for ever, and call ``changed`` with the changed files by key.
+    """Poll all folders each ``interval`` seconds, for ever; call ``changed`` with the files that differ from ``known``, by key.
 
     Changes in several steps (an editor that saves, a checkout) are reported when two polls in a row see the same.
     """
-    known: dict[str, Look] = {}
     unsettled: dict[str, set[str]] = {}
     while True:
-        looks = await asyncio.to_thread(lambda: {key: look_at(folder) for key, folder in folders().items()})
+        looks = await asyncio.to_thread(lambda: look_at_all(folders()))
         moved = {key for key, look in looks.items() if key in known and known[key] != look}
         settled = {key: files for key, files in sorted(unsettled.items()) if key in looks and key not in moved}
         unsettled = {key: unsettled.get(key, set()) | {path for path, _, _ in looks[key] ^ known[key]} for key in moved}
@@ -213,7 +218,8 @@ class PluginHost:
 
         Where only its configuration has changed and it has the hook, the hook runs instead.
         """
-        self._while_open(watch_folders(self._folders, self._take_changes, interval=interval))
+        known = await asyncio.to_thread(look_at_all, self._folders())
+        self._while_open(watch_folders(self._folders, self._take_changes, known, interval=interval))
 
     async def aclose(self) -> None:
         """Stop all plugins, and close everything. Does not raise; calls in flight have their time."""
