@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import signal
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import settings
 
 from agents.databases import postgres_server, why_no_postgres
 from executor.moved import jump_run
+from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
-from support.serving import served_here
 
 # No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
 settings.register_profile("patchbay", deadline=None, max_examples=100)
@@ -35,7 +36,7 @@ def pytest_collection_finish() -> None:
 
 @dataclass(frozen=True)
 class Proxied:
-    """A running ``patchbay proxy`` and the text-only model server behind it."""
+    """A running ``patchbay proxy`` (a real process) and the text-only model server behind it."""
 
     url: str
     upstream: ScriptedUpstream
@@ -44,11 +45,10 @@ class Proxied:
 @pytest.fixture
 def proxied():
     """Start both on free ports; the model refuses ``tools``, as Ollama does."""
-    with (
-        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        served_here("proxy", "--upstream", upstream.url) as (url, _),
-    ):
-        yield Proxied(url, upstream)
+    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream:
+        command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
+        with listening(command, name="patchbay proxy", timeout=60) as child:
+            yield Proxied(child.url, upstream)
 
 
 @pytest.fixture

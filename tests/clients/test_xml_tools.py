@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +11,8 @@ import openai
 import pytest
 
 from patchbay import ToolRunner, wrap
+from patchbay.cli.children import listening
 from patchbay.testing import ScriptedUpstream
-from support.serving import served_here
 
 QUESTION = {"role": "user", "content": "Which files are there?"}
 SHELL = {
@@ -26,9 +27,21 @@ WROTE = "I look.\n<bash>\nls -la\n</bash>"
 
 @contextmanager
 def by_proxy(upstream: ScriptedUpstream) -> Iterator[openai.OpenAI]:
+    command = [
+        sys.executable,
+        "-m",
+        "patchbay",
+        "proxy",
+        "--port",
+        "0",
+        "--upstream",
+        upstream.url,
+        "--xml-tool",
+        "bash=run_shell",
+    ]
     with (
-        served_here("proxy", "--upstream", upstream.url, "--xml-tool", "bash=run_shell") as (url, _),
-        openai.OpenAI(base_url=url, api_key="-", max_retries=0) as client,
+        listening(command, name="patchbay proxy", timeout=60) as child,
+        openai.OpenAI(base_url=child.url, api_key="-", max_retries=0) as client,
     ):
         yield client
 

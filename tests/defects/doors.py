@@ -1,28 +1,45 @@
-"""The ways to a text-only model that a client has: a wrapped client, or a proxy before the model's server."""
+"""The ways to a text-only model that a client has: a wrapped client, or a proxy (a subprocess) before the model's server."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 
 import patchbay
-from support.serving import served_here
 
 from .upstream import PATIENCE
 
+PATCHBAY = Path(sys.executable).with_name("patchbay")
+_ENVIRONMENT = (
+    "UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "FORCE_COLOR"
+)  # fmt: skip
 
-@dataclass(frozen=True)
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what the command line reads from it."""
+    return {name: value for name, value in os.environ.items() if name not in _ENVIRONMENT}
+
+
+@dataclass
 class Proxy:
     """A running ``patchbay proxy``; ``url`` ends in the base path."""
 
-    url: str
+    process: subprocess.Popen[str]
+    output: list[str] = field(default_factory=list)
+    url: str = ""
 
     @property
     def port(self) -> int:
@@ -32,9 +49,49 @@ class Proxy:
 
 @contextmanager
 def running_proxy(*flags: str) -> Iterator[Proxy]:
-    """Run ``patchbay proxy`` with ``flags``."""
-    with served_here("proxy", *flags) as (url, _):
-        yield Proxy(url)
+    """Start ``patchbay proxy`` with ``flags``, wait until it listens, and stop it with SIGTERM."""
+    process = subprocess.Popen(
+        [str(PATCHBAY), "proxy", "--port", "0", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=clean_environment(),
+    )
+    proxy = Proxy(process)
+    listening = threading.Event()
+    drain = threading.Thread(target=_read_output, args=(proxy, listening), daemon=True)
+    drain.start()
+    try:
+        assert listening.wait(PATIENCE), proxy.output
+        assert proxy.url, proxy.output
+        yield proxy
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(PATIENCE)
+        drain.join(PATIENCE)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def listens_at(line: str) -> str:
+    """The address of a line that says where a proxy listens; of another line nothing."""
+    found = re.search(r"listening on (http://\S+)", line)
+    return found[1] if found else ""
+
+
+def _read_output(proxy: Proxy, listening: threading.Event) -> None:
+    assert proxy.process.stdout is not None
+    for line in proxy.process.stdout:
+        proxy.output.append(line)
+        if url := listens_at(line):
+            proxy.url = url
+            listening.set()
+    listening.set()
 
 
 @dataclass

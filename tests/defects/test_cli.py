@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import re
 import socket
 import subprocess
-import sys
 from urllib.parse import urlsplit
 
 import pytest
 
-from support.cli import run_cli
-
-from .doors import http_request, running_proxy
+from .doors import PATCHBAY, clean_environment, http_request, listens_at, running_proxy
 from .reading import TOOLS
 from .upstream import PATIENCE, Upstream
 
 GOOD = ("--upstream", "http://127.0.0.1:9/v1")
 
 
+def patchbay(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [str(PATCHBAY), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+        env={**clean_environment(), "COLUMNS": "200", "NO_COLOR": "1", **environment},
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("arguments", [("-h",), ("proxy", "-h"), ("proxy", "--help")])
 def test_d34_help_is_given(arguments: tuple[str, ...]) -> None:
-    done = run_cli(*arguments)
+    done = patchbay(*arguments)
     assert (0, "") == (done.returncode, done.stderr)
     assert "proxy" in done.stdout
 
@@ -51,7 +59,7 @@ def test_d34_help_is_given(arguments: tuple[str, ...]) -> None:
     ids=lambda value: " ".join(value) or "(nothing)" if isinstance(value, tuple) else "",
 )
 def test_d34_a_mistake_is_one_clear_message_and_no_start(flags: tuple[str, ...], named: str) -> None:
-    done = run_cli("proxy", *flags)
+    done = patchbay("proxy", *flags)
     assert done.returncode in (1, 2)
     assert named.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr + done.stdout
@@ -62,7 +70,7 @@ def test_d34_a_mistake_is_one_clear_message_and_no_start(flags: tuple[str, ...],
 def test_d34_a_port_in_use_is_said_without_a_stack_trace() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = run_cli("proxy", *GOOD, "--port", port)
+        done = patchbay("proxy", *GOOD, "--port", port)
     assert done.returncode in (1, 2)
     assert port in done.stderr
     assert "in use" in done.stderr.lower()
@@ -94,11 +102,10 @@ def test_d34_a_base_path_works_however_it_is_written(upstream: Upstream, model: 
 
 
 def test_d34_the_environment_sets_what_flags_do_not(upstream: Upstream) -> None:
-    settings = {"UPSTREAM_BASE_URL": upstream.url, "PORT": "0", "PROXY_API_KEY": "sk-proxy"}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "HOST"))}
+    environment = {**clean_environment(), "UPSTREAM_BASE_URL": upstream.url, "PORT": "0", "PROXY_API_KEY": "sk-proxy"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "patchbay", "proxy"],
-        env={**environment, **settings},
+        [str(PATCHBAY), "proxy"],
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
@@ -106,11 +113,9 @@ def test_d34_the_environment_sets_what_flags_do_not(upstream: Upstream) -> None:
     )
     try:
         assert process.stdout is not None
-        found = re.search(r"listening on (http://\S+)", process.stdout.readline())
-        assert found is not None
-        port = urlsplit(found[1]).port
-        assert port not in (None, 8787)
-        assert 401 == http_request(port, "GET", "/v1/models").status
+        url = urlsplit(listens_at(process.stdout.readline()))
+        assert url.port not in (None, 8787)
+        assert 401 == http_request(url.port, "GET", "/v1/models").status
     finally:
         process.terminate()
         output, _ = process.communicate(timeout=PATIENCE)

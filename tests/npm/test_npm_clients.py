@@ -11,15 +11,16 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from patchbay.cli.children import listening
 from patchbay.testing import ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
 from realtime.server.rig import serving
 from structured import WeatherModel
-from support.serving import served_here
 from tools_server.rig import calling_back, says
 
 HERE = Path(__file__).parent
@@ -58,8 +59,10 @@ def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, how, pr
 @pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
 def test_a_javascript_client_gets_an_answer_of_its_type_beside_tools(kind, how):
-    with ScriptedUpstream(WeatherModel(kind)) as upstream, served_here("proxy", "--upstream", upstream.url) as (url, _):
-        said = talk("structured.mjs", url, how)
+    with ScriptedUpstream(WeatherModel(kind)) as upstream:
+        command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
+        with listening(command, name="patchbay proxy", timeout=60) as proxy:
+            said = talk("structured.mjs", proxy.url, how)
     assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (said["calls"], said["output"])
     assert ["", {"city": "Rome", "degrees": 21}] == [said["steps"][0], json.loads(said["steps"][-1])]
 

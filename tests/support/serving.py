@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +28,7 @@ class _Server(runtime._Server):
 
 @contextlib.contextmanager
 def served_here(*arguments: str, **environment: str) -> Iterator[tuple[str, str]]:
-    """Run ``patchbay ARGUMENTS``, a command that serves, on a free port. Return the first address that it printed, and all of it.
+    """Run ``patchbay ARGUMENTS``, a command that serves, on a free port. Return its URL and what it printed.
 
     It handles requests as a process does, but has no signals, and its log is the log of this process.
     """
@@ -61,8 +60,7 @@ def served_here(*arguments: str, **environment: str) -> Iterator[tuple[str, str]
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             ready(url)
-        address = re.search(r"https?://\S+", printed.getvalue())
-        yield address[0] if address else url, printed.getvalue()
+        yield url, printed.getvalue()
     finally:
         server.should_exit = True
         thread.join(BOUND)
