@@ -16,7 +16,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from patchbay.cli.children import listening
 from patchbay.testing.realtime import FakeRealtime
-from support.serving import served_here
 from tools_server.rig import BOUND, Server
 
 ROLES = ("ann", "ben")
@@ -105,7 +104,6 @@ class Serving:
         self.http = Server(self.port, None)  # type: ignore[arg-type]
 
     def kill(self) -> None:
-        assert self.pid
         os.kill(self.pid, signal.SIGKILL)
 
     def socket(self, role: str = "ann", query: str = "", **options: Any) -> ClientConnection:
@@ -138,18 +136,12 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(
-    fake: FakeRealtime | None = None, *flags: str, model: str = "a-model", upstream: str = "", process: bool = False
-) -> Iterator[Serving]:
-    """Run ``patchbay serve`` before a fake, or an upstream, or both; ``process``: as a process of its own, with a pid."""
-    command = ["serve", "--store", "memory", "--roles", ",".join(ROLES), *flags]
+def serving(fake: FakeRealtime | None = None, *flags: str, model: str = "a-model", upstream: str = "") -> Iterator[Serving]:
+    """Run ``patchbay serve`` before a fake, or an upstream, or both."""
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
     if fake is not None:
         command += ["--realtime", f"{fake.provider}/{model}", "--realtime-url", fake.url, "--realtime-key", "a-secret-key"]
     if upstream:
         command += ["--upstream", upstream]
-    if not process:
-        with served_here(*command) as (url, _):
-            yield Serving(url, 0)
-        return
-    with listening([sys.executable, "-m", "patchbay", *command, "--port", "0"], name="patchbay serve") as child:
+    with listening(command, name="patchbay serve") as child:
         yield Serving(child.url, child.pid)

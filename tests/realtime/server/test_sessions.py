@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from urllib.parse import urlencode
 
 import pytest
@@ -25,7 +27,6 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
-from support.cli import run_cli
 from tools_server.rig import calling_back, hangs, says
 
 from .rig import serving
@@ -307,7 +308,7 @@ def test_a_server_with_both_kinds_serves_the_one_that_is_asked_for():
 
 def test_the_server_stops_with_a_session_open():
     with FakeOpenAI() as fake, contextlib.ExitStack() as running:
-        server = running.enter_context(serving(fake, process=True))
+        server = running.enter_context(serving(fake))
         with server.session() as client:
             running.close()
             assert 1001 == client.ended()[0]
@@ -318,11 +319,7 @@ def test_the_server_stops_with_a_session_open():
 def test_an_answer_that_is_under_way_has_the_time_of_the_drain_when_the_server_stops(seconds, heard):
     pause = 0.5 if seconds == "30" else 60
     script = [Answer((Say("One"), Pause(pause), Say(" two.")))]
-    with (
-        FakeOpenAI(script) as fake,
-        serving(fake, "--drain-timeout", seconds, process=True) as server,
-        server.session() as client,
-    ):
+    with FakeOpenAI(script) as fake, serving(fake, "--drain-timeout", seconds) as server, server.session() as client:
         client.text("Count.")
         client.until("text")
         os.kill(server.pid, signal.SIGTERM)
@@ -333,8 +330,7 @@ def test_an_answer_that_is_under_way_has_the_time_of_the_drain_when_the_server_s
 
 def test_instructions_may_be_as_long_as_they_may_be_in_any_script():
     instructions = "\N{GRINNING FACE}" * 16_000
-    query = urlencode({"instructions": instructions})
-    with FakeOpenAI() as fake, serving(fake, process=True) as server, server.session(query=query):
+    with FakeOpenAI() as fake, serving(fake) as server, server.session(query=urlencode({"instructions": instructions})):
         fake.wait_until(lambda: any(instructions in json.dumps(frame, ensure_ascii=False) for _, frame in fake.frames))
 
 
@@ -361,5 +357,6 @@ def test_the_key_of_a_session_is_taken_as_it_is(shared):
     ],
 )
 def test_flags_that_cannot_work_are_refused(flags, said):
-    done = run_cli("serve", "--port", "0", "--store", "memory", *flags)
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (2, True) == (done.returncode, said in done.stderr), done.stderr

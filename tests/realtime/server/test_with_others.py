@@ -145,7 +145,7 @@ def test_what_a_killed_server_knew_comes_back_with_the_next_one(allowed: str, tm
         FakeOpenAI([call, call, Say("Gone.")]) as fake,
         calling_back(says({"output": "gone"})) as callback,
     ):
-        with serving(fake, *kept, process=True) as server:
+        with serving(fake, *kept) as server:
             server.http.register("delete_file", callback.url, role="ann")
             with server.session(query=query) as client:
                 client.text("Delete it.")
