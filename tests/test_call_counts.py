@@ -43,7 +43,7 @@ MOST_CALLS = {
     "feed a chunk of prose": 1.1,
     "turn of a runner, 300 tools, 200 messages": 4500,
     "turn of a runner in text, 300 tools, 200 messages": 8000,
-    "run of an agent on a session of 1,000 events": 650,  # up to 618 on a busy machine
+    "run of an agent on a session of 1,000 events": 640,  # up to 618 on a busy machine
     "ask for a reply with a fenced call": 240,
     "pass on a chunk of a stream": 11.5,
     "proxy a request": 340,

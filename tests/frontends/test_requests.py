@@ -229,3 +229,9 @@ def test_any_json_is_decoded_or_a_clear_error(value):
             frontend.decode(encode(value), PATH)
         except InvalidRequestError:
             pass
+
+
+def test_gemini_takes_snake_case_too():
+    part = {"inline_data": {"mime_type": "image/png", "data": "AA=="}}
+    (question,) = decode({"contents": [{"role": "user", "parts": [part]}]})["messages"]
+    assert "data:image/png;base64,AA==" == question["content"][0]["image_url"]["url"]

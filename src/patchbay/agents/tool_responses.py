@@ -85,7 +85,7 @@ class ToolResponseRecorder:
             if self._ctx.branch is None:
                 changes, event = await self._record_next()
             else:
-                async with self._ctx.shared.writing:  # a change on top of others' changes needs their final values
+                async with self._ctx.shared.writing:  # a change that follows another needs its final values
                     changes, event = await self._record_next()
             self._changes.update(changes)
             self._recorded.append(event)

@@ -157,13 +157,13 @@ class Source:
             yield
         return self.buf[self.pos + at]
 
-    def run(self, at: int, pattern: re.Pattern[str], room: int = 128) -> Steps[int]:
+    def run(self, at: int, pattern: re.Pattern[str], limit: int = 128) -> Steps[int]:
         """How many places behind ``pos`` the run of ``pattern``'s characters ends that begins ``at`` places behind it."""
         while True:
             start = self.pos + at
-            found = pattern.match(self.buf, start, start + room)
+            found = pattern.match(self.buf, start, start + limit)
             end = found.end() if found else start
-            if end < len(self.buf) or end - start >= room or self.ended:
+            if end < len(self.buf) or end - start >= limit or self.ended:
                 return end - self.pos
             yield
 

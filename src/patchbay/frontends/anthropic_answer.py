@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.frontends.base import FrontendEncoder, reasoning_of
 from patchbay.models.encoder import NO_HEAD, AnswerHead
 from patchbay.models.wire import encode
 from patchbay.transcript import text_of
@@ -22,14 +23,11 @@ _ERROR_TYPES: Final = {
 }  # fmt: skip
 
 
-class MessagesEncoder:
+class MessagesEncoder(FrontendEncoder):
     """Writes the events of a streamed message, or a whole message.
 
     ``model`` is that of the request: the client is to see the name that it knows.
     """
-
-    passes_text = False
-    passes_calls = False
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -47,9 +45,6 @@ class MessagesEncoder:
         """See AnswerEncoder."""
         if not self._started:
             self._head = head
-
-    def passed(self, choice: int) -> None:
-        """See AnswerEncoder: nothing is passed on here."""
 
     def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
@@ -80,17 +75,6 @@ class MessagesEncoder:
         """See AnswerEncoder."""
         return _ARGUMENTS % (self._call_blocks[place], encode(text))
 
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
-        out = b""
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(reasoning, str) and reasoning:
-            out += self.reasoning(choice, reasoning)
-        for name in ("content", "refusal"):
-            if text := text_of(delta.get(name)):
-                out += self.text(choice, text)
-        return out
-
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
         self._stop_reason = _STOP_REASONS.get(reason, "end_turn")
@@ -118,8 +102,7 @@ class MessagesEncoder:
         choice = completion["choices"][0]
         message = choice["message"]
         content: list[dict[str, Any]] = []
-        reasoning = message.get("reasoning_content") or message.get("reasoning")
-        if isinstance(reasoning, str) and reasoning:
+        if reasoning := reasoning_of(message):
             content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
         if text := text_of(message.get("content")) or text_of(message.get("refusal")):
             content.append({"type": "text", "text": text})

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.models.encoder import AnswerEncoder
+from patchbay.models.encoder import AnswerEncoder, AnswerHead
 from patchbay.models.providers import turn_start
 from patchbay.models.wire import decode, encode
+from patchbay.transcript import text_of
 from patchbay.types import Message
 
 _logger = logging.getLogger(__name__)
@@ -40,6 +42,43 @@ class Frontend(Protocol):
 
     def error_body(self, error: PatchbayError) -> bytes:
         """The body of an error response."""
+
+
+class FrontendEncoder(ABC):
+    """What the encoders of all front-ends share: their clients read none of the upstream's own chunks."""
+
+    passes_text = False
+    passes_calls = False
+
+    def begin(self, head: AnswerHead) -> None:  # noqa: B027  (not all write it)
+        """See AnswerEncoder."""
+
+    def passed(self, choice: int) -> None:  # noqa: B027
+        """See AnswerEncoder: nothing is passed on."""
+
+    @abstractmethod
+    def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:
+        """See AnswerEncoder."""
+
+    @abstractmethod
+    def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:
+        """See AnswerEncoder."""
+
+    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
+        """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
+        out = b""
+        if reasoning := reasoning_of(delta):
+            out += self.reasoning(choice, reasoning)
+        for name in ("content", "refusal"):
+            if text := text_of(delta.get(name)):
+                out += self.text(choice, text)
+        return out
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """The upstream's own reasoning in a message or a delta."""
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return reasoning if isinstance(reasoning, str) else ""
 
 
 def estimate_tokens(chat: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.frontends.base import FrontendEncoder, reasoning_of
 from patchbay.models.encoder import NO_HEAD, AnswerHead
 from patchbay.models.wire import encode, sse_event
 from patchbay.transcript import text_of
@@ -19,14 +20,11 @@ _STATUSES: Final = {
 }  # fmt: skip
 
 
-class GenerateContentEncoder:
+class GenerateContentEncoder(FrontendEncoder):
     """Writes the events of ``streamGenerateContent``, or the response of ``generateContent``.
 
     A call is one part, so it is written with the end of the answer.
     """
-
-    passes_text = False
-    passes_calls = False
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -41,9 +39,6 @@ class GenerateContentEncoder:
     def begin(self, head: AnswerHead) -> None:
         """See AnswerEncoder."""
         self._head = head
-
-    def passed(self, choice: int) -> None:
-        """See AnswerEncoder: nothing is passed on here."""
 
     def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
@@ -73,11 +68,6 @@ class GenerateContentEncoder:
         """See AnswerEncoder."""
         self._calls[place][2].append(text)
         return b""
-
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
-        parts = _parts(delta)
-        return self._event(parts) if parts else b""
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
@@ -136,8 +126,7 @@ def error_body(error: PatchbayError | str) -> bytes:
 
 def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(reasoning, str) and reasoning:
+    if reasoning := reasoning_of(message):
         parts.append({"text": reasoning, "thought": True})
     if text := text_of(message.get("content")) or text_of(message.get("refusal")):
         parts.append({"text": text})

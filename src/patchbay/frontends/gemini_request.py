@@ -125,7 +125,7 @@ class _Contents:
             self._open.remove(found)
         call_id = response.get("id") or (found[1] if found is not None else f"call_{self._calls}")
         only = next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else None
-        # The SDKs put what is no object below "result" or "output".
+        # The SDKs wrap a value that is not an object in "result" or "output".
         inner = value[only] if isinstance(value, Mapping) and only in ("result", "output") else value
         content = inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
@@ -138,7 +138,8 @@ def _part(part: Any) -> dict[str, Any] | None:
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if isinstance(data := _get(part, "inlineData"), Mapping):
-        url, kind = f"data:{data.get('mimeType')};base64,{data.get('data')}", str(_get(data, "mimeType"))
+        kind = str(_get(data, "mimeType"))
+        url = f"data:{kind};base64,{data.get('data')}"
     elif isinstance(data := _get(part, "fileData"), Mapping):
         url, kind = str(_get(data, "fileUri")), str(_get(data, "mimeType") or "image/")
     else:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.frontends.base import FrontendEncoder
 from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute
-from patchbay.models.encoder import AnswerHead
 from patchbay.models.error_bodies import error_body as openai_error_body
 from patchbay.models.wire import encode
-from patchbay.transcript import text_of
 
 _ECHOED: Final[Mapping[str, Any]] = {
     "background": False, "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
@@ -40,14 +39,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-class ResponsesEncoder:
+class ResponsesEncoder(FrontendEncoder):
     """Writes the events of a streamed response, or a whole response.
 
     ``response`` is the object as far as it has come; its ``output`` holds the items that are complete.
     """
-
-    passes_text = False
-    passes_calls = False
 
     def __init__(
         self, request: ResponsesRequest, keep: Callable[[list[dict[str, Any]], dict[str, Any]], None] | None = None
@@ -73,12 +69,6 @@ class ResponsesEncoder:
             "usage": None, **echoed,
         }  # fmt: skip
         self._output: list[dict[str, Any] | None] = []
-
-    def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder: a response has its own id, and the model's name as it was asked for."""
-
-    def passed(self, choice: int) -> None:
-        """See AnswerEncoder: nothing is passed on here."""
 
     def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
@@ -123,17 +113,6 @@ class ResponsesEncoder:
             return b""
         self._sequence += 1
         return _ARGUMENTS % (self._sequence - 1, item["id"].encode(), index, encode(text))
-
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
-        out = b""
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(reasoning, str) and reasoning:
-            out += self.reasoning(choice, reasoning)
-        for name in ("content", "refusal"):
-            if text := text_of(delta.get(name)):
-                out += self.text(choice, text)
-        return out
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""

@@ -37,9 +37,9 @@ def spelled(call: str, *, join: str = "", block: tuple[str, str] = ("", "")) -> 
     """
 
     def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-        return block[0] + join.join(map(written, calls)) + block[1]
+        return block[0] + join.join(map(encode_call, calls)) + block[1]
 
-    def written(each: ToolCall) -> str:
+    def encode_call(each: ToolCall) -> str:
         arguments = json_arguments(each.raw_arguments)
         return call.format(
             name=each.name,

@@ -73,7 +73,7 @@ def elements(
     ``{type}`` (its JSON type) and ``{string}`` ("true" or "false").
     """
 
-    def written(name: str, raw: str, markers: ReservedText) -> str:
+    def encode_member(name: str, raw: str, markers: ReservedText) -> str:
         is_text = raw.startswith('"')
         return value.format(
             key=attribute(name),
@@ -85,7 +85,7 @@ def elements(
     def write(calls: Sequence[ToolCall], markers: ReservedText) -> str:
         texts = []
         for index, each in enumerate(calls, 1):
-            values = "".join(written(key, raw, markers) for key, raw in members(each.raw_arguments).items())
+            values = "".join(encode_member(key, raw, markers) for key, raw in members(each.raw_arguments).items())
             texts.append(call.format(name=attribute(each.name), values=values, index=index))
         return block[0] + join.join(texts) + block[1]
 
