@@ -55,6 +55,28 @@ def test_annotations_that_are_no_mapping_are_refused():
         ToolDefinition("d", handler=print, metadata={"annotations": ["destructive"]})
 
 
+def test_every_kind_of_tool_can_have_a_title_and_a_schema_of_its_results():
+    of_results = {"type": "object", "required": ["celsius"]}
+
+    @tool(title="A title", output_schema=of_results)
+    def decorated() -> None: ...
+
+    class Titled(Declared):
+        title = "A title"
+        output_schema = of_results
+
+    kinds = [
+        decorated,
+        ToolDefinition("d", handler=print, metadata={"title": "A title", "output_schema": of_results}),
+        Titled("a"),
+        Declared("a", title="A title", output_schema=of_results),
+    ]
+    assert [("A title", of_results)] * len(kinds) == [(each.title, each.output_schema) for each in kinds]
+    assert ("", None) == (Declared("a").title, Declared("a").output_schema)
+    with pytest.raises(ConfigurationError, match="output_schema of tool 'd' must be a JSON Schema object"):
+        ToolDefinition("d", handler=print, metadata={"output_schema": ["object"]})
+
+
 def test_a_tool_of_this_program_is_from_nobody_unless_it_says_so():
     assert ["", "builtin"] == [ToolDefinition("d", handler=print, metadata=about).source for about in ({}, {"source": "builtin"})]
 

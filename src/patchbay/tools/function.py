@@ -201,8 +201,8 @@ def tool(
     """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
 
     ``name`` and ``description`` replace the function's own. ``parameters`` is a JSON Schema to use instead of the function's
-    annotations; ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict``, ``annotations`` and ``facts`` are as for
-    every Tool. Raises ConfigurationError for an invalid name, schema or limit.
+    annotations; ``timeout`` is in seconds; all others are as for every Tool. Raises ConfigurationError for an invalid name,
+    schema or limit.
     """
     if function is not None and handler is not None:
         raise TypeError("tool() takes a function or handler=, not both.")
@@ -247,9 +247,9 @@ def _name_of(function: Callable[..., Any]) -> str:
 class ToolDefinition(Tool):
     """A tool with a name, a description, a JSON Schema and a handler that takes all arguments as one dict.
 
-    The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``metadata["source"]`` and
-    ``metadata["annotations"]`` become the tool's. Raises ConfigurationError without a handler, and for texts or parameters that
-    cannot be sent (not JSON, lone surrogates).
+    The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``source``, ``annotations``,
+    ``title`` and ``output_schema`` in it become the tool's. Raises ConfigurationError without a handler, and for texts or
+    parameters that cannot be sent (not JSON, lone surrogates).
     """
 
     def __init__(
@@ -263,7 +263,15 @@ class ToolDefinition(Tool):
         timeout: float | None = None,
     ) -> None:
         about = dict(metadata or {})
-        super().__init__(name, description, parameters=parameters, timeout=timeout, annotations=about.get("annotations"))
+        super().__init__(
+            name,
+            description,
+            parameters=parameters,
+            timeout=timeout,
+            annotations=about.get("annotations"),
+            title=about.get("title") or "",
+            output_schema=about.get("output_schema"),
+        )
         if not callable(handler):
             raise ConfigurationError(f"Tool {name!r} needs handler=, a function that takes the arguments as one dict.")
         spec = f"{name}{description}{checked_schema(self.parameters, f'tool {name!r}')}"

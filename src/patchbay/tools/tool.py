@@ -82,6 +82,8 @@ class _BaseToolOptions(TypedDict, total=False):
     max_parallel: int | None
     strict: bool
     annotations: Mapping[str, Any] | None
+    title: str
+    output_schema: Mapping[str, Any] | None
 
 
 class ToolOptions(_BaseToolOptions, total=False):
@@ -97,7 +99,8 @@ class Tool(ABC):
     for no limit of its own; it may be set later. With ``sequential`` the tool runs alone: the calls before it in a reply have
     ended, the calls after it wait. ``max_parallel`` limits its concurrent calls (None: no limit). With ``strict`` a provider is
     asked to enforce the schema, if it can. ``annotations`` describe the tool for policies, such as ``{"read_only": True}`` or
-    ``{"destructive": True}``; models do not get them. Raises ConfigurationError for an invalid name or limit.
+    ``{"destructive": True}``; models do not get them. ``title`` is the tool's name for people and ``output_schema`` a JSON
+    Schema of its results, both for MCP clients. Raises ConfigurationError for an invalid name, schema or limit.
     """
 
     interruptible = True
@@ -118,6 +121,12 @@ class Tool(ABC):
     annotations: Mapping[str, Any] = MappingProxyType({})
     """The tool's annotations. A subclass may set them for all its tools."""
 
+    title: str = ""
+    """The tool's name for people, "" for none. A subclass may set it for all its tools."""
+
+    output_schema: Mapping[str, Any] | None = None
+    """The JSON Schema of its results, None for none. A subclass may set it for all its tools."""
+
     facts: Callable[[dict[str, Any]], Any] | None = None
     """A function that finds facts about a call which its arguments do not show: the target of a symlink, the row of an id.
 
@@ -137,6 +146,8 @@ class Tool(ABC):
         max_parallel: int | None = None,
         strict: bool = False,
         annotations: Mapping[str, Any] | None = None,
+        title: str = "",
+        output_schema: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A tool's name must be a non-empty string, not {name!r}.")
@@ -144,6 +155,8 @@ class Tool(ABC):
             raise ConfigurationError(f"parameters of tool {name!r} must be a JSON Schema object.")
         if annotations is not None and not isinstance(annotations, Mapping):
             raise ConfigurationError(f"annotations of tool {name!r} must be a mapping, not {annotations!r}.")
+        if output_schema is not None and not isinstance(output_schema, Mapping):
+            raise ConfigurationError(f"output_schema of tool {name!r} must be a JSON Schema object.")
         self.name = name
         self._description = description
         self._parameters = parameters
@@ -153,6 +166,10 @@ class Tool(ABC):
         self.strict = strict
         if annotations is not None:
             self.annotations = annotations
+        if title:
+            self.title = title
+        if output_schema is not None:
+            self.output_schema = output_schema
 
     @property
     def timeout(self) -> float | None:
