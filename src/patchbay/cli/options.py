@@ -38,6 +38,16 @@ Config = Annotated[
         help="JSON, YAML or TOML file with hooks and approvals; reloaded on SIGHUP.",
     ),
 ]
+McpConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--mcp-config",
+        metavar="FILE",
+        envvar="PATCHBAY_MCP_CONFIG",
+        help="File with mcpServers; default: ~/.config/patchbay/mcp.json.",
+        show_default=False,
+    ),
+]
 Audit = Annotated[
     str | None,
     typer.Option(

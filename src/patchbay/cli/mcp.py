@@ -1,0 +1,126 @@
+"""``patchbay mcp``: the MCP servers whose tools ``patchbay serve`` offers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchbay.cli.options import CONTEXT, Json, McpConfig, command_group
+from patchbay.cli.terminal import escape_unencodable, print_json
+from patchbay.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from patchbay.mcp.config import McpServer, ServersFile
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", show_default=False)]
+
+mcp = command_group("mcp", "Use the tools of MCP servers; manage the servers.")
+
+
+@mcp.callback()
+def _prepare() -> None:
+    escape_unencodable()
+
+
+@mcp.command(context_settings={**CONTEXT, "allow_interspersed_args": True})
+def add(
+    name: Name,
+    target: Annotated[
+        list[str],
+        typer.Argument(metavar="URL | -- COMMAND...", help="A server's URL, or after -- its command.", show_default=False),
+    ],
+    config: McpConfig = None,
+    env: Annotated[list[str], typer.Option("--env", metavar="NAME=VALUE", help="Variable of the command's environment.")] = [],  # noqa: B006
+    header: Annotated[list[str], typer.Option("--header", metavar="NAME=VALUE", help="Header of each request.")] = [],  # noqa: B006
+    cwd: Annotated[str | None, typer.Option("--cwd", metavar="FOLDER", help="Working directory of the command.")] = None,
+    allow: Annotated[list[str], typer.Option("--allow", metavar="PATTERN", help="Offer only these tools, as read_*.")] = [],  # noqa: B006
+    deny: Annotated[list[str], typer.Option("--deny", metavar="PATTERN", help="Do not offer these tools.")] = [],  # noqa: B006
+    role: Annotated[list[str], typer.Option("--role", metavar="NAME", help="Role that gets the tools; default: all.")] = [],  # noqa: B006
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a server of this name.")] = False,
+) -> None:
+    """Add a server to the file of MCP servers. It is not started.
+
+    Values may have ${NAME}, an environment variable that is read when the server starts.
+
+    [bold]Examples[/bold]
+
+      patchbay mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv/shared
+
+      patchbay mcp add tracker https://example.com/mcp --header 'Authorization=Bearer ${TRACKER_TOKEN}'
+
+      patchbay mcp add git --allow 'git_log' --allow 'git_diff*' -- uvx mcp-server-git
+    """  # fmt: skip
+    from patchbay.mcp.config import McpServer
+
+    is_url = len(target) == 1 and target[0].startswith(("http://", "https://"))
+    server = McpServer(
+        name=name,
+        command="" if is_url else target[0],
+        args=() if is_url else tuple(target[1:]),
+        url=target[0] if is_url else "",
+        env=_pairs(env, "--env"),
+        headers=_pairs(header, "--header"),
+        cwd=cwd,
+        allow=tuple(allow) or None,
+        deny=tuple(deny),
+        roles=tuple(role),
+    )
+    if is_url and (env or cwd):
+        raise ConfigurationError("--env and --cwd are for a command; a URL has --header.")
+    if header and not is_url:
+        raise ConfigurationError("--header is for a URL; a command has --env.")
+    file = _file(config)
+    if name in file.servers and not replace:
+        raise ConfigurationError(f"there is an MCP server {name!r} in {file.path}: choose another name, or --replace it.")
+    file.put(server)
+    print(f"Added {name} to {file.path}.")
+    print(f"Check it: patchbay mcp test {name}", file=sys.stderr)
+
+
+@mcp.command("list", context_settings=CONTEXT)
+def list_(config: McpConfig = None, as_json: Json = False) -> None:
+    """List the servers. Nothing is started."""
+    file = _file(config)
+    if as_json:
+        print_json({each.name: each.to_json() for each in file})
+        return
+    width = max((len(each.name) for each in file), default=0)
+    for each in file:
+        print(f"{each.name:<{width}}  {_describe(each)}")
+    if not file.servers:
+        print(f"No MCP servers in {file.path}.", file=sys.stderr)
+
+
+@mcp.command(context_settings=CONTEXT)
+def remove(name: Name, config: McpConfig = None) -> None:
+    """Remove a server from the file."""
+    file = _file(config)
+    file.remove(name)
+    print(f"Removed {name} from {file.path}.")
+
+
+def _describe(server: McpServer) -> str:
+    parts = [server.address]
+    if server.args:
+        parts[0] += f" (and {len(server.args)} arguments)" if len(server.args) > 1 else " (and an argument)"
+    if server.roles:
+        parts.append(f"for {', '.join(server.roles)}")
+    if server.disabled:
+        parts.append("disabled")
+    return "; ".join(parts)
+
+
+def _file(config: Path | None) -> ServersFile:
+    from patchbay.mcp.config import ServersFile, default_file
+
+    return ServersFile(config.expanduser() if config is not None else default_file())
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    pairs = dict(each.partition("=")[::2] for each in given)
+    if any("=" not in each for each in given) or "" in pairs:
+        raise ConfigurationError(f"{option} needs NAME=VALUE.")
+    return pairs

@@ -1,0 +1,271 @@
+"""MCP servers as settings: the ``mcpServers`` of a configuration file, in the format that other clients use."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from patchbay._config import Table, read_config, wrong
+from patchbay.errors import ConfigurationError
+from patchbay.mcp.files import write_private
+from patchbay.tools.tool import checked_timeout
+
+SERVERS: Final = "mcpServers"
+"""The key of a configuration file."""
+
+Transport = Literal["stdio", "http", "sse"]
+
+_TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamableHttp": "http",
+    "streamable_http": "http",
+    "sse": "sse",
+}
+_MAX_NAME: Final = 64
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_*", "TZ", "TMPDIR", "XDG_*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServer:
+    """An MCP server: a ``command`` that speaks over its standard streams, or a ``url``.
+
+    ``${NAME}`` and ``${NAME:-default}`` in ``command``, ``args``, ``env``, ``cwd``, ``url`` and ``headers`` are environment
+    variables; they are read when the server is connected. A command gets ``env`` and a few variables of ours, such as PATH
+    and HOME, and no others. ``allow`` and ``deny`` are patterns (``read_*``) of its tools' own names; ``roles`` get the tools
+    (empty: all roles). ``prefix`` replaces ``mcp__NAME__`` before the names.
+
+    Seconds: ``timeout`` of a call, ``start_timeout`` from the start to the list of tools, ``idle_timeout`` without a call after
+    which the connection is closed until the next one (0: never). ``resources`` offers a tool that reads the server's resources.
+    Raises ConfigurationError.
+    """
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = field(default=(), repr=False)  # they may hold secrets, as do the next ones
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transport: Transport | None = None
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    prefix: str | None = None
+    timeout: float = 60.0
+    start_timeout: float = 30.0
+    idle_timeout: float = 0.0
+    resources: bool = False
+    disabled: bool = False
+
+    def __post_init__(self) -> None:
+        name = self.name
+        if not isinstance(name, str) or not name.strip() or len(name) > _MAX_NAME or not name.isprintable():
+            raise ConfigurationError(f"the name of an MCP server must be 1 to {_MAX_NAME} printable characters, not {name!r}.")
+        if bool(self.command) == bool(self.url):
+            raise ConfigurationError(f"the MCP server {name!r} needs either a command or a url.")
+        transport = self.transport or ("http" if self.url else "stdio")
+        if (transport == "stdio") == bool(self.url):
+            raise ConfigurationError(f"the MCP server {name!r} has the type {transport!r}, which does not go with its address.")
+        object.__setattr__(self, "transport", transport)
+        for limit in ("timeout", "start_timeout"):
+            checked_timeout(getattr(self, limit), f"{limit} of the MCP server {name!r}")
+        if self.idle_timeout:
+            checked_timeout(self.idle_timeout, f"idle_timeout of the MCP server {name!r}")
+
+    @property
+    def source(self) -> str:
+        """The source of its tools in the registry."""
+        return f"mcp:{self.name}"
+
+    @property
+    def address(self) -> str:
+        """Its command or URL without arguments, which may hold secrets; as configured, with the names of variables."""
+        if self.command:
+            return self.command
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+    def offers(self, tool: str) -> bool:
+        """Whether its tool of this name passes the filters."""
+        if self.allow is not None and not any(fnmatchcase(tool, pattern) for pattern in self.allow):
+            return False
+        return not any(fnmatchcase(tool, pattern) for pattern in self.deny)
+
+    def expanded(self, environ: Mapping[str, str] | None = None) -> Self:
+        """Return it with its variables replaced by their values. Raises ConfigurationError for one that is not set."""
+        variables = os.environ if environ is None else environ
+
+        def value_of(found: re.Match[str]) -> str:
+            value = variables.get(found[1]) or found[2]
+            if value is None:
+                raise ConfigurationError(f"the MCP server {self.name!r} needs the environment variable {found[1]}: set it.")
+            return value
+
+        def expand(text: str) -> str:
+            return _VARIABLE.sub(value_of, text)
+
+        return replace(
+            self,
+            command=os.path.expanduser(expand(self.command)),  # noqa: PTH111  (a bare name stays one)
+            args=tuple(map(expand, self.args)),
+            env={name: expand(value) for name, value in self.env.items()},
+            cwd=os.path.expanduser(expand(self.cwd)) if self.cwd else None,  # noqa: PTH111
+            url=expand(self.url),
+            headers={name: expand(value) for name, value in self.headers.items()},
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of its process: the harmless part of ours, and ``env``."""
+        inherited = {
+            name: value for name, value in os.environ.items() if any(fnmatchcase(name, pattern) for pattern in _INHERITED)
+        }
+        return {**inherited, **self.env}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry in ``mcpServers``, without what has its default."""
+        tools = {"allow": list(self.allow) if self.allow is not None else None, "deny": list(self.deny) or None}
+        entry = {
+            "type": self.transport if self.transport != "stdio" else None,
+            "command": self.command or None,
+            "args": list(self.args) or None,
+            "env": dict(self.env) or None,
+            "cwd": self.cwd,
+            "url": self.url or None,
+            "headers": dict(self.headers) or None,
+            "toolFilter": {key: value for key, value in tools.items() if value is not None} or None,
+            "roles": list(self.roles) or None,
+            "prefix": self.prefix,
+            **{key: self._milliseconds(name) for key, name in _LIMITS.items()},
+            "resources": self.resources or None,
+            "disabled": self.disabled or None,
+        }
+        return {key: value for key, value in entry.items() if value is not None}
+
+    def _milliseconds(self, name: str) -> int | None:
+        value = getattr(self, name)
+        return round(value * 1000) if value != _DEFAULTS[name] else None
+
+
+_LIMITS: Final = {"timeout": "timeout", "startTimeout": "start_timeout", "idleTimeout": "idle_timeout"}
+"""Limits in milliseconds in a configuration, as in other clients, and their names here, in seconds."""
+
+_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in fields(McpServer)}
+
+
+def parse_servers(value: Any, path: str = SERVERS) -> tuple[McpServer, ...]:
+    """Return the servers of ``mcpServers`` as JSON data. Unknown keys, which other clients may have, are ignored.
+
+    Raises ConfigurationError.
+    """
+    return tuple(_parse(name, Table(entry, f"{path}.{name}")) for name, entry in Table(value, path).values.items())
+
+
+def read_servers(file: str | Path) -> tuple[McpServer, ...]:
+    """Return the servers in a JSON, YAML or TOML file; none without ``mcpServers``. Raises ConfigurationError."""
+    found = read_config(file)
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"{file}: {wrong('', 'an object', found)}")
+    try:
+        return parse_servers(found.get(SERVERS))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from None
+
+
+def as_servers(given: Any) -> tuple[McpServer, ...]:
+    """Return servers given as a list of McpServer, a file's path, or the mapping of ``mcpServers``. Raises ConfigurationError."""
+    if isinstance(given, McpServer):
+        return (given,)
+    if isinstance(given, str | Path):
+        return read_servers(given)
+    if isinstance(given, Mapping):
+        return parse_servers(given.get(SERVERS, given))
+    servers = tuple(given)
+    for each in servers:
+        if not isinstance(each, McpServer):
+            raise ConfigurationError(f"an MCP server must be an McpServer, not {type(each).__name__}.")
+    return unique(servers)
+
+
+def unique(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
+    """Return servers as they are. Raises ConfigurationError for two of one name."""
+    found: dict[str, McpServer] = {}
+    for each in servers:
+        if found.setdefault(each.name, each) is not each:
+            raise ConfigurationError(f"there are two MCP servers of the name {each.name!r}: rename one of them.")
+    return tuple(found.values())
+
+
+def _parse(name: str, entry: Table) -> McpServer:
+    tools = entry.table("toolFilter")
+    given = entry.text("type")
+    if given and given not in _TRANSPORTS:
+        raise wrong(entry.at("type"), f"one of {', '.join(_TRANSPORTS)}", given)
+    try:
+        return McpServer(
+            name=name,
+            command=entry.text("command"),
+            args=entry.texts("args") or (),
+            env=entry.pairs("env"),
+            cwd=entry.text("cwd") or None,
+            url=entry.text("url"),
+            headers=entry.pairs("headers"),
+            transport=_TRANSPORTS.get(given),
+            allow=tools.texts("allow"),
+            deny=tools.texts("deny") or (),
+            roles=entry.texts("roles") or (),
+            prefix=entry.text("prefix") if entry.get("prefix") is not None else None,
+            resources=entry.flag("resources", default=False),
+            disabled=entry.flag("disabled", default=False),
+            **{ours: entry.seconds(key, _DEFAULTS[ours]) for key, ours in _LIMITS.items()},
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{entry.path}: {error}") from None
+
+
+class ServersFile:
+    """A JSON file of servers that commands change; its other keys stay as they are. Raises ConfigurationError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._content: dict[str, Any] = dict(read_config(path)) if path.exists() else {}
+        self._entries: dict[str, Any] = dict(Table(self._content.get(SERVERS), SERVERS).values)
+        self.servers: Mapping[str, McpServer] = {each.name: each for each in parse_servers(self._entries)}
+
+    def __iter__(self) -> Iterator[McpServer]:
+        return iter(self.servers.values())
+
+    def put(self, server: McpServer) -> None:
+        """Add a server, or replace one of its name."""
+        self._entries[server.name] = server.to_json()
+        self._write()
+
+    def remove(self, name: str) -> None:
+        """Remove a server. Raises ConfigurationError for an unknown name."""
+        if name not in self._entries:
+            known = ", ".join(self._entries) or "none"
+            raise ConfigurationError(f"there is no MCP server {name!r} in {self.path}; there are: {known}.")
+        del self._entries[name]
+        self._write()
+
+    def _write(self) -> None:
+        if self.path.suffix.lower() != ".json":
+            raise ConfigurationError(f"{self.path}: only JSON files are written; edit this one by hand.")
+        self._content[SERVERS] = self._entries
+        write_private(self.path, json.dumps(self._content, indent=2, ensure_ascii=False).encode() + b"\n")
+        self.servers = {each.name: each for each in parse_servers(self._entries)}
+
+
+def default_file() -> Path:
+    """Return the file of servers that ``patchbay mcp add`` writes: ``mcp.json`` in the user's configuration folder."""
+    root = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(root) if root else Path.home() / ".config") / "patchbay" / "mcp.json"
