@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import itertools
 import signal
 import sys
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -32,6 +35,32 @@ def pytest_collection_finish() -> None:
     """Leave the twenty thousand tests out of what is collected as garbage: those that look for what is left do so often."""
     gc.collect()
     gc.freeze()
+
+
+# An asynchronous test on a busy machine may take so many seconds of its event loop's time.
+BOUND = 90.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is an ``async def`` in an event loop of its own, and see that it leaves no task there."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    values = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(_bounded(pyfuncitem.obj(**values)))
+    return True
+
+
+async def _bounded(test: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.timeout(BOUND):
+        await test
+    others = set[asyncio.Task[Any]]()
+    for _ in range(100):  # a moment for the generators that a library leaves to the event loop to close
+        await asyncio.sleep(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if not others:
+            return
+    assert set() == others
 
 
 @dataclass(frozen=True)

@@ -102,19 +102,15 @@ def test_state_goes_in_and_what_the_agent_changes_comes_out():
     assert {"colour": "blue", "noted": "blue!", "user:name": "Ada", "answer": "ok"} == run(state(runner))
 
 
-def test_what_is_changed_beside_an_answer_that_was_refused_comes_out_too():
+async def test_what_is_changed_beside_an_answer_that_was_refused_comes_out_too():
     def note(ctx, answer) -> None:
         if answer.content.text:
             ctx.state["refused"] = answer.content.text
 
     inner = helper("words", call("give_answer", answer=3), output_schema=int, after_model_callback=note)
-
-    async def scenario():
-        runner = Runner(asks(inner))
-        await run_turn(runner)
-        return await state(runner)
-
-    assert {"refused": "words"} == run(scenario())
+    runner = Runner(asks(inner))
+    await run_turn(runner)
+    assert {"refused": "words"} == await state(runner)
 
 
 def test_an_agent_that_fails_changes_nothing():
@@ -187,43 +183,37 @@ def test_two_at_the_same_time_do_not_see_each_other():  # defect 19
     assert keys[0] != keys[1]  # the same call id, in the same run: and yet another call
 
 
-def test_the_same_agent_twice_at_the_same_time_is_two_agents():
-    async def scenario():
-        both = asyncio.Barrier(2)
+async def test_the_same_agent_twice_at_the_same_time_is_two_agents():
+    both = asyncio.Barrier(2)
 
-        async def meet(tool_context) -> str:
-            await both.wait()
-            return tool_context.idempotency_key
+    async def meet(tool_context) -> str:
+        await both.wait()
+        return tool_context.idempotency_key
 
-        asked = []
+    asked = []
 
-        def answer(request):
-            asked.append(request)
-            return call("meet") if len(request.messages) == 1 else request.messages[-1]["content"]
+    def answer(request):
+        asked.append(request)
+        return call("meet") if len(request.messages) == 1 else request.messages[-1]["content"]
 
-        inner = helper(*[answer] * 4, tools=[meet])
-        calls = [call("helper", "1", request="one"), call("helper", "2", request="two")]
-        return await run_turn(Runner(asks(inner, script=[calls, "done"])))
-
-    events = run(scenario())
+    inner = helper(*[answer] * 4, tools=[meet])
+    calls = [call("helper", "1", request="one"), call("helper", "2", request="two")]
+    events = await run_turn(Runner(asks(inner, script=[calls, "done"])))
     assert response(events, 0) != response(events, 1)
 
 
-def test_a_call_that_is_taken_up_again_has_the_same_keys():
+async def test_a_call_that_is_taken_up_again_has_the_same_keys():
     keys = []
 
     def key(tool_context) -> None:
         keys.append(tool_context.idempotency_key)
 
-    async def scenario() -> None:
-        from patchbay.tools import AgentScope, ToolContext
+    from patchbay.tools import AgentScope, ToolContext
 
-        for invocation in ("run1", "run1", "run2"):
-            tool = AgentTool(helper(call("key"), "ok", tools=[key]))
-            around = AgentScope(invocation_id=invocation)
-            await tool.run({"request": "go"}, ToolContext(call_id="1", name="helper", agent_scope=around))
-
-    run(scenario())
+    for invocation in ("run1", "run1", "run2"):
+        tool = AgentTool(helper(call("key"), "ok", tools=[key]))
+        around = AgentScope(invocation_id=invocation)
+        await tool.run({"request": "go"}, ToolContext(call_id="1", name="helper", agent_scope=around))
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -247,22 +237,19 @@ def noop() -> str:
     return "ok"
 
 
-def test_the_tokens_of_all_agents_are_counted():
-    async def scenario() -> Usage:
-        inner = helper(ModelReply(Reply("ok"), "stop", Usage(1, 1, 2)))
-        boss = asks(
-            inner,
-            script=[
-                ModelReply(Reply(None, tool_calls=(call("helper", request="go"),)), "tool_calls", Usage(10, 10, 20)),
-                ModelReply(Reply("done"), "stop", Usage(100, 100, 200)),
-            ],
-        )
-        events = Runner(boss).run("u", "s", "hi")
-        async for _ in events:
-            pass
-        return events.usage
-
-    assert Usage(111, 111, 222) == run(scenario())
+async def test_the_tokens_of_all_agents_are_counted():
+    inner = helper(ModelReply(Reply("ok"), "stop", Usage(1, 1, 2)))
+    boss = asks(
+        inner,
+        script=[
+            ModelReply(Reply(None, tool_calls=(call("helper", request="go"),)), "tool_calls", Usage(10, 10, 20)),
+            ModelReply(Reply("done"), "stop", Usage(100, 100, 200)),
+        ],
+    )
+    events = Runner(boss).run("u", "s", "hi")
+    async for _ in events:
+        pass
+    assert Usage(111, 111, 222) == events.usage
 
 
 def test_agents_ask_agents_ask_agents():
@@ -297,36 +284,33 @@ def test_an_escalation_and_a_hand_over_inside_stay_inside():
     assert ["boss: one", "boss: two"] == [each for each in lines(events) if ": " in each and not each.endswith(": ")]
 
 
-def test_who_listens_hears_of_the_inner_agent_and_the_user_sees_how_far_it_is():
-    async def scenario():
-        bus, told = EventBus(), []
-        bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
-        inner = helper(call("noop"), "ok", tools=[noop])
-        events = await run_turn(Runner(asks(inner), bus=bus))
-        await bus.drain()
-        return told, [event.progress.message for event in events if event.progress is not None]
+async def test_who_listens_hears_of_the_inner_agent_and_the_user_sees_how_far_it_is():
+    bus, told = EventBus(), []
+    bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
+    inner = helper(call("noop"), "ok", tools=[noop])
+    events = await run_turn(Runner(asks(inner), bus=bus))
+    await bus.drain()
+    assert (["boss", "helper"], ["helper: noop"]) == (
+        told,
+        [event.progress.message for event in events if event.progress is not None],
+    )
 
-    assert (["boss", "helper"], ["helper: noop"]) == run(scenario())
 
+async def test_a_stopped_run_stops_the_agents_that_work_as_tools():
+    running, left = asyncio.Event(), []
 
-def test_a_stopped_run_stops_the_agents_that_work_as_tools():
-    async def scenario():
-        running, left = asyncio.Event(), []
+    async def hang(_ctx):
+        running.set()
+        await asyncio.Event().wait()
+        yield "never"
 
-        async def hang(_ctx):
-            running.set()
-            await asyncio.Event().wait()
-            yield "never"
-
-        inner = asks(Does("hangs", hang, left), name="inner")
-        task = asyncio.create_task(run_turn(Runner(asks(inner))))
-        await running.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return left
-
-    assert ["hangs"] == run(scenario())
+    inner = asks(Does("hangs", hang, left), name="inner")
+    task = asyncio.create_task(run_turn(Runner(asks(inner))))
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ["hangs"] == left
 
 
 @pytest.mark.usefixtures("time_jumps")

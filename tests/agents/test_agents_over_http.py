@@ -180,17 +180,14 @@ def test_a_callback_is_told_the_models_bare_name_and_may_ask_another_one_of_the_
     assert ["org/small:7b", "bigger", "org/small:7b"] == [request.json["model"] for request in upstream.chats]
 
 
-def test_a_client_of_the_callers_is_asked_and_stays_open():
-    async def main() -> None:
+async def test_a_client_of_the_callers_is_asked_and_stays_open():
+    with ScriptedUpstream([native("c1"), "done", "again"]) as upstream:
         async with openai.AsyncOpenAI(base_url=upstream.url, api_key="unused") as client:
             config = GenerateContentConfig(temperature=0.5, extra={"model": "mine"})
             chat = Chat(LlmAgent(name="a", model=client, tools=[multiply], generate_content_config=config))
             async with chat.runner:
                 assert "done" == kinds(await chat.say())[-1]
             assert "again" == kinds(await chat.say())[-1]
-
-    with ScriptedUpstream([native("c1"), "done", "again"]) as upstream:
-        asyncio.run(main())
     assert [("mine", 0.5)] * 3 == [(request.json["model"], request.json["temperature"]) for request in upstream.chats]
 
 

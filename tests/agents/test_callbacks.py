@@ -122,24 +122,20 @@ def cancelled(*_about: Any) -> None:
 @pytest.mark.parametrize("callback", [boom, boom_later])
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
 @pytest.mark.parametrize("bus", [False, True])
-def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback, bus):  # defect 16
+async def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback, bus):  # defect 16
     one = agent(["done", "fine"], **{f"{name}_callback": callback})
     chat = Chat(one, bus=EventBus() if bus else None)
-
-    async def main() -> None:
-        events = await chat.say()
-        assert ("CALLBACK_ERROR", "KeyError: 'lost'", "a") == (
-            events[-1].error_code,
-            events[-1].error_message,
-            events[-1].author,
-        )
-        assert (["done"] if name == "after_agent" else []) == kinds(events[:-1])
-        setattr(one, f"{name}_callback", None)
-        assert ["fine" if name in ("after_agent", "after_model") else "done"] == kinds(await chat.say("again"))
-        kept = [event.error_code for event in (await chat.session()).events if event.error_code is not None]
-        assert ["CALLBACK_ERROR"] == kept
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert ("CALLBACK_ERROR", "KeyError: 'lost'", "a") == (
+        events[-1].error_code,
+        events[-1].error_message,
+        events[-1].author,
+    )
+    assert (["done"] if name == "after_agent" else []) == kinds(events[:-1])
+    setattr(one, f"{name}_callback", None)
+    assert ["fine" if name in ("after_agent", "after_model") else "done"] == kinds(await chat.say("again"))
+    kept = [event.error_code for event in (await chat.session()).events if event.error_code is not None]
+    assert ["CALLBACK_ERROR"] == kept
 
 
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
@@ -168,18 +164,14 @@ def test_a_tool_callback_that_raises_is_the_failure_of_the_call(name, callback):
 
 
 @pytest.mark.parametrize("said", ["instead", Content("model", [Part("instead")])])
-def test_what_a_before_agent_callback_says_is_said_in_the_agents_place(said):
+async def test_what_a_before_agent_callback_says_is_said_in_the_agents_place(said):
     asked = []
     one = agent([], before_agent_callback=lambda ctx: said, after_agent_callback=asked.append, output_key="out")
     chat = Chat(one)
-
-    async def main() -> None:
-        (event,) = await chat.say()
-        assert ("instead", "a", True) == (event.content.text, event.author, event.is_final_response())
-        assert ["hi", "instead"] == kinds((await chat.session()).events)
-        assert "instead" == chat.runs[0].text
-
-    asyncio.run(main())
+    (event,) = await chat.say()
+    assert ("instead", "a", True) == (event.content.text, event.author, event.is_final_response())
+    assert ["hi", "instead"] == kinds((await chat.session()).events)
+    assert "instead" == chat.runs[0].text
     assert [] == asked, "the agent has not worked"
 
 
@@ -193,7 +185,7 @@ def test_an_after_agent_callback_is_not_asked_once_the_agent_has_failed():
     assert (["[MODEL_ERROR]"], []) == (kinds(events), asked)
 
 
-def test_what_callbacks_put_into_the_state_is_kept_with_the_next_event():
+async def test_what_callbacks_put_into_the_state_is_kept_with_the_next_event():
     def remember(name: str) -> Any:
         def callback(ctx: Any, *about: Any) -> None:
             ctx.state[name] = ctx.state.get(name, 0) + 1
@@ -203,23 +195,19 @@ def test_what_callbacks_put_into_the_state_is_kept_with_the_next_event():
 
     one = agent([ADD, "done"], add, **{f"{name}_callback": remember(name) for name in SIX})
     chat = Chat(one)
-
-    async def main() -> None:
-        events = await chat.say()
-        deltas = [set(event.actions.state_delta) - {"order"} for event in events]
-        assert [
-            {"before_agent"},
-            {"before_model", "after_model"},
-            {"before_tool", "after_tool"},
-            {"before_model", "after_model"},
-            {"after_agent"},
-        ] == deltas
-        state = (await chat.session()).state
-        expected = ["before_agent", "before_model", "after_model", "before_tool", "after_tool"]
-        assert [*expected, "before_model", "after_model", "after_agent"] == state.pop("order")
-        assert dict.fromkeys(SIX, 1) | {"before_model": 2, "after_model": 2} == state
-
-    asyncio.run(main())
+    events = await chat.say()
+    deltas = [set(event.actions.state_delta) - {"order"} for event in events]
+    assert [
+        {"before_agent"},
+        {"before_model", "after_model"},
+        {"before_tool", "after_tool"},
+        {"before_model", "after_model"},
+        {"after_agent"},
+    ] == deltas
+    state = (await chat.session()).state
+    expected = ["before_agent", "before_model", "after_model", "before_tool", "after_tool"]
+    assert [*expected, "before_model", "after_model", "after_agent"] == state.pop("order")
+    assert dict.fromkeys(SIX, 1) | {"before_model": 2, "after_model": 2} == state
 
 
 def test_what_a_before_agent_callback_puts_into_the_state_is_there_for_the_instruction_and_the_sub_agents():
@@ -236,7 +224,7 @@ def test_what_a_before_agent_callback_puts_into_the_state_is_there_for_the_instr
 
 
 @pytest.mark.parametrize("name", ["after_agent", "before_model", "after_model", "before_tool"])
-def test_changes_of_the_state_are_kept_also_where_there_is_no_answer(name):
+async def test_changes_of_the_state_are_kept_also_where_there_is_no_answer(name):
     def change(ctx: Any, *about: Any) -> None:
         ctx.state["seen"] = True
         if name != "after_agent":
@@ -244,12 +232,8 @@ def test_changes_of_the_state_are_kept_also_where_there_is_no_answer(name):
 
     steps = [ADD, ValueError("down")] if name == "before_tool" else ["done"] if name != "before_model" else [ValueError("down")]
     chat = Chat(agent(steps, add, **{f"{name}_callback": change}))
-
-    async def main() -> dict[str, Any]:
-        await chat.say()
-        return (await chat.session()).state
-
-    assert {"seen": True} == asyncio.run(main())
+    await chat.say()
+    assert {"seen": True} == (await chat.session()).state
 
 
 @pytest.mark.parametrize(
@@ -363,7 +347,7 @@ def test_without_an_instruction_one_can_be_given_and_it_can_be_taken_away():
     assert ["hi"] == [message["content"] for message in said_to(one.model)]
 
 
-def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():  # defect 23
+async def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():  # defect 23
     def hide(ctx: Any, request: LlmRequest) -> None:
         for content in request.contents:
             for part in content.parts:
@@ -375,20 +359,16 @@ def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():  # d
 
     one = agent([ADD, "done", "again"], add, before_model_callback=hide)
     chat = Chat(one)
-
-    async def main() -> None:
-        await chat.say()
-        _, call, result = said_to(one.model)
-        assert ('{"a":"hidden"}', "hidden too") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
-        kept = (await chat.session()).events
-        assert {"a": 1} == kept[1].get_function_calls()[0].args
-        assert {"result": 2} == kept[2].get_function_responses()[0].response
-        one.before_model_callback = None
-        await chat.say()
-        _, call, result, *_ = said_to(one.model)
-        assert ('{ "a": 1 }', "2") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
-
-    asyncio.run(main())
+    await chat.say()
+    _, call, result = said_to(one.model)
+    assert ('{"a":"hidden"}', "hidden too") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
+    kept = (await chat.session()).events
+    assert {"a": 1} == kept[1].get_function_calls()[0].args
+    assert {"result": 2} == kept[2].get_function_responses()[0].response
+    one.before_model_callback = None
+    await chat.say()
+    _, call, result, *_ = said_to(one.model)
+    assert ('{ "a": 1 }', "2") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
 
 
 def test_tools_can_be_offered_and_taken_away_for_one_round():

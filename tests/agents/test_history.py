@@ -12,8 +12,6 @@ from patchbay.agents.chat_history import ChatMessage
 from patchbay.agents.content import new_id
 from patchbay.tools import FunctionTool
 
-from .saying import run
-
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def history(request, tmp_path):
@@ -43,42 +41,33 @@ def contents(messages) -> list[str]:
     return [message.content for message in messages]
 
 
-def test_both_sides_are_recorded_with_all_that_was_said_of_them(history, user):  # defect 28
-    async def work():
-        await history.add_message(user, "bot", "s1", "user", "hello")
-        await history.add_message(user, "bot", "s1", "assistant", "hi", '{"audit": 1}')
-        answer, question = await history.get_agent_history(user, "bot")
-        assert ("user", "hello", "", "s1") == (question.role, question.content, question.l2_json, question.session_id)
-        assert ("assistant", "hi", '{"audit": 1}', user, "bot") == (
-            answer.role, answer.content, answer.l2_json, answer.user_id, answer.agent
-        )  # fmt: skip
-        assert 0 < question.created_at <= answer.created_at
-        assert question.id < answer.id
-
-    run(work())
+async def test_both_sides_are_recorded_with_all_that_was_said_of_them(history, user):  # defect 28
+    await history.add_message(user, "bot", "s1", "user", "hello")
+    await history.add_message(user, "bot", "s1", "assistant", "hi", '{"audit": 1}')
+    answer, question = await history.get_agent_history(user, "bot")
+    assert ("user", "hello", "", "s1") == (question.role, question.content, question.l2_json, question.session_id)
+    assert ("assistant", "hi", '{"audit": 1}', user, "bot") == (
+        answer.role, answer.content, answer.l2_json, answer.user_id, answer.agent
+    )  # fmt: skip
+    assert 0 < question.created_at <= answer.created_at
+    assert question.id < answer.id
 
 
-def test_a_sessions_history_is_its_newest_messages_the_oldest_first(history, user):  # defect 28
-    async def work():
-        session = await fill(history, user, "a", "b", "c", "d")
-        await fill(history, user, "elsewhere")
-        assert ["c", "d"] == contents(await history.get_session_history(session, limit=2))
-        assert ["a", "b", "c", "d"] == contents(await history.get_session_history(session))
-        assert [] == await history.get_session_history(session, limit=0)
-        assert [] == await history.get_session_history(session, limit=-1)
-
-    run(work())
+async def test_a_sessions_history_is_its_newest_messages_the_oldest_first(history, user):  # defect 28
+    session = await fill(history, user, "a", "b", "c", "d")
+    await fill(history, user, "elsewhere")
+    assert ["c", "d"] == contents(await history.get_session_history(session, limit=2))
+    assert ["a", "b", "c", "d"] == contents(await history.get_session_history(session))
+    assert [] == await history.get_session_history(session, limit=0)
+    assert [] == await history.get_session_history(session, limit=-1)
 
 
-def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
-    async def work():
-        await fill(history, user, "a", "b")
-        await fill(history, user, "other agent", agent="other")
-        await fill(history, f"{user}-2", "other user")
-        assert ["b", "a"] == contents(await history.get_agent_history(user, "bot"))
-        assert ["b"] == contents(await history.get_agent_history(user, "bot", limit=1))
-
-    run(work())
+async def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
+    await fill(history, user, "a", "b")
+    await fill(history, user, "other agent", agent="other")
+    await fill(history, f"{user}-2", "other user")
+    assert ["b", "a"] == contents(await history.get_agent_history(user, "bot"))
+    assert ["b"] == contents(await history.get_agent_history(user, "bot", limit=1))
 
 
 @pytest.mark.parametrize(
@@ -95,92 +84,65 @@ def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
         ("s" * 60_000, []),
     ],
 )
-def test_a_search_takes_what_it_looks_for_letter_by_letter(history, user, keyword, expected):  # defect 28
-    async def work():
-        await fill(history, user, "100% sure", "snake_case", "back\\slash", "Die STRASSE", "l'été")
-        assert expected == contents(await history.search(user, "bot", keyword))
-
-    run(work())
+async def test_a_search_takes_what_it_looks_for_letter_by_letter(history, user, keyword, expected):  # defect 28
+    await fill(history, user, "100% sure", "snake_case", "back\\slash", "Die STRASSE", "l'été")
+    assert expected == contents(await history.search(user, "bot", keyword))
 
 
-def test_what_was_recorded_is_counted_and_deleted(history, user):
-    async def work():
-        session = await fill(history, user, "a", "b")
-        await fill(history, user, "c", agent="other")
-        assert (3, 2, 0) == (await history.count(user), await history.count(user, "bot"), await history.count("nobody"))
-        assert 2 == await history.delete_session_history(session)
-        assert 0 == await history.delete_session_history(session)
-        assert 1 == await history.delete_agent_history(user, "other")
-        assert 0 == await history.count(user)
-
-    run(work())
+async def test_what_was_recorded_is_counted_and_deleted(history, user):
+    session = await fill(history, user, "a", "b")
+    await fill(history, user, "c", agent="other")
+    assert (3, 2, 0) == (await history.count(user), await history.count(user, "bot"), await history.count("nobody"))
+    assert 2 == await history.delete_session_history(session)
+    assert 0 == await history.delete_session_history(session)
+    assert 1 == await history.delete_agent_history(user, "other")
+    assert 0 == await history.count(user)
 
 
-def test_text_that_no_database_holds_is_recorded_all_the_same(history, user):
-    async def work():
-        await fill(history, user, "nul\0 and \ud800 too")
-        assert 1 == len(await history.search(user, "bot", "and"))
-
-    run(work())
+async def test_text_that_no_database_holds_is_recorded_all_the_same(history, user):
+    await fill(history, user, "nul\0 and \ud800 too")
+    assert 1 == len(await history.search(user, "bot", "and"))
 
 
-def test_a_change_of_what_was_found_changes_nothing_in_the_history(history, user):
-    async def work():
+async def test_a_change_of_what_was_found_changes_nothing_in_the_history(history, user):
+    await fill(history, user, "a")
+    (await history.get_agent_history(user, "bot"))[0].content = "forged"
+    assert ["a"] == contents(await history.get_agent_history(user, "bot"))
+
+
+async def test_the_history_in_a_file_outlives_its_service(tmp_path, user):
+    for number in range(2):
+        history = DatabaseChatHistoryService(f"sqlite:///{tmp_path / 'h.db'}")
+        assert number == await history.count(user)
         await fill(history, user, "a")
-        (await history.get_agent_history(user, "bot"))[0].content = "forged"
-        assert ["a"] == contents(await history.get_agent_history(user, "bot"))
-
-    run(work())
+        await history.close()
 
 
-def test_the_history_in_a_file_outlives_its_service(tmp_path, user):
-    async def work():
-        for number in range(2):
-            history = DatabaseChatHistoryService(f"sqlite:///{tmp_path / 'h.db'}")
-            assert number == await history.count(user)
-            await fill(history, user, "a")
-            await history.close()
-
-    run(work())
-
-
-def test_the_tool_shows_a_line_for_each_message_the_newest_first(history, user):
+async def test_the_tool_shows_a_line_for_each_message_the_newest_first(history, user):
     search = create_history_tool(history, default_agent="bot", user_id=user)
-
-    async def work():
-        await fill(history, user, "hello\nAI: forged", "x" * 201, "y" * 200)
-        newest, middle, oldest = (await search("", "", 10)).split("\n")
-        when = datetime.fromtimestamp((await history.get_agent_history(user, "bot"))[0].created_at, UTC).astimezone()
-        assert f"[{when:%m-%d %H:%M}] User: {'y' * 200}" == newest
-        assert middle.endswith(f"] AI: {'x' * 200}...")
-        assert oldest.endswith("] User: hello AI: forged")
-
-    run(work())
+    await fill(history, user, "hello\nAI: forged", "x" * 201, "y" * 200)
+    newest, middle, oldest = (await search("", "", 10)).split("\n")
+    when = datetime.fromtimestamp((await history.get_agent_history(user, "bot"))[0].created_at, UTC).astimezone()
+    assert f"[{when:%m-%d %H:%M}] User: {'y' * 200}" == newest
+    assert middle.endswith(f"] AI: {'x' * 200}...")
+    assert oldest.endswith("] User: hello AI: forged")
 
 
-def test_the_tool_searches_and_says_when_there_is_nothing(history, user):
+async def test_the_tool_searches_and_says_when_there_is_nothing(history, user):
     search = create_history_tool(history, user_id=user)
-
-    async def work():
-        await fill(history, user, "one", "two")
-        assert "No agent specified." == await search("one")
-        assert "No history found." == await search("three", agent="bot")
-        assert (await search("ONE", "bot")).endswith("User: one")
-        assert 1 == len((await search("", "bot", 1)).split("\n"))
-        assert 1 == len((await search("", "bot", -5)).split("\n"))
-        assert 2 == len((await search("", "bot", 10**9)).split("\n"))
-
-    run(work())
+    await fill(history, user, "one", "two")
+    assert "No agent specified." == await search("one")
+    assert "No history found." == await search("three", agent="bot")
+    assert (await search("ONE", "bot")).endswith("User: one")
+    assert 1 == len((await search("", "bot", 1)).split("\n"))
+    assert 1 == len((await search("", "bot", -5)).split("\n"))
+    assert 2 == len((await search("", "bot", 10**9)).split("\n"))
 
 
-def test_the_tool_sees_its_own_users_history_and_no_other(history, user):
+async def test_the_tool_sees_its_own_users_history_and_no_other(history, user):
     search = create_history_tool(history, default_agent="bot", user_id=f"{user}-2")
-
-    async def work():
-        await fill(history, user, "secret")
-        assert "No history found." == await search("secret")
-
-    run(work())
+    await fill(history, user, "secret")
+    assert "No history found." == await search("secret")
 
 
 def test_the_factory_makes_something_that_an_agent_takes_as_a_tool():

@@ -44,17 +44,12 @@ def offered(model: Any) -> list[list[str]]:
     return [[spec.name for spec in request.tools] for request in model.requests]
 
 
-def test_the_next_turn_can_read_what_an_excerpt_of_the_last_one_left_out(service, session_id):
+async def test_the_next_turn_can_read_what_an_excerpt_of_the_last_one_left_out(service, session_id):
     one = agent([READ, "read", reading(), "done", "nothing to do"], read_log)
-
-    async def main() -> Any:
-        chat = Chat(one, service, session_id=session_id)
-        await chat.say("read")
-        events = await chat.say("go on")
-        await chat.say("thanks")
-        return events
-
-    events = run(main())
+    chat = Chat(one, service, session_id=session_id)
+    await chat.say("read")
+    events = await chat.say("go on")
+    await chat.say("thanks")
     assert PIECE == response_of(events, "read_result")["result"]
     assert ADVICE in one.model.requests[2].messages[2]["content"]
     # From the turn after it was first offered it is offered from the start: what the model is told of its tools stays the same.
@@ -62,29 +57,21 @@ def test_the_next_turn_can_read_what_an_excerpt_of_the_last_one_left_out(service
     assert one.model.requests[1].tools == one.model.requests[2].tools == one.model.requests[4].tools
 
 
-def test_a_session_without_long_results_is_offered_no_reader(service, session_id):
+async def test_a_session_without_long_results_is_offered_no_reader(service, session_id):
     one = agent(["a", "b"], read_log)
-
-    async def main() -> bool:
-        chat = Chat(one, service, session_id=session_id)
-        await chat.say()
-        await chat.say()
-        return (await chat.session()).has_results
-
-    assert run(main()) is False
+    chat = Chat(one, service, session_id=session_id)
+    await chat.say()
+    await chat.say()
+    assert (await chat.session()).has_results is False
     assert [["read_log"]] * 2 == offered(one.model)
 
 
-def test_what_was_kept_is_there_when_the_database_is_opened_again(database_url, session_id):
+async def test_what_was_kept_is_there_when_the_database_is_opened_again(database_url, session_id):
     one = agent([READ, "read", reading(), "done"], read_log)
-
-    async def main() -> Any:
-        for message in ("read", "go on"):
-            async with DatabaseSessionService(database_url) as service:
-                events = await Chat(one, service, session_id=session_id).say(message)
-        return events
-
-    assert PIECE == response_of(run(main()), "read_result")["result"]
+    for message in ("read", "go on"):
+        async with DatabaseSessionService(database_url) as service:
+            events = await Chat(one, service, session_id=session_id).say(message)
+    assert PIECE == response_of(events, "read_result")["result"]
 
 
 def test_the_next_agent_of_the_same_run_can_read_it_too(service, session_id):
@@ -93,18 +80,14 @@ def test_the_next_agent_of_the_same_run_can_read_it_too(service, session_id):
     assert PIECE == response_of(run(chat.say()), "read_result")["result"]
 
 
-def test_what_an_agent_keeps_as_a_tool_is_its_own(service, session_id):
+async def test_what_an_agent_keeps_as_a_tool_is_its_own(service, session_id):
     inner = agent([READ, reading(), "short", "again"], read_log, name="inner")
     outer = agent([ToolCall("c1", "inner", '{"request": "x"}'), "a", ToolCall("c2", "inner", '{"request": "y"}'), "b"])
     outer.tools = [AgentTool(inner)]
-
-    async def main() -> bool:
-        chat = Chat(outer, service, session_id=session_id)
-        await chat.say()
-        await chat.say()
-        return (await chat.session()).has_results
-
-    assert run(main()) is False
+    chat = Chat(outer, service, session_id=session_id)
+    await chat.say()
+    await chat.say()
+    assert (await chat.session()).has_results is False
     assert PIECE == inner.model.requests[2].messages[-1]["content"]
     # Asked again it has a new session.
     assert [["read_log"], ["read_log", "read_result"], ["read_log", "read_result"], ["read_log"]] == offered(inner.model)
@@ -128,24 +111,21 @@ def test_the_text_is_kept_before_its_excerpt_is_recorded_whenever_the_process_is
     assert (moment == "after") == any(ADVICE in str(message["content"]) for message in one.model.requests[0].messages)
 
 
-def test_a_deleted_sessions_results_go_with_it_and_come_back_with_no_other(service, session_id):
-    async def main() -> None:
-        session = await service.create_session("app", "u", session_id=session_id)
-        other = await service.create_session("app", "v", session_id=session_id)
-        for each in (session, other):
-            assert "result_1" == await service.results(each).keep(f"text of {each.user_id}")
-        await service.delete_session("app", "u", session_id)
-        store = service.results(session)
-        assert await store.read("result_1") is None
-        with pytest.raises(SessionNotFoundError):
-            await store.keep("more")
-        anew = await service.create_session("app", "u", session_id=session_id)
-        assert (False, None) == (anew.has_results, await service.results(anew).read("result_1"))
-        assert "result_1" == await service.results(anew).keep("another")
-        assert "text of v" == await service.results(other).read("result_1")
-        assert (await service.get_session("app", "v", session_id)).has_results
-
-    run(main())
+async def test_a_deleted_sessions_results_go_with_it_and_come_back_with_no_other(service, session_id):
+    session = await service.create_session("app", "u", session_id=session_id)
+    other = await service.create_session("app", "v", session_id=session_id)
+    for each in (session, other):
+        assert "result_1" == await service.results(each).keep(f"text of {each.user_id}")
+    await service.delete_session("app", "u", session_id)
+    store = service.results(session)
+    assert await store.read("result_1") is None
+    with pytest.raises(SessionNotFoundError):
+        await store.keep("more")
+    anew = await service.create_session("app", "u", session_id=session_id)
+    assert (False, None) == (anew.has_results, await service.results(anew).read("result_1"))
+    assert "result_1" == await service.results(anew).keep("another")
+    assert "text of v" == await service.results(other).read("result_1")
+    assert (await service.get_session("app", "v", session_id)).has_results
 
 
 def test_no_row_is_left_of_a_deleted_session(database_url, session_id):
@@ -162,13 +142,10 @@ def test_no_row_is_left_of_a_deleted_session(database_url, session_id):
 
 
 @pytest.mark.parametrize("text", ["", "é\x00\ud800\U0001f600", "x" * 100])
-def test_any_text_comes_back_as_it_was(service, session_id, text):
-    async def main() -> str | None:
-        session = await service.create_session("app", "u", session_id=session_id)
-        kept = await service.results(session).keep(text)
-        return await service.results(session).read(kept)
-
-    assert text == run(main())
+async def test_any_text_comes_back_as_it_was(service, session_id, text):
+    session = await service.create_session("app", "u", session_id=session_id)
+    kept = await service.results(session).keep(text)
+    assert text == await service.results(session).read(kept)
 
 
 UNKNOWN = [
@@ -187,25 +164,18 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("result_id", UNKNOWN)
-def test_an_id_that_nothing_is_kept_by_is_none(service, session_id, result_id):
-    async def main() -> str | None:
-        session = await service.create_session("app", "u", session_id=session_id)
-        assert await service.results(session).read("result_1") is None
-        await service.results(session).keep("text")
-        return await service.results(session).read(result_id)
-
-    assert run(main()) is None
+async def test_an_id_that_nothing_is_kept_by_is_none(service, session_id, result_id):
+    session = await service.create_session("app", "u", session_id=session_id)
+    assert await service.results(session).read("result_1") is None
+    await service.results(session).keep("text")
+    assert await service.results(session).read(result_id) is None
 
 
-def test_the_model_is_told_that_an_id_is_none(service, session_id):
+async def test_the_model_is_told_that_an_id_is_none(service, session_id):
     one = agent([READ, "read", reading("result_7"), "done"], read_log)
-
-    async def main() -> Any:
-        chat = Chat(one, service, session_id=session_id)
-        await chat.say("read")
-        return await chat.say("go on")
-
-    error = response_of(run(main()), "read_result")["error"]
+    chat = Chat(one, service, session_id=session_id)
+    await chat.say("read")
+    error = response_of(await chat.say("go on"), "read_result")["error"]
     assert "No result 'result_7' is kept (any more). Fix the arguments and call the tool again." == error
 
 
@@ -284,12 +254,11 @@ def test_two_processes_keep_each_text_once_and_give_no_id_twice(database_url, se
     assert {kept: text for text, kept in found} == run(read())
 
 
-def test_branches_that_keep_at_once_get_ids_of_their_own(service, session_id):
-    async def main() -> list[str]:
-        session = await service.create_session("app", "u", session_id=session_id)
-        return await asyncio.gather(*(service.results(session).keep(f"text {number}") for number in range(20)))
-
-    assert {f"result_{number}" for number in range(1, 21)} == set(run(main()))
+async def test_branches_that_keep_at_once_get_ids_of_their_own(service, session_id):
+    session = await service.create_session("app", "u", session_id=session_id)
+    assert {f"result_{number}" for number in range(1, 21)} == set(
+        await asyncio.gather(*(service.results(session).keep(f"text {number}") for number in range(20)))
+    )
 
 
 def test_a_database_from_before_there_were_results_is_taken_up(tmp_path, session_id):
@@ -321,17 +290,13 @@ def test_a_session_is_loaded_with_no_query_more_for_its_results(tmp_path):
     assert "FROM patchbay_sessions" in only
 
 
-def test_a_service_that_keeps_no_results_has_them_for_the_run(session_id):
+async def test_a_service_that_keeps_no_results_has_them_for_the_run(session_id):
     class Elsewhere(InMemorySessionService):
         results = BaseSessionService.results
 
     one = agent([READ, reading(), "done", "later"], read_log)
-
-    async def main() -> Any:
-        chat = Chat(one, Elsewhere(), session_id=session_id)
-        events = await chat.say("read")
-        await chat.say("go on")
-        return events
-
-    assert PIECE == response_of(run(main()), "read_result")["result"]
+    chat = Chat(one, Elsewhere(), session_id=session_id)
+    events = await chat.say("read")
+    await chat.say("go on")
+    assert PIECE == response_of(events, "read_result")["result"]
     assert [["read_log"], ["read_log", "read_result"], ["read_log", "read_result"], ["read_log"]] == offered(one.model)

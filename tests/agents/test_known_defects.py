@@ -34,24 +34,20 @@ async def add(a: int) -> int:
     return a + 1
 
 
-def test_d02_sync_tools_block_neither_the_loop_nor_each_other():
+async def test_d02_sync_tools_block_neither_the_loop_nor_each_other():
     """Four sync tools meet each other, and the event loop: none could if they came one after the other."""
+    everybody = threading.Barrier(5)
 
-    async def main() -> None:
-        everybody = threading.Barrier(5)
+    def meet() -> str:
+        everybody.wait(60)
+        return "met"
 
-        def meet() -> str:
-            everybody.wait(60)
-            return "met"
+    async def loop_is_free() -> None:
+        await asyncio.to_thread(everybody.wait, 60)
 
-        async def loop_is_free() -> None:
-            await asyncio.to_thread(everybody.wait, 60)
-
-        chat = Chat(agent([[ToolCall(str(n), "meet") for n in range(4)], "done"], meet))
-        events, _ = await asyncio.gather(chat.say(), loop_is_free())
-        assert [{"result": "met"}] * 4 == [each.response for each in events[1].get_function_responses()]
-
-    run(main())
+    chat = Chat(agent([[ToolCall(str(n), "meet") for n in range(4)], "done"], meet))
+    events, _ = await asyncio.gather(chat.say(), loop_is_free())
+    assert [{"result": "met"}] * 4 == [each.response for each in events[1].get_function_responses()]
 
 
 def test_d03_a_limit_holds_for_a_sync_tool_too():
@@ -174,67 +170,57 @@ def test_d10_async_callbacks_work_alone_and_in_lists():
         assert "async" == said_to(model)[0]["content"]
 
 
-def test_d11_changes_of_a_tool_are_its_own_until_it_has_succeeded():
+async def test_d11_changes_of_a_tool_are_its_own_until_it_has_succeeded():
     """Of two calls at the same time the one that fails leaves nothing, neither now nor in a later turn."""
+    written = asyncio.Event()
 
-    async def main() -> None:
-        written = asyncio.Event()
+    async def fails(tool_context: ToolContext) -> None:
+        tool_context.state["from_fails"] = 1
+        tool_context.state.setdefault("list", []).append("fails")
+        written.set()
+        raise ValueError("no")
 
-        async def fails(tool_context: ToolContext) -> None:
-            tool_context.state["from_fails"] = 1
-            tool_context.state.setdefault("list", []).append("fails")
-            written.set()
-            raise ValueError("no")
+    async def works(tool_context: ToolContext) -> bool:
+        await written.wait()
+        tool_context.state["from_works"] = 1
+        return "from_fails" in tool_context.state
 
-        async def works(tool_context: ToolContext) -> bool:
-            await written.wait()
-            tool_context.state["from_works"] = 1
-            return "from_fails" in tool_context.state
-
-        chat = Chat(agent([[ToolCall("1", "fails"), ToolCall("2", "works")], "done", "again"], fails, works))
-        events = await chat.say()
-        assert {"result": False} == response_of(events, "works")
-        assert {"from_works": 1} == events[1].actions.state_delta
-        later = await chat.say()
-        assert [{}] == [event.actions.state_delta for event in later]
-        assert {"from_works": 1} == (await chat.session()).state
-
-    run(main())
+    chat = Chat(agent([[ToolCall("1", "fails"), ToolCall("2", "works")], "done", "again"], fails, works))
+    events = await chat.say()
+    assert {"result": False} == response_of(events, "works")
+    assert {"from_works": 1} == events[1].actions.state_delta
+    later = await chat.say()
+    assert [{}] == [event.actions.state_delta for event in later]
+    assert {"from_works": 1} == (await chat.session()).state
 
 
-def test_d12_no_update_is_lost_where_calls_change_the_same_key_at_the_same_time():
-    async def main() -> None:
-        begun = 0
-        all_begun = asyncio.Event()
+async def test_d12_no_update_is_lost_where_calls_change_the_same_key_at_the_same_time():
+    begun = 0
+    all_begun = asyncio.Event()
 
-        async def count(tool_context: ToolContext) -> None:
-            nonlocal begun
-            n = tool_context.state.get("n", 0)
-            begun += 1
-            if begun == 5:
-                all_begun.set()
-            await all_begun.wait()
-            tool_context.state["n"] = n + 1
-            tool_context.state.setdefault("log", []).append(tool_context.call_id)
+    async def count(tool_context: ToolContext) -> None:
+        nonlocal begun
+        n = tool_context.state.get("n", 0)
+        begun += 1
+        if begun == 5:
+            all_begun.set()
+        await all_begun.wait()
+        tool_context.state["n"] = n + 1
+        tool_context.state.setdefault("log", []).append(tool_context.call_id)
 
-        chat = Chat(agent([[ToolCall(str(n), "count") for n in range(5)], "done"], count))
-        await chat.say()
-        assert {"n": 5, "log": ["0", "1", "2", "3", "4"]} == (await chat.session()).state
-
-    run(main())
+    chat = Chat(agent([[ToolCall(str(n), "count") for n in range(5)], "done"], count))
+    await chat.say()
+    assert {"n": 5, "log": ["0", "1", "2", "3", "4"]} == (await chat.session()).state
 
 
-def test_d14_the_answer_is_in_the_state_when_the_event_that_brings_it_is_told():
-    async def main() -> None:
-        chat = Chat(agent(["done"], output_key="out"))
-        events = chat.begin()
-        async for event in events:
-            if event.is_final_response():
-                break
-        assert {"out": "done"} == (await chat.session()).state
-        await events.aclose()
-
-    run(main())
+async def test_d14_the_answer_is_in_the_state_when_the_event_that_brings_it_is_told():
+    chat = Chat(agent(["done"], output_key="out"))
+    events = chat.begin()
+    async for event in events:
+        if event.is_final_response():
+            break
+    assert {"out": "done"} == (await chat.session()).state
+    await events.aclose()
 
 
 def test_d15_calls_of_a_callback_in_the_models_place_are_carried_out_once():
@@ -288,19 +274,16 @@ def test_d23_whoever_edits_a_request_or_an_event_does_not_edit_history():
     run(main())
 
 
-def test_d25_an_answer_whose_stream_ends_with_a_piece_is_kept_and_said_once():
+async def test_d25_an_answer_whose_stream_ends_with_a_piece_is_kept_and_said_once():
     class Pieces:
         async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
             yield TextDelta("all ")
             yield TextDelta("of it")
             yield ModelReply(Reply("all of it"), None)
 
-    async def main() -> None:
-        chat = Chat(LlmAgent(name="a", model=Pieces()))
-        assert ["~all ", "~of it", "all of it"] == kinds(await chat.say(streaming=True))
-        assert ["hi", "all of it"] == kinds((await chat.session()).events)
-
-    run(main())
+    chat = Chat(LlmAgent(name="a", model=Pieces()))
+    assert ["~all ", "~of it", "all of it"] == kinds(await chat.say(streaming=True))
+    assert ["hi", "all of it"] == kinds((await chat.session()).events)
 
 
 def test_d27_any_parameters_of_a_function_and_any_way_of_giving_results_work():

@@ -101,21 +101,17 @@ async def says(*events: Any) -> AsyncIterator[Any]:
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_model_that_fails_ends_the_run_with_an_event_and_the_session_goes_on(
+async def test_a_model_that_fails_ends_the_run_with_an_event_and_the_session_goes_on(
     first, code, words, streaming, around
 ):  # defect 16
     options, fields, settings = around
     chat = Chat(LlmAgent(name="a", model=Then(first, "better"), **fields), **options)
-
-    async def main() -> None:
-        (event,) = await chat.say(streaming=streaming, **settings)
-        assert (code, "a", False) == (event.error_code, event.author, event.is_final_response())
-        assert event.error_message.startswith(words)
-        assert ["better"] == [word for word in kinds(await chat.say("again", **settings)) if word[0] != "~"]
-        assert ["hi", f"[{code}]", "again", "better"] == kinds((await chat.session()).events)
-        assert (None, "better") == (chat.runs[0].text, chat.runs[1].text)
-
-    asyncio.run(main())
+    (event,) = await chat.say(streaming=streaming, **settings)
+    assert (code, "a", False) == (event.error_code, event.author, event.is_final_response())
+    assert event.error_message.startswith(words)
+    assert ["better"] == [word for word in kinds(await chat.say("again", **settings)) if word[0] != "~"]
+    assert ["hi", f"[{code}]", "again", "better"] == kinds((await chat.session()).events)
+    assert (None, "better") == (chat.runs[0].text, chat.runs[1].text)
 
 
 def test_a_model_that_cannot_even_be_asked_ends_the_run_with_an_event(around):
@@ -142,19 +138,15 @@ def test_a_model_that_cannot_even_be_asked_ends_the_run_with_an_event(around):
     ],
 )
 @pytest.mark.parametrize("bus", [False, True])
-def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):  # defect 16
+async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):  # defect 16
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DASHSCOPE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     chat = Chat(LlmAgent(name="a", model=model), bus=EventBus() if bus else None)
-
-    async def main() -> None:
-        (event,) = await chat.say()
-        assert code == event.error_code
-        assert words in event.error_message
-        chat.runner.agent.model = ScriptedModel(["better"])
-        assert ["better"] == kinds(await chat.say())
-
-    asyncio.run(main())
+    (event,) = await chat.say()
+    assert code == event.error_code
+    assert words in event.error_message
+    chat.runner.agent.model = ScriptedModel(["better"])
+    assert ["better"] == kinds(await chat.say())
 
 
 def test_thoughts_and_tokens_of_an_answer_that_is_none_are_kept():
@@ -174,25 +166,21 @@ def test_thoughts_and_tokens_of_an_answer_that_is_none_are_kept():
 
 
 @pytest.mark.parametrize("end", [UpstreamError("cut"), OSError("reset"), None])
-def test_the_text_of_an_answer_that_breaks_off_is_not_lost(end, around):
+async def test_the_text_of_an_answer_that_breaks_off_is_not_lost(end, around):
     options, fields, settings = around
     pieces = [ReasoningDelta("hm"), TextDelta("half an "), TextDelta("answ"), *([end] if end is not None else [])]
     model = Then(lambda _: says(*pieces), "better")
     chat = Chat(LlmAgent(name="a", model=model, output_key="out", **fields), **options)
-
-    async def main() -> None:
-        events = await chat.say(streaming=True, **settings)
-        code = {UpstreamError: "UPSTREAM_ERROR", OSError: "MODEL_ERROR"}.get(type(end), "NO_RESPONSE")
-        assert ["~hm", "~half an ", "~answ", f"half an answ[{code}]"] == [
-            *("~hm" for event in events if event.content.parts[0].thought),
-            *kinds(event for event in events if not event.content.parts[0].thought),
-        ]
-        await chat.say("again", **settings)
-        session = await chat.session()
-        assert ["hi", f"half an answ[{code}]", "again", "better"] == kinds(session.events)
-        assert {"out": "better"} == session.state
-
-    asyncio.run(main())
+    events = await chat.say(streaming=True, **settings)
+    code = {UpstreamError: "UPSTREAM_ERROR", OSError: "MODEL_ERROR"}.get(type(end), "NO_RESPONSE")
+    assert ["~hm", "~half an ", "~answ", f"half an answ[{code}]"] == [
+        *("~hm" for event in events if event.content.parts[0].thought),
+        *kinds(event for event in events if not event.content.parts[0].thought),
+    ]
+    await chat.say("again", **settings)
+    session = await chat.session()
+    assert ["hi", f"half an answ[{code}]", "again", "better"] == kinds(session.events)
+    assert {"out": "better"} == session.state
     assert ["hi", "half an answ", "again"] == [message["content"] for message in said_to(model.script)]
 
 
@@ -202,51 +190,39 @@ def test_an_answer_that_breaks_off_in_a_later_round_brings_no_text_of_an_earlier
     assert "[UPSTREAM_ERROR]" == kinds(events)[-1]
 
 
-def test_the_number_of_answers_is_limited():  # defect 16
+async def test_the_number_of_answers_is_limited():  # defect 16
     model = ScriptedModel([ADD, ADD, "better"])
     chat = Chat(agent(model, add))
-
-    async def main() -> None:
-        events = await chat.say(max_llm_calls=2)
-        assert ["?add", "!add", "?add", "!add", "[MAX_LLM_CALLS]"] == kinds(events)
-        assert "Exceeded max LLM calls (2). Possible infinite loop." == events[-1].error_message
-        assert ["better"] == kinds(await chat.say("again", max_llm_calls=2)), "each run has limits of its own"
-
-    asyncio.run(main())
+    events = await chat.say(max_llm_calls=2)
+    assert ["?add", "!add", "?add", "!add", "[MAX_LLM_CALLS]"] == kinds(events)
+    assert "Exceeded max LLM calls (2). Possible infinite loop." == events[-1].error_message
+    assert ["better"] == kinds(await chat.say("again", max_llm_calls=2)), "each run has limits of its own"
     assert_settled(said_to(model))
 
 
-def test_the_number_of_calls_is_limited():
+async def test_the_number_of_calls_is_limited():
     model = ScriptedModel([[ADD, ADD, ADD], "better"])
     chat = Chat(agent(model, add))
-
-    async def main() -> None:
-        events = await chat.say(max_tool_calls=2)
-        assert ["?add?add?add", "!add!add!add", "[MAX_TOOL_CALLS]"] == kinds(events)
-        assert "Exceeded max tool calls (2)." == events[-1].error_message
-        results = [response.response for response in events[1].get_function_responses()]
-        assert [{"result": 2}, {"result": 2}] == results[:2]
-        assert "error" in results[2]
-        assert ["better"] == kinds(await chat.say("again"))
-
-    asyncio.run(main())
+    events = await chat.say(max_tool_calls=2)
+    assert ["?add?add?add", "!add!add!add", "[MAX_TOOL_CALLS]"] == kinds(events)
+    assert "Exceeded max tool calls (2)." == events[-1].error_message
+    results = [response.response for response in events[1].get_function_responses()]
+    assert [{"result": 2}, {"result": 2}] == results[:2]
+    assert "error" in results[2]
+    assert ["better"] == kinds(await chat.say("again"))
     assert_settled(said_to(model))
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_the_time_of_a_run_is_limited_while_its_tools_run():
+async def test_the_time_of_a_run_is_limited_while_its_tools_run():
     model = ScriptedModel([[ADD, ToolCall("", "forever")], "better"])
     chat = Chat(agent(model, add, forever))
-
-    async def main() -> None:
-        events = await chat.say(run_timeout=0.2)
-        assert ["?add?forever", "!add!forever", "[RUN_TIMEOUT]"] == kinds(events)
-        assert "The run timed out after 0.2s" == events[-1].error_message
-        assert {"result": 2} == response_of(events, "add")
-        assert "error" in response_of(events, "forever")
-        assert ["better"] == kinds(await chat.say("again"))
-
-    asyncio.run(main())
+    events = await chat.say(run_timeout=0.2)
+    assert ["?add?forever", "!add!forever", "[RUN_TIMEOUT]"] == kinds(events)
+    assert "The run timed out after 0.2s" == events[-1].error_message
+    assert {"result": 2} == response_of(events, "add")
+    assert "error" in response_of(events, "forever")
+    assert ["better"] == kinds(await chat.say("again"))
     assert_settled(said_to(model))
 
 
@@ -269,17 +245,13 @@ def stuck(*said: Any) -> Any:
 )
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.usefixtures("time_jumps")
-def test_the_time_of_a_model_is_limited_and_what_it_had_said_is_kept(limit, code, words, streaming):
+async def test_the_time_of_a_model_is_limited_and_what_it_had_said_is_kept(limit, code, words, streaming):
     model = Then(stuck(TextDelta("so far")), "better")
     chat = Chat(LlmAgent(name="a", model=model))
-
-    async def main() -> None:
-        events = await chat.say(streaming=streaming, **limit)
-        assert [*(["~so far"] if streaming else []), f"so far[{code}]"] == kinds(events)
-        assert words == events[-1].error_message
-        assert ["better"] == kinds(await chat.say("again", **limit))
-
-    asyncio.run(main())
+    events = await chat.say(streaming=streaming, **limit)
+    assert [*(["~so far"] if streaming else []), f"so far[{code}]"] == kinds(events)
+    assert words == events[-1].error_message
+    assert ["better"] == kinds(await chat.say("again", **limit))
     assert 2 == model.closed, "a model that is given up is stopped"
 
 
@@ -350,20 +322,16 @@ def test_an_agent_of_ones_own_is_stopped_by_the_time_of_the_run(around, waits): 
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_agents_in_an_agent_of_ones_own_leave_every_call_with_its_response_when_time_is_up():  # law 1
+async def test_agents_in_an_agent_of_ones_own_leave_every_call_with_its_response_when_time_is_up():  # law 1
     class Asks(BaseAgent):
         async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
             async for event in self.sub_agents[0].run_async(ctx):
                 yield event
 
     chat = Chat(Asks(name="asks", sub_agents=[agent([ToolCall("1", "forever")], forever)]))
-
-    async def main() -> list[Event]:
-        events = await chat.say(run_timeout=0.03)
-        assert ["hi", "?forever", "!forever", "[RUN_TIMEOUT]"] == kinds((await chat.session()).events)[:4]
-        return events
-
-    assert "RUN_TIMEOUT" == asyncio.run(main())[-1].error_code
+    events = await chat.say(run_timeout=0.03)
+    assert ["hi", "?forever", "!forever", "[RUN_TIMEOUT]"] == kinds((await chat.session()).events)[:4]
+    assert "RUN_TIMEOUT" == events[-1].error_code
 
 
 def test_an_error_of_the_callers_own_code_is_not_taken_for_the_end_of_the_time():
@@ -387,22 +355,18 @@ def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_a_consumer_that_takes_its_time_is_never_cancelled_and_does_not_use_up_the_models():  # defect 4
+async def test_a_consumer_that_takes_its_time_is_never_cancelled_and_does_not_use_up_the_models():  # defect 4
     """Every pause of the consumer is longer than the model has for its whole answer."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        model = Then(lambda _: says(*(TextDelta(letter) for letter in "answer"), ModelReply(Reply("answer"), "stop")), "never")
-        chat = Chat(LlmAgent(name="a", model=model))
-        words = []
-        async for event in chat.begin(streaming=True, llm_timeout=0.02):
-            words += kinds([event])
-            later = loop.create_future()
-            loop.call_later(0.03, later.set_result, None)
-            await later
-        assert [*("~" + letter for letter in "answer"), "answer"] == words
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    model = Then(lambda _: says(*(TextDelta(letter) for letter in "answer"), ModelReply(Reply("answer"), "stop")), "never")
+    chat = Chat(LlmAgent(name="a", model=model))
+    words = []
+    async for event in chat.begin(streaming=True, llm_timeout=0.02):
+        words += kinds([event])
+        later = loop.create_future()
+        loop.call_later(0.03, later.set_result, None)
+        await later
+    assert [*("~" + letter for letter in "answer"), "answer"] == words
 
 
 def test_a_cut_off_call_is_answered_with_an_error_and_the_turn_goes_on():
@@ -430,36 +394,28 @@ def test_a_cut_off_call_is_answered_with_an_error_and_the_turn_goes_on():
         ToolCall("", "add", "[" * 5000),
     ],
 )
-def test_nothing_that_a_model_calls_ends_the_run(call):  # law 2
+async def test_nothing_that_a_model_calls_ends_the_run(call):  # law 2
     model = ScriptedModel([call, "done", "again"])
     chat = Chat(agent(model, add))
-
-    async def main() -> None:
-        events = await chat.say()
-        assert "done" == kinds(events)[-1]
-        (response,) = events[1].get_function_responses()
-        assert "error" in response.response
-        assert "again" == kinds(await chat.say())[-1]
-        for event in (await chat.session()).events:
-            event.to_json()
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert "done" == kinds(events)[-1]
+    (response,) = events[1].get_function_responses()
+    assert "error" in response.response
+    assert "again" == kinds(await chat.say())[-1]
+    for event in (await chat.session()).events:
+        event.to_json()
     for request in model.requests:
         assert_settled(request.messages)
 
 
-def test_what_went_wrong_is_told_on_the_bus():
+async def test_what_went_wrong_is_told_on_the_bus():
     told = []
     bus = EventBus()
     bus.subscribe("*", lambda event: told.append((event.type, event.data.get("error"))) if "error" in event.type else None)
     chat = Chat(agent([UpstreamError("down"), [ToolCall("1", "nope")], RuntimeError("no")]), bus=bus)
-
-    async def main() -> None:
-        await chat.say()
-        await chat.say()
-        await bus.drain()
-
-    asyncio.run(main())
+    await chat.say()
+    await chat.say()
+    await bus.drain()
     assert [
         ("llm.error", "UPSTREAM_ERROR"),
         ("agent.error", "UPSTREAM_ERROR"),

@@ -61,22 +61,18 @@ def test_functions_and_tools_of_all_kinds_go_into_one_list():
     assert ("user", "a") == (responses.content.role, responses.author)
 
 
-def test_tools_are_added_and_taken_away_while_the_agent_lives():  # defect 29
+async def test_tools_are_added_and_taken_away_while_the_agent_lives():  # defect 29
     one = agent(
         [ToolCall("1", "add", '{"a": 1}'), "a", ToolCall("2", "greet", '{"name": "Ann"}'), "b", ToolCall("3", "add"), "c"]
     )
     chat = Chat(one)
-
-    async def main() -> None:
-        assert ["?add", "!add", "a"] == kinds(events := await chat.say())
-        assert "add" in response_of(events, "add")["error"], "an unknown tool"
-        one.tools.append(greet)
-        assert {"result": "hello Ann"} == response_of(await chat.say(), "greet")
-        one.tools.append(add)
-        one.tools.remove(greet)
-        assert "required" in response_of(await chat.say(), "add")["error"]
-
-    asyncio.run(main())
+    assert ["?add", "!add", "a"] == kinds(events := await chat.say())
+    assert "add" in response_of(events, "add")["error"], "an unknown tool"
+    one.tools.append(greet)
+    assert {"result": "hello Ann"} == response_of(await chat.say(), "greet")
+    one.tools.append(add)
+    one.tools.remove(greet)
+    assert "required" in response_of(await chat.say(), "add")["error"]
     assert [[], [], ["greet"], ["greet"], ["add"], ["add"]] == [[spec.name for spec in r.tools] for r in one.model.requests]
 
 
@@ -213,16 +209,12 @@ async def read_state(ctx: Any) -> str:
         (read_state, "Mood: kind; Ann"),
     ],
 )
-def test_an_instruction_has_the_states_values_put_in(instruction, expected):
+async def test_an_instruction_has_the_states_values_put_in(instruction, expected):
     one = agent(["done"], instruction=instruction)
     service = InMemorySessionService()
-
-    async def main() -> None:
-        state = {"mood": "kind", "user:name": "Ann", "n": 0, "nested": "{mood}"}
-        await service.create_session("app", "u", session_id="s", state=state)
-        assert ["done"] == kinds(await Chat(one, service).say())
-
-    asyncio.run(main())
+    state = {"mood": "kind", "user:name": "Ann", "n": 0, "nested": "{mood}"}
+    await service.create_session("app", "u", session_id="s", state=state)
+    assert ["done"] == kinds(await Chat(one, service).say())
     system = [{"role": "system", "content": expected}] if expected is not None else []
     assert [*system, {"role": "user", "content": "hi"}] == said_to(one.model)
 
@@ -262,16 +254,12 @@ def test_the_agent_sees_its_own_calls_whatever_is_shown_of_the_session():
 
 
 @pytest.mark.parametrize("limit", range(1, 8))
-def test_the_window_of_history_never_parts_a_call_from_its_result(limit):
+async def test_the_window_of_history_never_parts_a_call_from_its_result(limit):
     calls = [[ToolCall("", "add", '{"a": 1}'), ToolCall("", "add", '{"a": 2}')], "done"]
     one = agent(calls * 3, add)
     chat = Chat(one)
-
-    async def main() -> None:
-        for _ in range(3):
-            await chat.say(max_history_events=limit)
-
-    asyncio.run(main())
+    for _ in range(3):
+        await chat.say(max_history_events=limit)
     for request in one.model.requests:
         assert_settled(request.messages)
     shown = said_to(one.model, 4)
@@ -338,19 +326,15 @@ def test_a_run_config_is_frozen_and_its_context_reaches_callbacks_and_tools():
         RunConfig().streaming = True
 
 
-def test_a_message_that_is_too_long_is_refused_and_not_kept():
+async def test_a_message_that_is_too_long_is_refused_and_not_kept():
     one = agent(["done"])
     chat = Chat(one)
-
-    async def main() -> None:
-        assert ["[MESSAGE_TOO_LONG]"] == kinds(await chat.say("12345", max_message_length=4))
-        assert ["done"] == kinds(await chat.say("1234", max_message_length=4))
-        assert ["1234", "done"] == kinds((await chat.session()).events)
-
-    asyncio.run(main())
+    assert ["[MESSAGE_TOO_LONG]"] == kinds(await chat.say("12345", max_message_length=4))
+    assert ["done"] == kinds(await chat.say("1234", max_message_length=4))
+    assert ["1234", "done"] == kinds((await chat.session()).events)
 
 
-def test_what_the_tools_context_tells_of_the_agent():
+async def test_what_the_tools_context_tells_of_the_agent():
     told: dict[str, Any] = {}
 
     async def look(tool_context: ToolContext) -> None:
@@ -365,15 +349,11 @@ def test_what_the_tools_context_tells_of_the_agent():
 
     one = agent([ToolCall("c", "look"), "done"], look, output_key="mood")
     chat = Chat(one)
-
-    async def main() -> None:
-        events = await chat.say()
-        assert {"agent": "a", "session": "s", "run": events[0].invocation_id, "call": "c", "state": None} | {
-            "messages": ["user", "assistant"]
-        } == told
-        assert 1 == len({event.invocation_id for event in (await chat.session()).events})
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert {"agent": "a", "session": "s", "run": events[0].invocation_id, "call": "c", "state": None} | {
+        "messages": ["user", "assistant"]
+    } == told
+    assert 1 == len({event.invocation_id for event in (await chat.session()).events})
 
 
 def test_a_runner_works_from_code_that_is_not_async():

@@ -151,101 +151,86 @@ async def draw() -> Attachment:
 
 
 @pytest.mark.parametrize("kinds_", [[], ["image"]])
-def test_images_of_tools_reach_the_model_and_the_log_and_later_turns_have_words_in_their_place(service, kinds_):
+async def test_images_of_tools_reach_the_model_and_the_log_and_later_turns_have_words_in_their_place(service, kinds_):
     model = ScriptedModel([[ToolCall("1", "draw"), ToolCall("2", "draw")], "done", "again"])
     chat = Chat(agent(model, draw, attachments=kinds_), service)
-
-    async def main() -> None:
-        await chat.say()
-        shown = said_to(model)
-        images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds_ else []
-        assert [PNG.to_openai()] * (2 if kinds_ else 0) == images
-        session = await chat.session()
-        kept = [part.inline_data for event in session.events if event.content for part in event.content.parts if part.inline_data]
-        assert [Blob("image/png", PNG.data, "a.png")] * (2 if kinds_ else 0) == kept
-        for event in session.events:
-            for response in event.get_function_responses():
-                assert "iVBOR" not in json.dumps(response.response)
-                assert "a.png" in response.response["result"], "it says what there is, once"
-        await chat.say("more")
-        if kinds_:
-            shown[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
-        assert [*shown, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
-
-    asyncio.run(main())
+    await chat.say()
+    shown = said_to(model)
+    images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds_ else []
+    assert [PNG.to_openai()] * (2 if kinds_ else 0) == images
+    session = await chat.session()
+    kept = [part.inline_data for event in session.events if event.content for part in event.content.parts if part.inline_data]
+    assert [Blob("image/png", PNG.data, "a.png")] * (2 if kinds_ else 0) == kept
+    for event in session.events:
+        for response in event.get_function_responses():
+            assert "iVBOR" not in json.dumps(response.response)
+            assert "a.png" in response.response["result"], "it says what there is, once"
+    await chat.say("more")
+    if kinds_:
+        shown[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
+    assert [*shown, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
 
 
 def said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def test_images_of_calls_that_settle_one_by_one_stand_together_behind_the_results():
-    async def main() -> None:
-        release = asyncio.Event()
+async def test_images_of_calls_that_settle_one_by_one_stand_together_behind_the_results():
+    release = asyncio.Event()
 
-        async def late(tool_context: ToolContext) -> Any:
-            await release.wait()
-            return [PNG, "late"]
+    async def late(tool_context: ToolContext) -> Any:
+        await release.wait()
+        return [PNG, "late"]
 
-        async def early(tool_context: ToolContext) -> Any:
-            return PNG
+    async def early(tool_context: ToolContext) -> Any:
+        return PNG
 
-        model = ScriptedModel([[ToolCall("1", "late"), ToolCall("2", "early")], "done", "again"])
-        chat = Chat(agent(model, late, early, attachments=["image"]), bus=None)
-        run = chat.begin()
-        kept = 0
-        async for event in run:
-            if event.get_function_calls():
+    model = ScriptedModel([[ToolCall("1", "late"), ToolCall("2", "early")], "done", "again"])
+    chat = Chat(agent(model, late, early, attachments=["image"]), bus=None)
+    run = chat.begin()
+    kept = 0
+    async for event in run:
+        if event.get_function_calls():
 
-                async def look() -> None:
-                    nonlocal kept
-                    while not any(each.get_function_responses() for each in (await chat.session()).events):
-                        await asyncio.sleep(0)
-                    kept += 1
-                    release.set()
+            async def look() -> None:
+                nonlocal kept
+                while not any(each.get_function_responses() for each in (await chat.session()).events):
+                    await asyncio.sleep(0)
+                kept += 1
+                release.set()
 
-                watcher = asyncio.create_task(look())
-        await watcher
-        assert 1 == kept, "the early one was recorded while the late one ran"
-        await chat.say("more")
-        first = list(model.requests[1].messages)
-        assert ["user", "assistant", "tool", "tool", "user"] == [message["role"] for message in first]
-        first[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
-        assert [*first, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+            watcher = asyncio.create_task(look())
+    await watcher
+    assert 1 == kept, "the early one was recorded while the late one ran"
+    await chat.say("more")
+    first = list(model.requests[1].messages)
+    assert ["user", "assistant", "tool", "tool", "user"] == [message["role"] for message in first]
+    first[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
+    assert [*first, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
 
 
-def test_a_message_of_the_users_may_hold_images(service):
+async def test_a_message_of_the_users_may_hold_images(service):
     model = ScriptedModel(["done", "again"])
     chat = Chat(agent(model), service)
     said = Content("user", [Part("what is this?"), Part(inline_data=Blob("image/png", PNG.data, "a.png"))])
-
-    async def main() -> None:
-        await chat.say(said)
-        assert [{"type": "text", "text": "what is this?"}, PNG.to_openai()] == said_to(model)[0]["content"]
-        await chat.say("more")
-        assert said_to(model, 0) == said_to(model)[:1]
-
-    asyncio.run(main())
+    await chat.say(said)
+    assert [{"type": "text", "text": "what is this?"}, PNG.to_openai()] == said_to(model)[0]["content"]
+    await chat.say("more")
+    assert said_to(model, 0) == said_to(model)[:1]
 
 
-def test_thoughts_and_what_a_provider_wants_back_are_kept_and_only_the_latter_is_sent(service):
+async def test_thoughts_and_what_a_provider_wants_back_are_kept_and_only_the_latter_is_sent(service):
     signed = {"extra_content": {"google": {"thought_signature": "sig"}}}
     asking = Reply("see", reasoning="hm", tool_calls=(ToolCall("1", "draw", "{}", signed),), extra={"reasoning_content": "hm"})
     model = ScriptedModel([asking, Reply("done", reasoning="so", extra={"reasoning_content": "so"}), "again"])
     chat = Chat(agent(model, draw), service)
-
-    async def main() -> None:
-        await chat.say()
-        events = (await chat.session()).events
-        assert [("hm", True), ("see", False)] == [(part.text, part.thought) for part in events[1].content.parts[:2]]
-        assert {"reasoning_content": "hm"} == events[1].content.extra_content
-        assert signed == events[1].content.parts[2].extra_content
-        assert "done" == events[-1].content.text
-        await chat.say("more")
-
-    asyncio.run(main())
+    await chat.say()
+    events = (await chat.session()).events
+    assert [("hm", True), ("see", False)] == [(part.text, part.thought) for part in events[1].content.parts[:2]]
+    assert {"reasoning_content": "hm"} == events[1].content.extra_content
+    assert signed == events[1].content.parts[2].extra_content
+    assert "done" == events[-1].content.text
+    await chat.say("more")
     _, call, _, done, _ = said_to(model)
     assert ("hm", "see") == (call["reasoning_content"], call["content"])
     assert signed["extra_content"] == call["tool_calls"][0]["extra_content"]

@@ -90,59 +90,48 @@ def _quiet(caplog):
     caplog.set_level(logging.CRITICAL, "patchbay")
 
 
-def test_each_result_is_in_the_log_the_moment_it_has_settled_and_told_together_in_call_order():  # law 3
-    async def main() -> None:
-        gates = Gates("a", "b", "c")
-        chat, model = made([waits("a", "b", "c"), "done"], gates.wait)
-        events: list[Event] = []
+async def test_each_result_is_in_the_log_the_moment_it_has_settled_and_told_together_in_call_order():  # law 3
+    gates = Gates("a", "b", "c")
+    chat, model = made([waits("a", "b", "c"), "done"], gates.wait)
+    events: list[Event] = []
 
-        async def consume() -> None:
-            events.extend([event async for event in chat.begin()])
+    async def consume() -> None:
+        events.extend([event async for event in chat.begin()])
 
-        task = asyncio.create_task(consume())
-        for name in "cab":
-            gates.open[name].set()
-            await chat.service.has(name)
-        await task
-        assert ["c", "a", "b"] == responses((await chat.session()).events)
-        assert [["a", "b", "c"]] == [responses([event]) for event in events if event.get_function_responses()]
-        assert {"last": "c", "a": True, "b": True, "c": True} == events[1].actions.state_delta
-        assert {"last": "c", "a": True, "b": True, "c": True} == (await chat.session()).state, (
-            "in call order, however they settled"
-        )
-        assert ["a", "b", "c"] == [message["content"] for message in said_to(model)[2:]]
-        assert "done" == events[-1].content.text
-
-    run(main())
+    task = asyncio.create_task(consume())
+    for name in "cab":
+        gates.open[name].set()
+        await chat.service.has(name)
+    await task
+    assert ["c", "a", "b"] == responses((await chat.session()).events)
+    assert [["a", "b", "c"]] == [responses([event]) for event in events if event.get_function_responses()]
+    assert {"last": "c", "a": True, "b": True, "c": True} == events[1].actions.state_delta
+    assert {"last": "c", "a": True, "b": True, "c": True} == (await chat.session()).state, "in call order, however they settled"
+    assert ["a", "b", "c"] == [message["content"] for message in said_to(model)[2:]]
+    assert "done" == events[-1].content.text
 
 
-def test_what_settles_together_is_one_event_in_the_log_and_the_same_that_is_told():
+async def test_what_settles_together_is_one_event_in_the_log_and_the_same_that_is_told():
     async def quick(n: int) -> int:
         return n
 
-    async def main() -> None:
-        chat, _ = made([[ToolCall(str(n), "quick", f'{{"n": {n}}}') for n in range(5)], "done"], quick)
-        events = await chat.say()
-        kept = (await chat.session()).events
-        assert ["?quick" * 5, "!quick" * 5, "done"] == kinds(events) == kinds(kept)[1:]
-        assert [event.id for event in events] == [event.id for event in kept][1:]
-
-    run(main())
+    chat, _ = made([[ToolCall(str(n), "quick", f'{{"n": {n}}}') for n in range(5)], "done"], quick)
+    events = await chat.say()
+    kept = (await chat.session()).events
+    assert ["?quick" * 5, "!quick" * 5, "done"] == kinds(events) == kinds(kept)[1:]
+    assert [event.id for event in events] == [event.id for event in kept][1:]
 
 
-def test_a_consumer_that_takes_its_time_keeps_no_result_from_the_log():
-    async def main() -> None:
-        async def talk(tool_context: ToolContext) -> str:
-            tool_context.progress("now")
-            await asyncio.sleep(0)
-            return "said"
+async def test_a_consumer_that_takes_its_time_keeps_no_result_from_the_log():
+    async def talk(tool_context: ToolContext) -> str:
+        tool_context.progress("now")
+        await asyncio.sleep(0)
+        return "said"
 
-        chat, _ = made([[ToolCall("t", "talk")], "done"], talk)
-        async for event in chat.begin():
-            if event.progress is not None:
-                await chat.service.has("t")  # while nobody asks the run for anything
-
-    run(main())
+    chat, _ = made([[ToolCall("t", "talk")], "done"], talk)
+    async for event in chat.begin():
+        if event.progress is not None:
+            await chat.service.has("t")  # while nobody asks the run for anything
 
 
 @settings(max_examples=40, deadline=None)
@@ -191,156 +180,138 @@ def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order,
     run(main())
 
 
-def test_leaving_a_run_early_stops_its_tools_and_keeps_what_they_had_done():
-    async def main() -> None:
-        gates = Gates("a", "b")
-        stopped = asyncio.Event()
+async def test_leaving_a_run_early_stops_its_tools_and_keeps_what_they_had_done():
+    gates = Gates("a", "b")
+    stopped = asyncio.Event()
 
-        async def talk(tool_context: ToolContext) -> None:
-            await chat.service.has("a")
-            tool_context.progress("a is done")
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.set()
+    async def talk(tool_context: ToolContext) -> None:
+        await chat.service.has("a")
+        tool_context.progress("a is done")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
 
-        model = ScriptedModel([[*waits("a"), ToolCall("t", "talk")], "better"])
-        chat = Chat(agent(model, gates.wait, talk), Watched())
-        gates.open["a"].set()
-        events = chat.begin()
-        async for event in events:
-            if event.progress is not None:
-                break
-        await events.aclose()
-        assert stopped.is_set()
-        assert ["a", "t"] == responses((await chat.session()).events)
-        assert {"last": "a", "a": True} == (await chat.session()).state
-        assert "better" == kinds(await chat.say("again"))[-1]
-        assert_settled(said_to(model))
-
-    run(main())
+    model = ScriptedModel([[*waits("a"), ToolCall("t", "talk")], "better"])
+    chat = Chat(agent(model, gates.wait, talk), Watched())
+    gates.open["a"].set()
+    events = chat.begin()
+    async for event in events:
+        if event.progress is not None:
+            break
+    await events.aclose()
+    assert stopped.is_set()
+    assert ["a", "t"] == responses((await chat.session()).events)
+    assert {"last": "a", "a": True} == (await chat.session()).state
+    assert "better" == kinds(await chat.say("again"))[-1]
+    assert_settled(said_to(model))
 
 
-def test_a_run_that_is_cancelled_while_results_are_written_writes_them_all_the_same():
-    async def main() -> None:
-        gates = Gates("a")
-        gates.open["a"].set()
-        service = Watched()
-        service.gate = asyncio.Event()
-        chat, model = made([waits("a"), "better"], gates.wait, service)
-        task = asyncio.create_task(chat.say())
-        await service.begun.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        service.gate.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ["a"] == responses((await chat.session()).events)
-        assert "better" == kinds(await chat.say("again"))[-1]
-        assert_settled(said_to(model))
-
-    run(main())
+async def test_a_run_that_is_cancelled_while_results_are_written_writes_them_all_the_same():
+    gates = Gates("a")
+    gates.open["a"].set()
+    service = Watched()
+    service.gate = asyncio.Event()
+    chat, model = made([waits("a"), "better"], gates.wait, service)
+    task = asyncio.create_task(chat.say())
+    await service.begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    service.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ["a"] == responses((await chat.session()).events)
+    assert "better" == kinds(await chat.say("again"))[-1]
+    assert_settled(said_to(model))
 
 
 @pytest.mark.parametrize("after_the_commit", [False, True])
 @pytest.mark.parametrize("together", [False, True])
-def test_a_service_that_fails_once_loses_no_result(after_the_commit, together):
-    async def main() -> None:
-        gates = Gates("a", "b")
-        service = Watched()
-        failed = []
+async def test_a_service_that_fails_once_loses_no_result(after_the_commit, together):
+    gates = Gates("a", "b")
+    service = Watched()
+    failed = []
 
-        def fails(event: Event) -> bool:
-            if event.get_function_responses() and not failed:
-                failed.append(event)
-                return True
-            return False
+    def fails(event: Event) -> bool:
+        if event.get_function_responses() and not failed:
+            failed.append(event)
+            return True
+        return False
 
-        service.fails, service.fails_after = fails, after_the_commit
-        chat, model = made([waits("a", "b"), "better", "better"], gates.wait, service)
-        gates.open["a"].set()
-        if together:
-            gates.open["b"].set()
-        task = asyncio.create_task(chat.say())
-        if not together:
-            while not failed:
-                await asyncio.sleep(0)
-            gates.open["b"].set()
-        await task
-        kept = (await chat.session()).events
-        assert ["a", "b"] == responses(kept)
-        assert len({event.id for event in kept}) == len(kept)
-        assert "better" == kinds(await chat.say("again"))[-1]
-        assert_settled(said_to(model))
-
-    run(main())
+    service.fails, service.fails_after = fails, after_the_commit
+    chat, model = made([waits("a", "b"), "better", "better"], gates.wait, service)
+    gates.open["a"].set()
+    if together:
+        gates.open["b"].set()
+    task = asyncio.create_task(chat.say())
+    if not together:
+        while not failed:
+            await asyncio.sleep(0)
+        gates.open["b"].set()
+    await task
+    kept = (await chat.session()).events
+    assert ["a", "b"] == responses(kept)
+    assert len({event.id for event in kept}) == len(kept)
+    assert "better" == kinds(await chat.say("again"))[-1]
+    assert_settled(said_to(model))
 
 
 @pytest.mark.parametrize("what", ["calls", "responses", "answer", "everything"])
-def test_a_service_that_is_broken_is_told_by_an_event_or_raised_and_never_passed_over(what):
-    async def main() -> None:
-        gates = Gates("a")
-        gates.open["a"].set()
-        service = Watched()
-        service.fails = {
-            "calls": lambda event: bool(event.get_function_calls()),
-            "responses": lambda event: bool(event.get_function_responses()),
-            "answer": lambda event: event.is_final_response() and event.author != "user",
-            "everything": lambda event: event.author != "user",
-        }[what]
-        chat, _ = made([waits("a"), "done", "better"], gates.wait, service)
-        if what == "everything":
-            with pytest.raises(OSError, match="disk"):
-                await chat.say()
-        else:
-            events = await chat.say()
-            assert ("AGENT_ERROR", "OSError: the disk is full") == (events[-1].error_code, events[-1].error_message)
-        service.fails = lambda event: False
-        assert kinds(await chat.say("again"))[-1] in ("done", "better")
-
-    run(main())
+async def test_a_service_that_is_broken_is_told_by_an_event_or_raised_and_never_passed_over(what):
+    gates = Gates("a")
+    gates.open["a"].set()
+    service = Watched()
+    service.fails = {
+        "calls": lambda event: bool(event.get_function_calls()),
+        "responses": lambda event: bool(event.get_function_responses()),
+        "answer": lambda event: event.is_final_response() and event.author != "user",
+        "everything": lambda event: event.author != "user",
+    }[what]
+    chat, _ = made([waits("a"), "done", "better"], gates.wait, service)
+    if what == "everything":
+        with pytest.raises(OSError, match="disk"):
+            await chat.say()
+    else:
+        events = await chat.say()
+        assert ("AGENT_ERROR", "OSError: the disk is full") == (events[-1].error_code, events[-1].error_message)
+    service.fails = lambda event: False
+    assert kinds(await chat.say("again"))[-1] in ("done", "better")
 
 
-def test_results_are_told_on_the_bus_as_they_settle():
-    async def main() -> None:
-        gates = Gates("a", "b")
-        bus = EventBus()
-        told: list[str] = []
-        heard = {name: asyncio.Event() for name in "ab"}
+async def test_results_are_told_on_the_bus_as_they_settle():
+    gates = Gates("a", "b")
+    bus = EventBus()
+    told: list[str] = []
+    heard = {name: asyncio.Event() for name in "ab"}
 
-        async def listen(event: BusEvent) -> None:
-            told.append(event.data["call_id"])
-            assert {"tool": "wait", "response": {"result": event.data["call_id"]}, "call_id": told[-1]} == event.data
-            heard[told[-1]].set()
+    async def listen(event: BusEvent) -> None:
+        told.append(event.data["call_id"])
+        assert {"tool": "wait", "response": {"result": event.data["call_id"]}, "call_id": told[-1]} == event.data
+        heard[told[-1]].set()
 
-        bus.subscribe("tool.result", listen)
-        chat, _ = made([waits("a", "b"), "done"], gates.wait, bus=bus)
-        task = asyncio.create_task(chat.say())
-        for name in "ba":
-            gates.open[name].set()
-            await heard[name].wait()
-        await task
-        assert ["b", "a"] == told
-
-    run(main())
+    bus.subscribe("tool.result", listen)
+    chat, _ = made([waits("a", "b"), "done"], gates.wait, bus=bus)
+    task = asyncio.create_task(chat.say())
+    for name in "ba":
+        gates.open[name].set()
+        await heard[name].wait()
+    await task
+    assert ["b", "a"] == told
 
 
-def test_changes_of_a_callback_are_in_the_event_that_is_told_as_they_are_in_the_log():
-    async def main() -> None:
-        gates = Gates("a", "b")
+async def test_changes_of_a_callback_are_in_the_event_that_is_told_as_they_are_in_the_log():
+    gates = Gates("a", "b")
 
-        def before(ctx: Any, name: str, args: dict[str, Any]) -> None:
-            ctx.state[f"callback_{args['name']}"] = True
+    def before(ctx: Any, name: str, args: dict[str, Any]) -> None:
+        ctx.state[f"callback_{args['name']}"] = True
 
-        model = ScriptedModel([waits("a", "b"), "done"])
-        chat = Chat(agent(model, gates.wait, before_tool_callback=before), Watched())
-        task = asyncio.create_task(chat.say())
-        for name in "ab":
-            gates.open[name].set()
-            await chat.service.has(name)
-        events = await task
-        expected = {"last": "b", "a": True, "b": True, "callback_a": True, "callback_b": True}
-        assert expected == (await chat.session()).state
-        assert expected == events[1].actions.state_delta
-
-    run(main())
+    model = ScriptedModel([waits("a", "b"), "done"])
+    chat = Chat(agent(model, gates.wait, before_tool_callback=before), Watched())
+    task = asyncio.create_task(chat.say())
+    for name in "ab":
+        gates.open[name].set()
+        await chat.service.has(name)
+    events = await task
+    expected = {"last": "b", "a": True, "b": True, "callback_a": True, "callback_b": True}
+    assert expected == (await chat.session()).state
+    assert expected == events[1].actions.state_delta

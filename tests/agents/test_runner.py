@@ -118,11 +118,8 @@ def test_what_is_no_agent_is_refused():
         Runner("a")
 
 
-def test_run_async_is_run():
-    async def scenario():
-        return [event async for event in Runner(agent("ok")).run_async(user_id="u", session_id="s", message="hi")]
-
-    assert ["a: ok"] == lines(run(scenario()))
+async def test_run_async_is_run():
+    assert ["a: ok"] == lines([event async for event in Runner(agent("ok")).run_async(user_id="u", session_id="s", message="hi")])
 
 
 # --- the events
@@ -146,30 +143,24 @@ def test_text_and_usage_are_those_of_the_run_so_far():
     assert 2 == calls
 
 
-def test_events_can_be_taken_one_by_one():
-    async def scenario():
-        events = Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi")
-        first = await anext(events)
-        rest = [event async for event in events]
-        with pytest.raises(StopAsyncIteration):
-            await anext(events)
-        await events.aclose()
-        return lines([first, *rest]), [event async for event in events]
-
-    assert (["a > noop", "a < noop", "a: done"], []) == run(scenario())
+async def test_events_can_be_taken_one_by_one():
+    events = Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi")
+    first = await anext(events)
+    rest = [event async for event in events]
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+    await events.aclose()
+    assert (["a > noop", "a < noop", "a: done"], []) == (lines([first, *rest]), [event async for event in events])
 
 
-def test_a_run_that_nobody_iterates_over_does_nothing():
-    async def scenario():
-        runner = Runner(agent("never"))
-        untouched, closed, dropped = (runner.run("u", "s", "hi") for _ in range(3))
-        await closed.aclose()
-        await closed.aclose()
-        aiter(dropped)
-        await dropped.aclose()
-        return untouched.text, await runner.session_service.get_session("patchbay", "u", "s")
-
-    assert (None, None) == run(scenario())
+async def test_a_run_that_nobody_iterates_over_does_nothing():
+    runner = Runner(agent("never"))
+    untouched, closed, dropped = (runner.run("u", "s", "hi") for _ in range(3))
+    await closed.aclose()
+    await closed.aclose()
+    aiter(dropped)
+    await dropped.aclose()
+    assert (None, None) == (untouched.text, await runner.session_service.get_session("patchbay", "u", "s"))
 
 
 def hanging() -> tuple[asyncio.Event, list[str], object]:
@@ -224,21 +215,18 @@ def test_leaving_a_loop_over_the_events_stops_the_run_and_frees_the_session(held
     assert ["user: hi", "a: next"] == kept[-2:]
 
 
-def test_closing_after_leaving_a_loop_waits_until_the_tools_have_ended():
-    async def scenario():
-        _, left, hang = hanging()
+async def test_closing_after_leaving_a_loop_waits_until_the_tools_have_ended():
+    _, left, hang = hanging()
 
-        async def quick(tool_context) -> None:
-            tool_context.progress("half way")
+    async def quick(tool_context) -> None:
+        tool_context.progress("half way")
 
-        events = Runner(agent([call("hang"), call("quick", "2")], tools=[hang, quick])).run("u", "s", "hi")
-        async for event in events:
-            if event.progress is not None:
-                break
-        await events.aclose()
-        return left
-
-    assert ["tool"] == run(scenario())
+    events = Runner(agent([call("hang"), call("quick", "2")], tools=[hang, quick])).run("u", "s", "hi")
+    async for event in events:
+        if event.progress is not None:
+            break
+    await events.aclose()
+    assert ["tool"] == left
 
 
 def test_a_run_that_is_dropped_half_way_is_closed():
@@ -256,18 +244,19 @@ def test_a_run_that_is_dropped_half_way_is_closed():
     assert ["a: never"] == run(scenario())  # the first run had not got so far
 
 
-def test_cancelling_who_iterates_stops_the_tools_and_frees_the_session():
-    async def scenario():
-        begun, left, hang = hanging()
-        runner = Runner(agent(call("hang"), "next", tools=[hang]))
-        task = asyncio.create_task(run_turn(runner))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return left, lines(await run_turn(runner)), await log(runner)
-
-    assert (["tool"], ["a: next"], ["user: hi", "a > hang", "a < hang", "user: hi", "a: next"]) == run(scenario())
+async def test_cancelling_who_iterates_stops_the_tools_and_frees_the_session():
+    begun, left, hang = hanging()
+    runner = Runner(agent(call("hang"), "next", tools=[hang]))
+    task = asyncio.create_task(run_turn(runner))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (["tool"], ["a: next"], ["user: hi", "a > hang", "a < hang", "user: hi", "a: next"]) == (
+        left,
+        lines(await run_turn(runner)),
+        await log(runner),
+    )
 
 
 def test_two_runs_on_one_session_come_one_after_the_other():  # defect 24
@@ -294,21 +283,18 @@ def test_two_runs_on_one_session_come_one_after_the_other():  # defect 24
     assert "assistant: two" == requests[4][-2]
 
 
-def test_runs_on_different_sessions_do_not_wait_for_each_other():
-    async def scenario():
-        both = asyncio.Barrier(2)
+async def test_runs_on_different_sessions_do_not_wait_for_each_other():
+    both = asyncio.Barrier(2)
 
-        async def meet() -> str:
-            await both.wait()
-            return "met"
+    async def meet() -> str:
+        await both.wait()
+        return "met"
 
-        model = ScriptedModel([call("meet"), call("meet"), "done", "done"])
-        runner = Runner(LlmAgent(name="a", model=model, tools=[meet]))
-        return [
-            lines(events)[-1] for events in await asyncio.gather(run_turn(runner, session="1"), run_turn(runner, session="2"))
-        ]
-
-    assert ["a: done", "a: done"] == run(scenario())
+    model = ScriptedModel([call("meet"), call("meet"), "done", "done"])
+    runner = Runner(LlmAgent(name="a", model=model, tools=[meet]))
+    assert ["a: done", "a: done"] == [
+        lines(events)[-1] for events in await asyncio.gather(run_turn(runner, session="1"), run_turn(runner, session="2"))
+    ]
 
 
 # --- without async
@@ -321,11 +307,8 @@ def test_a_plain_loop_runs_the_turn():
     assert [] == list(events)
 
 
-def test_a_plain_loop_works_inside_of_a_running_event_loop():
-    async def scenario():
-        return lines(Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi"))
-
-    assert ["a > noop", "a < noop", "a: done"] == run(scenario())
+async def test_a_plain_loop_works_inside_of_a_running_event_loop():
+    assert ["a > noop", "a < noop", "a: done"] == lines(Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi"))
 
 
 def test_leaving_a_plain_loop_stops_the_tools_and_frees_the_session():
@@ -437,14 +420,14 @@ def test_the_bus_is_told_of_a_run_in_order():
     assert ["session.updated", "agent.start", "llm.request", "llm.response", "agent.response"] == [topic for topic, _ in second]
 
 
-def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
-    async def scenario():
-        bus = EventBus()
-        never = asyncio.Event()
-        bus.subscribe("*", lambda _event: never.wait())
-        return lines(await run_turn(Runner(agent(call("noop"), "done", tools=[noop]), bus=bus)))
-
-    assert ["a > noop", "a < noop", "a: done"] == run(scenario())
+async def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
+    bus = EventBus()
+    never = asyncio.Event()
+    bus.subscribe("*", lambda _event: never.wait())
+    events = await run_turn(Runner(agent(call("noop"), "done", tools=[noop]), bus=bus))
+    assert ["a > noop", "a < noop", "a: done"] == lines(events)
+    never.set()
+    await bus.drain()
 
 
 def test_what_both_sides_say_is_in_the_history():
@@ -519,22 +502,19 @@ def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next()
 
 
 @pytest.mark.parametrize("failure", range(1, 7))
-def test_a_session_service_that_fails_for_good_ends_the_run_with_what_it_raised(failure):
-    async def scenario():
-        before = asyncio.all_tasks()
-        service = Failing(*range(failure, 99))
-        runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
-        if failure < 6:
-            with pytest.raises(OSError, match="the disk is full"):
-                await run_turn(runner)
-        else:
+async def test_a_session_service_that_fails_for_good_ends_the_run_with_what_it_raised(failure):
+    before = asyncio.all_tasks()
+    service = Failing(*range(failure, 99))
+    runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
+    if failure < 6:
+        with pytest.raises(OSError, match="the disk is full"):
             await run_turn(runner)
-        assert set() == asyncio.all_tasks() - before
-        service.failures = set()
-        runner.agent.model = ScriptedModel(["next"])
-        return lines(await run_turn(runner)), roles(runner.agent.model.requests[0])
-
-    after, shown = run(scenario())
+    else:
+        await run_turn(runner)
+    assert set() == asyncio.all_tasks() - before
+    service.failures = set()
+    runner.agent.model = ScriptedModel(["next"])
+    after, shown = lines(await run_turn(runner)), roles(runner.agent.model.requests[0])
     assert ["a: next"] == after
     calls = [each for each in shown if each.startswith("assistant >")]
     assert [f"tool {number}" for number in (1, 2) if calls] == [each for each in shown if each.startswith("tool")]
@@ -555,7 +535,7 @@ def test_a_session_that_is_deleted_under_a_run_ends_it_with_an_error_that_says_s
 # --- models by name
 
 
-def test_the_connections_of_models_by_name_are_closed_wherever_their_agents_are(monkeypatch):
+async def test_the_connections_of_models_by_name_are_closed_wherever_their_agents_are(monkeypatch):
     closed = []
 
     async def aclose(self) -> None:
@@ -566,12 +546,8 @@ def test_the_connections_of_models_by_name_are_closed_wherever_their_agents_are(
     inner = LlmAgent(name="inner", model="m", sub_agents=[below])
     again = LlmAgent(name="again", model="m", tools=[AgentTool(inner)])
     root = SequentialAgent(name="root", sub_agents=[LlmAgent(name="left", model="m", tools=[AgentTool(inner)]), again])
-
-    async def scenario() -> None:
-        async with Runner(root):
-            pass
-
-    run(scenario())
+    async with Runner(root):
+        pass
     assert ["left", "inner", "below", "again"] == closed
 
 

@@ -39,126 +39,96 @@ async def begin(service, names, **fields):
     return await service.create_session(names.app, names.user, session_id=names.session, **fields)
 
 
-def test_a_session_is_begun_found_and_deleted(service, names):
-    async def work():
-        made = await begin(service, names, agent_name="root", title="Hello", state={"n": 1})
-        found = await service.get_session(*names.all)
-        assert made == found
-        assert ("root", "Hello", "root", {"n": 1}, [], 0) == (
-            found.agent_name, found.title, found.last_agent, found.state, found.events, found.seq
-        )  # fmt: skip
-        assert made.created_at == made.last_update_time > 0
-        await service.append_event(made, said("hi"))
-        await service.delete_session(*names.all)
-        await service.delete_session(*names.all)
-        assert await service.get_session(*names.all) is None
-        with pytest.raises(SessionNotFoundError, match="session"):
-            await service.append_event(made, said("anyone?"))
-        again = await begin(service, names)
-        assert ([], {}) == (again.events, again.state)
-
-    run(work())
+async def test_a_session_is_begun_found_and_deleted(service, names):
+    made = await begin(service, names, agent_name="root", title="Hello", state={"n": 1})
+    found = await service.get_session(*names.all)
+    assert made == found
+    assert ("root", "Hello", "root", {"n": 1}, [], 0) == (
+        found.agent_name, found.title, found.last_agent, found.state, found.events, found.seq
+    )  # fmt: skip
+    assert made.created_at == made.last_update_time > 0
+    await service.append_event(made, said("hi"))
+    await service.delete_session(*names.all)
+    await service.delete_session(*names.all)
+    assert await service.get_session(*names.all) is None
+    with pytest.raises(SessionNotFoundError, match="session"):
+        await service.append_event(made, said("anyone?"))
+    again = await begin(service, names)
+    assert ([], {}) == (again.events, again.state)
 
 
-def test_an_id_is_given_out_once(service, names):
-    async def work():
-        await begin(service, names, state={"n": 1})
-        with pytest.raises(SessionExistsError, match="already"):
-            await begin(service, names, state={"n": 2})
-        assert {"n": 1} == (await service.get_session(*names.all)).state
-        assert (await service.create_session(names.app, names.user)).id != (
-            await service.create_session(names.app, names.user)
-        ).id
-        # Others may have the same id.
-        await service.create_session(names.app, "another user", session_id=names.session)
-
-    run(work())
+async def test_an_id_is_given_out_once(service, names):
+    await begin(service, names, state={"n": 1})
+    with pytest.raises(SessionExistsError, match="already"):
+        await begin(service, names, state={"n": 2})
+    assert {"n": 1} == (await service.get_session(*names.all)).state
+    assert (await service.create_session(names.app, names.user)).id != (await service.create_session(names.app, names.user)).id
+    # Others may have the same id.
+    await service.create_session(names.app, "another user", session_id=names.session)
 
 
-def test_events_come_back_in_the_order_they_were_appended_whatever_their_times_say(service, names):  # defect 22
-    async def work():
-        session = await begin(service, names)
-        for text, timestamp in (("e0", 30.0), ("e1", 10.0), ("e2", 20.0)):
-            await service.append_event(session, said(text, timestamp=timestamp))
-        found = await service.get_session(*names.all)
-        assert ["e0", "e1", "e2"] == texts(session.events) == texts(found.events)
-        assert session.events == found.events
-        assert (3, 3) == (session.seq, found.seq)
-
-    run(work())
+async def test_events_come_back_in_the_order_they_were_appended_whatever_their_times_say(service, names):  # defect 22
+    session = await begin(service, names)
+    for text, timestamp in (("e0", 30.0), ("e1", 10.0), ("e2", 20.0)):
+        await service.append_event(session, said(text, timestamp=timestamp))
+    found = await service.get_session(*names.all)
+    assert ["e0", "e1", "e2"] == texts(session.events) == texts(found.events)
+    assert session.events == found.events
+    assert (3, 3) == (session.seq, found.seq)
 
 
-def test_an_event_comes_back_as_it_was(service, names):
+async def test_an_event_comes_back_as_it_was(service, names):
     event = called("1", text="wait", branch="p.a", invocation_id="run")
     event.content.parts[0].extra_content = {"signature": "x" * 3}
     event.actions = EventActions({"n": [1, {"a": None}]}, {"file": 2}, "other", True, False)
     event.error_code, event.error_message = "CODE", "what \0 went wrong"
-
-    async def work():
-        session = await begin(service, names)
-        before = event.to_json()
-        assert event is await service.append_event(session, event)
-        assert before == event.to_json()
-        assert event == (await service.get_session(*names.all)).events[0] == session.events[0]
-
-    run(work())
+    session = await begin(service, names)
+    before = event.to_json()
+    assert event is await service.append_event(session, event)
+    assert before == event.to_json()
+    assert event == (await service.get_session(*names.all)).events[0] == session.events[0]
 
 
-def test_a_partial_event_is_not_kept(service, names):
-    async def work():
-        session = await begin(service, names)
-        await service.append_event(session, said("h", partial=True, actions=EventActions({"n": 1})))
-        assert ([], {}, 0) == (session.events, session.state, session.seq)
-        assert ([], {}) == ((found := await service.get_session(*names.all)).events, found.state)
-
-    run(work())
+async def test_a_partial_event_is_not_kept(service, names):
+    session = await begin(service, names)
+    await service.append_event(session, said("h", partial=True, actions=EventActions({"n": 1})))
+    assert ([], {}, 0) == (session.events, session.state, session.seq)
+    assert ([], {}) == ((found := await service.get_session(*names.all)).events, found.state)
 
 
-def test_keys_belong_to_the_application_the_user_or_the_session(service, names):  # defect 13
-    async def work():
-        first = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "temp:t": 1})
-        await service.append_event(first, changed({"app:b": 2, "user:v": 2, "r": 2, "temp:q": 2}))
-        second = await service.create_session(names.app, names.user)
-        assert {"app:a": 1, "app:b": 2, "user:u": 1, "user:v": 2} == second.state
-        assert {"app:a": 1, "app:b": 2} == (await service.create_session(names.app, "another")).state
-        assert {} == (await service.create_session(f"{names.app}-another", names.user)).state
-        await service.delete_session(*names.all)
-        assert second.state == (await service.get_session(names.app, names.user, second.id)).state
-
-    run(work())
+async def test_keys_belong_to_the_application_the_user_or_the_session(service, names):  # defect 13
+    first = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "temp:t": 1})
+    await service.append_event(first, changed({"app:b": 2, "user:v": 2, "r": 2, "temp:q": 2}))
+    second = await service.create_session(names.app, names.user)
+    assert {"app:a": 1, "app:b": 2, "user:u": 1, "user:v": 2} == second.state
+    assert {"app:a": 1, "app:b": 2} == (await service.create_session(names.app, "another")).state
+    assert {} == (await service.create_session(f"{names.app}-another", names.user)).state
+    await service.delete_session(*names.all)
+    assert second.state == (await service.get_session(names.app, names.user, second.id)).state
 
 
-def test_a_user_without_a_name_shares_nothing_with_the_others(service, names):
-    async def work():
-        nobody = await service.create_session(names.app, "", state={"user:u": 1, "app:a": 1})
-        assert {"user:u": 1, "app:a": 1} == nobody.state
-        assert {"app:a": 1} == (await service.create_session(names.app, names.user)).state
-
-    run(work())
+async def test_a_user_without_a_name_shares_nothing_with_the_others(service, names):
+    nobody = await service.create_session(names.app, "", state={"user:u": 1, "app:a": 1})
+    assert {"user:u": 1, "app:a": 1} == nobody.state
+    assert {"app:a": 1} == (await service.create_session(names.app, names.user)).state
 
 
-def test_temporary_keys_live_in_the_run_and_nowhere_else(service, names):  # defect 13
-    async def work():
-        session = await begin(service, names)
-        mark = object()
-        event = changed({"temp:t": mark, "n": 1})
-        await service.append_event(session, event)
-        assert mark is session.state["temp:t"]
-        assert {"temp:t": mark, "n": 1} == event.actions.state_delta
-        found = await service.get_session(*names.all)
-        assert ({"n": 1}, {"n": 1}) == (found.state, found.events[0].actions.state_delta)
-
-    run(work())
+async def test_temporary_keys_live_in_the_run_and_nowhere_else(service, names):  # defect 13
+    session = await begin(service, names)
+    mark = object()
+    event = changed({"temp:t": mark, "n": 1})
+    await service.append_event(session, event)
+    assert mark is session.state["temp:t"]
+    assert {"temp:t": mark, "n": 1} == event.actions.state_delta
+    found = await service.get_session(*names.all)
+    assert ({"n": 1}, {"n": 1}) == (found.state, found.events[0].actions.state_delta)
 
 
-def test_none_deletes_a_key_in_every_scope(service, names):
-    async def work():
-        session = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "kept": 1, "never": None})
-        assert {"app:a": 1, "user:u": 1, "s": 1, "kept": 1} == session.state
-        await service.append_event(session, changed({"app:a": None, "user:u": None, "s": None, "unknown": None}))
-        assert {"kept": 1} == session.state == (await service.get_session(*names.all)).state
-
-    run(work())
+async def test_none_deletes_a_key_in_every_scope(service, names):
+    session = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "kept": 1, "never": None})
+    assert {"app:a": 1, "user:u": 1, "s": 1, "kept": 1} == session.state
+    await service.append_event(session, changed({"app:a": None, "user:u": None, "s": None, "unknown": None}))
+    assert {"kept": 1} == session.state == (await service.get_session(*names.all)).state
 
 
 class Colour(enum.Enum):
@@ -189,134 +159,109 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-def test_values_without_json_are_kept_as_the_nearest_thing_that_has_it(service, names, odd):  # defect 20
+async def test_values_without_json_are_kept_as_the_nearest_thing_that_has_it(service, names, odd):  # defect 20
     response = FunctionResponse("look", {"result": odd, "well": 1}, "1")
     event = Event(content=Content("user", [Part(function_response=response)]), actions=EventActions({"k": odd, "well": 1}))
-
-    async def work():
-        session = await begin(service, names, state={"first": odd})
-        await service.append_event(session, event)
-        await service.append_event(session, said("next"))
-        found = await service.get_session(*names.all)
-        json.dumps(found.state, allow_nan=False)
-        kept = found.events[0].get_function_responses()[0].response
-        json.dumps(kept, allow_nan=False)
-        assert (1, 1) == (kept["well"], found.state["well"])
-        assert session.state == found.state
-        assert session.events == found.events
-        assert odd is response.response["result"]
-
-    run(work())
+    session = await begin(service, names, state={"first": odd})
+    await service.append_event(session, event)
+    await service.append_event(session, said("next"))
+    found = await service.get_session(*names.all)
+    json.dumps(found.state, allow_nan=False)
+    kept = found.events[0].get_function_responses()[0].response
+    json.dumps(kept, allow_nan=False)
+    assert (1, 1) == (kept["well"], found.state["well"])
+    assert session.state == found.state
+    assert session.events == found.events
+    assert odd is response.response["result"]
 
 
-def test_dates_and_models_are_kept_readable(service, names):  # defect 20
-    async def work():
-        session = await begin(service, names)
-        await service.append_event(session, changed({"date": ODD[0], "model": ODD[2], "row": ODD[3], "n": 10**30}))
-        expected = {"date": "2026-01-01", "model": {"on": "2026-01-01"}, "row": {"colour": "red"}, "n": 10**30}
-        assert expected == (await service.get_session(*names.all)).state
-
-    run(work())
+async def test_dates_and_models_are_kept_readable(service, names):  # defect 20
+    session = await begin(service, names)
+    await service.append_event(session, changed({"date": ODD[0], "model": ODD[2], "row": ODD[3], "n": 10**30}))
+    expected = {"date": "2026-01-01", "model": {"on": "2026-01-01"}, "row": {"colour": "red"}, "n": 10**30}
+    assert expected == (await service.get_session(*names.all)).state
 
 
-def test_an_event_with_a_field_of_a_wrong_type_is_refused_and_leaves_nothing_behind(service, names):
-    async def work():
-        session = await begin(service, names)
-        with pytest.raises(InvalidRequestError, match="cannot be stored"):
-            await service.append_event(session, Event(content=Content("user", [Part(5)]), actions=EventActions({"n": 1})))  # type: ignore[arg-type]
-        await service.append_event(session, said("hi"))
-        found = await service.get_session(*names.all)
-        assert (["hi"], {}) == (texts(found.events), found.state)
-
-    run(work())
+async def test_an_event_with_a_field_of_a_wrong_type_is_refused_and_leaves_nothing_behind(service, names):
+    session = await begin(service, names)
+    with pytest.raises(InvalidRequestError, match="cannot be stored"):
+        await service.append_event(session, Event(content=Content("user", [Part(5)]), actions=EventActions({"n": 1})))  # type: ignore[arg-type]
+    await service.append_event(session, said("hi"))
+    found = await service.get_session(*names.all)
+    assert (["hi"], {}) == (texts(found.events), found.state)
 
 
 @pytest.mark.parametrize("odd", ["nul\0", "lone\ud800"])
-def test_an_id_that_no_database_holds_is_refused_everywhere(service, names, odd):
-    async def work():
-        with pytest.raises(InvalidRequestError, match="null bytes"):
-            await service.create_session(names.app, names.user, session_id=odd)
-        session = await begin(service, names, title=f"title {odd}")
-        assert session.title.startswith("title ")
-        with pytest.raises(InvalidRequestError, match="null bytes"):
-            await service.append_event(session, Event(id=odd))
-
-    run(work())
+async def test_an_id_that_no_database_holds_is_refused_everywhere(service, names, odd):
+    with pytest.raises(InvalidRequestError, match="null bytes"):
+        await service.create_session(names.app, names.user, session_id=odd)
+    session = await begin(service, names, title=f"title {odd}")
+    assert session.title.startswith("title ")
+    with pytest.raises(InvalidRequestError, match="null bytes"):
+        await service.append_event(session, Event(id=odd))
 
 
-def test_what_is_given_out_is_a_copy(service, names):  # defect 23
-    async def work():
-        session = await begin(service, names, state={"list": [1]})
-        event = answered("1")
-        event.actions = EventActions({"own": {"a": [1]}})
+async def test_what_is_given_out_is_a_copy(service, names):  # defect 23
+    session = await begin(service, names, state={"list": [1]})
+    event = answered("1")
+    event.actions = EventActions({"own": {"a": [1]}})
+    await service.append_event(session, event)
+    event.content.parts[0].function_response.response["result"] = "forged"
+    event.actions.state_delta["own"]["a"].append(2)
+    for one in (session, await service.get_session(*names.all)):
+        one.events[0].content.parts[0].function_response.response["result"] = "forged"
+        one.state["list"].append(2)
+        one.state["own"]["a"].append(2)
+        one.state["mine"] = 1
+    found = await service.get_session(*names.all)
+    assert {"result": "1"} == found.events[0].get_function_responses()[0].response
+    assert {"list": [1], "own": {"a": [1]}} == found.state
+
+
+async def test_an_event_that_is_handed_in_again_is_kept_once(service, names):
+    session = await begin(service, names, state={"n": 0})
+    event = said("hi", actions=EventActions({"n": 1}))
+    for _ in range(3):
         await service.append_event(session, event)
-        event.content.parts[0].function_response.response["result"] = "forged"
-        event.actions.state_delta["own"]["a"].append(2)
-        for one in (session, await service.get_session(*names.all)):
-            one.events[0].content.parts[0].function_response.response["result"] = "forged"
-            one.state["list"].append(2)
-            one.state["own"]["a"].append(2)
-            one.state["mine"] = 1
-        found = await service.get_session(*names.all)
-        assert {"result": "1"} == found.events[0].get_function_responses()[0].response
-        assert {"list": [1], "own": {"a": [1]}} == found.state
-
-    run(work())
+    await service.append_event(session, changed({"n": 2}))
+    await service.append_event(session, event)
+    found = await service.get_session(*names.all)
+    assert ({"n": 2}, 2) == (found.state, found.seq)
+    assert session.events == found.events
 
 
-def test_an_event_that_is_handed_in_again_is_kept_once(service, names):
-    async def work():
-        session = await begin(service, names, state={"n": 0})
-        event = said("hi", actions=EventActions({"n": 1}))
-        for _ in range(3):
-            await service.append_event(session, event)
-        await service.append_event(session, changed({"n": 2}))
-        await service.append_event(session, event)
-        found = await service.get_session(*names.all)
-        assert ({"n": 2}, 2) == (found.state, found.seq)
-        assert session.events == found.events
-
-    run(work())
+async def test_a_session_object_hears_of_what_others_appended_in_order(service, names):
+    mine = await begin(service, names)
+    theirs = await service.get_session(*names.all)
+    await service.append_event(theirs, said("1", actions=EventActions({"k": 1, "l": 1})))
+    await service.append_event(theirs, said("2"))
+    await service.append_event(mine, said("3", actions=EventActions({"k": 3})))
+    assert ["1", "2", "3"] == texts(mine.events)
+    assert ({"k": 3, "l": 1}, 3) == (mine.state, mine.seq)
+    await service.append_event(theirs, said("4"))
+    assert mine.events == theirs.events[:3]
+    assert {"k": 3, "l": 1} == theirs.state
 
 
-def test_a_session_object_hears_of_what_others_appended_in_order(service, names):
-    async def work():
-        mine = await begin(service, names)
-        theirs = await service.get_session(*names.all)
-        await service.append_event(theirs, said("1", actions=EventActions({"k": 1, "l": 1})))
-        await service.append_event(theirs, said("2"))
-        await service.append_event(mine, said("3", actions=EventActions({"k": 3})))
-        assert ["1", "2", "3"] == texts(mine.events)
-        assert ({"k": 3, "l": 1}, 3) == (mine.state, mine.seq)
-        await service.append_event(theirs, said("4"))
-        assert mine.events == theirs.events[:3]
-        assert {"k": 3, "l": 1} == theirs.state
+async def test_many_writers_at_once_get_one_order_and_lose_nothing(service, names):
+    shared = await begin(service, names)
+    own = [await service.get_session(*names.all) for _ in range(4)]
 
-    run(work())
+    async def writer(number: int) -> None:
+        for step in range(8):
+            session = shared if step % 2 else own[number]
+            await service.append_event(session, said(f"{number}.{step}", actions=EventActions({f"w{number}": step})))
 
-
-def test_many_writers_at_once_get_one_order_and_lose_nothing(service, names):
-    async def work():
-        shared = await begin(service, names)
-        own = [await service.get_session(*names.all) for _ in range(4)]
-
-        async def writer(number: int) -> None:
-            for step in range(8):
-                session = shared if step % 2 else own[number]
-                await service.append_event(session, said(f"{number}.{step}", actions=EventActions({f"w{number}": step})))
-
-        await asyncio.gather(*map(writer, range(4)))
-        found = await service.get_session(*names.all)
-        for number in range(4):
-            assert [f"{number}.{step}" for step in range(8)] == [text for text in texts(found.events) if text[0] == str(number)]
-        assert (32, {f"w{number}": 7 for number in range(4)}) == (found.seq, found.state)
-        await service.append_event(shared, said("end"))
-        assert (await service.get_session(*names.all)).events == shared.events
-
-    run(work())
+    await asyncio.gather(*map(writer, range(4)))
+    found = await service.get_session(*names.all)
+    for number in range(4):
+        assert [f"{number}.{step}" for step in range(8)] == [text for text in texts(found.events) if text[0] == str(number)]
+    assert (32, {f"w{number}": 7 for number in range(4)}) == (found.seq, found.state)
+    await service.append_event(shared, said("end"))
+    assert (await service.get_session(*names.all)).events == shared.events
 
 
-def test_two_runs_on_one_session_never_interleave(service, names):  # defect 24
+async def test_two_runs_on_one_session_never_interleave(service, names):  # defect 24
     async def one_run(number: int) -> None:
         async with service.lock(*names.all):
             session = await service.get_session(*names.all)
@@ -324,57 +269,45 @@ def test_two_runs_on_one_session_never_interleave(service, names):  # defect 24
                 await service.append_event(session, event)
                 await asyncio.sleep(0)
 
-    async def work():
-        await begin(service, names)
-        await asyncio.gather(*map(one_run, range(5)))
-        events = (await service.get_session(*names.all)).events
-        kinds = [event.content.text or ("call" if event.get_function_calls() else "response") for event in events]
-        assert [word for number in range(5) for word in (f"m{number}", "call", "response", "done")] == kinds
-
-    run(work())
+    await begin(service, names)
+    await asyncio.gather(*map(one_run, range(5)))
+    events = (await service.get_session(*names.all)).events
+    kinds = [event.content.text or ("call" if event.get_function_calls() else "response") for event in events]
+    assert [word for number in range(5) for word in (f"m{number}", "call", "response", "done")] == kinds
 
 
-def test_runs_on_different_sessions_do_not_wait_for_each_other(service, names):
-    async def work():
-        async with (
-            service.lock(*names.all),
-            service.lock(names.app, names.user, "another"),
-            service.lock(names.app, "x", names.session),
-        ):
-            pass
-
-    run(work())
+async def test_runs_on_different_sessions_do_not_wait_for_each_other(service, names):
+    async with (
+        service.lock(*names.all),
+        service.lock(names.app, names.user, "another"),
+        service.lock(names.app, "x", names.session),
+    ):
+        pass
 
 
-def test_a_run_that_gives_up_waiting_leaves_the_lock_to_the_next(service, names):
-    async def work():
-        async def wait_for_it():
-            async with service.lock(*names.all):
-                return "had it"
-
+async def test_a_run_that_gives_up_waiting_leaves_the_lock_to_the_next(service, names):
+    async def wait_for_it():
         async with service.lock(*names.all):
-            impatient, patient = asyncio.create_task(wait_for_it()), asyncio.create_task(wait_for_it())
-            for _ in range(5):
-                await asyncio.sleep(0)
-            impatient.cancel()
-            await asyncio.wait((impatient,))
-            assert impatient.cancelled()
-            assert not patient.done()
-        assert "had it" == await patient
-        assert "had it" == await wait_for_it()
+            return "had it"
 
-    run(work())
+    async with service.lock(*names.all):
+        impatient, patient = asyncio.create_task(wait_for_it()), asyncio.create_task(wait_for_it())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.wait((impatient,))
+        assert impatient.cancelled()
+        assert not patient.done()
+    assert "had it" == await patient
+    assert "had it" == await wait_for_it()
 
 
-def test_a_run_that_fails_gives_the_lock_back(service, names):
-    async def work():
-        with pytest.raises(ZeroDivisionError):
-            async with service.lock(*names.all):
-                1 / 0  # noqa: B018
+async def test_a_run_that_fails_gives_the_lock_back(service, names):
+    with pytest.raises(ZeroDivisionError):
         async with service.lock(*names.all):
-            pass
-
-    run(work())
+            1 / 0  # noqa: B018
+    async with service.lock(*names.all):
+        pass
 
 
 def test_one_service_can_be_used_from_one_event_loop_after_the_other(service, names):
@@ -409,68 +342,56 @@ def test_runs_in_the_event_loops_of_several_threads_come_one_after_the_other(ser
         assert ("begin", "end", first[1]) == (first[0], second[0], second[1])
 
 
-def test_an_append_that_is_cancelled_is_kept_whole_or_not_at_all(service, names):
-    async def work():
-        session = await begin(service, names)
-        for number in range(10):
-            task = asyncio.create_task(service.append_event(session, said(f"a{number}", actions=EventActions({"a": number}))))
-            for _ in range(number % 4):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait((task,))
-            await service.append_event(session, said(f"b{number}"))
-        found = await service.get_session(*names.all)
-        assert found.events == session.events
-        kept = texts(found.events)
-        assert [f"b{number}" for number in range(10)] == [text for text in kept if text[0] == "b"]
-        assert sorted(set(kept), key=lambda text: (text[1:], text)) == kept
-        last = [int(text[1:]) for text in kept if text[0] == "a"][-1:]
-        assert last == [found.state[key] for key in ("a",) if key in found.state]
-
-    run(work())
+async def test_an_append_that_is_cancelled_is_kept_whole_or_not_at_all(service, names):
+    session = await begin(service, names)
+    for number in range(10):
+        task = asyncio.create_task(service.append_event(session, said(f"a{number}", actions=EventActions({"a": number}))))
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        await service.append_event(session, said(f"b{number}"))
+    found = await service.get_session(*names.all)
+    assert found.events == session.events
+    kept = texts(found.events)
+    assert [f"b{number}" for number in range(10)] == [text for text in kept if text[0] == "b"]
+    assert sorted(set(kept), key=lambda text: (text[1:], text)) == kept
+    last = [int(text[1:]) for text in kept if text[0] == "a"][-1:]
+    assert last == [found.state[key] for key in ("a",) if key in found.state]
 
 
-def test_sessions_are_listed_by_user_and_agent_the_one_used_last_first(service, names):
-    async def work():
-        first = await service.create_session(names.app, names.user, session_id="1", agent_name="a")
-        await service.create_session(names.app, names.user, session_id="2", agent_name="b")
-        await service.create_session(names.app, "another", session_id="3", agent_name="a")
-        await service.append_event(first, said("hi"))
-        listed = await service.list_all_sessions(names.app, names.user)
-        assert ["1", "2"] == [session.id for session in listed]
-        assert ([], {}) == (listed[0].events, listed[0].state)
-        assert ["1"] == [session.id for session in await service.list_sessions(names.app, names.user, "a")]
-        assert ["1", "2"] == [session.id for session in await service.list_sessions(names.app, names.user)]
-        assert [] == await service.list_all_sessions(names.app, "nobody")
-
-    run(work())
+async def test_sessions_are_listed_by_user_and_agent_the_one_used_last_first(service, names):
+    first = await service.create_session(names.app, names.user, session_id="1", agent_name="a")
+    await service.create_session(names.app, names.user, session_id="2", agent_name="b")
+    await service.create_session(names.app, "another", session_id="3", agent_name="a")
+    await service.append_event(first, said("hi"))
+    listed = await service.list_all_sessions(names.app, names.user)
+    assert ["1", "2"] == [session.id for session in listed]
+    assert ([], {}) == (listed[0].events, listed[0].state)
+    assert ["1"] == [session.id for session in await service.list_sessions(names.app, names.user, "a")]
+    assert ["1", "2"] == [session.id for session in await service.list_sessions(names.app, names.user)]
+    assert [] == await service.list_all_sessions(names.app, "nobody")
 
 
-def test_titles_and_the_last_agent_are_updated(service, names):
-    async def work():
-        await begin(service, names, agent_name="root")
-        await service.update_title(*names.all, "New \0title")
-        await service.update_last_agent(*names.all, "child")
-        found = await service.get_session(*names.all)
-        assert ("New \ufffdtitle", "root", "child") == (found.title, found.agent_name, found.last_agent)
-        for update in (service.update_title, service.update_last_agent):
-            with pytest.raises(SessionNotFoundError):
-                await update(names.app, names.user, "unknown", "x")
-
-    run(work())
+async def test_titles_and_the_last_agent_are_updated(service, names):
+    await begin(service, names, agent_name="root")
+    await service.update_title(*names.all, "New \0title")
+    await service.update_last_agent(*names.all, "child")
+    found = await service.get_session(*names.all)
+    assert ("New \ufffdtitle", "root", "child") == (found.title, found.agent_name, found.last_agent)
+    for update in (service.update_title, service.update_last_agent):
+        with pytest.raises(SessionNotFoundError):
+            await update(names.app, names.user, "unknown", "x")
 
 
-def test_a_long_log_is_only_read_where_it_is_looked_at(service, names):
-    async def work():
-        session = await begin(service, names)
-        for number in range(30):
-            await service.append_event(session, said(str(number)))
-        events = (await service.get_session(*names.all)).events
-        assert ("29", ["27", "28"], 30, ["0"]) == (
-            events[-1].content.text, texts(events[-3:-1]), len(events), texts(events[:1])
-        )  # fmt: skip
-        assert events[5] is events[5]
-        with pytest.raises(IndexError):
-            events[30]
-
-    run(work())
+async def test_a_long_log_is_only_read_where_it_is_looked_at(service, names):
+    session = await begin(service, names)
+    for number in range(30):
+        await service.append_event(session, said(str(number)))
+    events = (await service.get_session(*names.all)).events
+    assert ("29", ["27", "28"], 30, ["0"]) == (
+        events[-1].content.text, texts(events[-3:-1]), len(events), texts(events[:1])
+    )  # fmt: skip
+    assert events[5] is events[5]
+    with pytest.raises(IndexError):
+        events[30]

@@ -224,17 +224,14 @@ def test_a_server_that_breaks_its_connections_breaks_no_run_and_no_later_lock(po
     assert ["1", "2", "2"] == run(work())
 
 
-def test_no_lock_is_left_on_a_file_when_nobody_holds_one(tmp_path):
-    async def work():
-        async with DatabaseSessionService(tmp_path / "s.db") as service:
-            async with service.lock("app", "user", "a"):
-                pass
-            before = open_files()
-            async with service.lock("app", "user", "a"), service.lock("app", "user", "b"):
-                pass
-            assert open_files() <= before
-
-    run(work())
+async def test_no_lock_is_left_on_a_file_when_nobody_holds_one(tmp_path):
+    async with DatabaseSessionService(tmp_path / "s.db") as service:
+        async with service.lock("app", "user", "a"):
+            pass
+        before = open_files()
+        async with service.lock("app", "user", "a"), service.lock("app", "user", "b"):
+            pass
+        assert open_files() <= before
 
 
 def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
@@ -254,19 +251,16 @@ def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
     assert ["UPDATE sessions", "INSERT events", "INSERT session_state"] == writes
 
 
-def test_a_database_in_memory_works_and_ends_with_its_service():
-    async def work():
-        service = DatabaseSessionService("sqlite://")
-        session = await service.create_session("app", "user")
-        await asyncio.gather(*(service.append_event(session, said(str(number))) for number in range(10)))
-        assert 10 == (await service.get_session("app", "user", session.id)).seq
-        async with service.lock("app", "user", session.id):
-            pass
-        await service.close()
-        assert await service.get_session("app", "user", session.id) is None
-        await service.close()
-
-    run(work())
+async def test_a_database_in_memory_works_and_ends_with_its_service():
+    service = DatabaseSessionService("sqlite://")
+    session = await service.create_session("app", "user")
+    await asyncio.gather(*(service.append_event(session, said(str(number))) for number in range(10)))
+    assert 10 == (await service.get_session("app", "user", session.id)).seq
+    async with service.lock("app", "user", session.id):
+        pass
+    await service.close()
+    assert await service.get_session("app", "user", session.id) is None
+    await service.close()
 
 
 def test_urls_that_name_another_driver_are_understood(tmp_path):
@@ -328,21 +322,18 @@ def test_forked_children_open_the_database_for_themselves(database_url, session_
     assert dict.fromkeys(["parent", "child 0", "child 1", "child 2"], 20) == Counter(event.author for event in events)
 
 
-def test_every_error_of_a_session_is_one_of_ours(database_url):
-    async def work():
-        async with DatabaseSessionService(database_url) as service:
-            session_id = new_id()
-            session = await service.create_session("app", "user", session_id=session_id)
-            with pytest.raises(PatchbayError):
-                await service.create_session("app", "user", session_id=session_id)
-            await service.delete_session("app", "user", session_id)
-            with pytest.raises(PatchbayError):
-                await service.append_event(session, said("hi"))
-
-    run(work())
+async def test_every_error_of_a_session_is_one_of_ours(database_url):
+    async with DatabaseSessionService(database_url) as service:
+        session_id = new_id()
+        session = await service.create_session("app", "user", session_id=session_id)
+        with pytest.raises(PatchbayError):
+            await service.create_session("app", "user", session_id=session_id)
+        await service.delete_session("app", "user", session_id)
+        with pytest.raises(PatchbayError):
+            await service.append_event(session, said("hi"))
 
 
-def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_it_is_looked_at(url, session_id, monkeypatch):
+async def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_it_is_looked_at(url, session_id, monkeypatch):
     read: list[int] = []
     between = database._between
 
@@ -351,25 +342,22 @@ def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_it_is_l
         read.append(len(found))
         return found
 
-    async def work():
-        async with DatabaseSessionService(url) as service:
-            session = await service.create_session("app", "user", session_id=session_id)
-            for number in range(300):
-                await service.append_event(session, said(f"m{number}"))
-            monkeypatch.setattr(database, "_between", counted)
-            session = await service.get_session_for_run("app", "user", session_id)
-            await service.append_event(session, said("m300"))
-            assert (301, 301, "m300", "m200") == (
-                session.seq,
-                len(session.events),
-                *texts([session.events[-1], session.events[200]]),
-            )
-            assert [128] == read
-            assert [f"m{number}" for number in range(301)] == texts(session.events)
-            assert [128, 172] == read
-            deleted = await service.get_session_for_run("app", "user", session_id)
-            await service.delete_session("app", "user", session_id)
-            with pytest.raises(SessionNotFoundError):
-                deleted.events[0]
-
-    run(work())
+    async with DatabaseSessionService(url) as service:
+        session = await service.create_session("app", "user", session_id=session_id)
+        for number in range(300):
+            await service.append_event(session, said(f"m{number}"))
+        monkeypatch.setattr(database, "_between", counted)
+        session = await service.get_session_for_run("app", "user", session_id)
+        await service.append_event(session, said("m300"))
+        assert (301, 301, "m300", "m200") == (
+            session.seq,
+            len(session.events),
+            *texts([session.events[-1], session.events[200]]),
+        )
+        assert [128] == read
+        assert [f"m{number}" for number in range(301)] == texts(session.events)
+        assert [128, 172] == read
+        deleted = await service.get_session_for_run("app", "user", session_id)
+        await service.delete_session("app", "user", session_id)
+        with pytest.raises(SessionNotFoundError):
+            deleted.events[0]

@@ -32,25 +32,21 @@ def pieces(events: list[Event], *, thought: bool) -> str:
     )
 
 
-def test_pieces_add_up_to_what_is_said_and_are_not_kept():
+async def test_pieces_add_up_to_what_is_said_and_are_not_kept():
     asking = Reply("let me see", reasoning="hm, a sum", tool_calls=(ToolCall("1", "add", '{"a": 1}'),))
     chat = Chat(agent([asking, Reply("it is two", reasoning="so")], add))
-
-    async def main() -> None:
-        events = await chat.say(streaming=True)
-        rounds = [events[: (cut := next(n for n, event in enumerate(events) if event.get_function_calls()) + 1)], events[cut:]]
-        for told, text, thoughts in zip(rounds, ("let me see", "it is two"), ("hm, a sum", "so"), strict=True):
-            whole = next(event for event in reversed(told) if not event.partial and not event.get_function_responses())
-            assert (text, thoughts) == (pieces(told, thought=False), pieces(told, thought=True))
-            assert text == whole.content.text
-            assert thoughts == whole.content.parts[0].text
-        assert 1 == len({event.invocation_id for event in events})
-        assert 1 == sum(event.is_final_response() for event in events)
-        kept = (await chat.session()).events
-        assert ["hi", "?addlet me see", "!add", "it is two"] == kinds(kept)
-        assert not any(event.partial for event in kept)
-
-    asyncio.run(main())
+    events = await chat.say(streaming=True)
+    rounds = [events[: (cut := next(n for n, event in enumerate(events) if event.get_function_calls()) + 1)], events[cut:]]
+    for told, text, thoughts in zip(rounds, ("let me see", "it is two"), ("hm, a sum", "so"), strict=True):
+        whole = next(event for event in reversed(told) if not event.partial and not event.get_function_responses())
+        assert (text, thoughts) == (pieces(told, thought=False), pieces(told, thought=True))
+        assert text == whole.content.text
+        assert thoughts == whole.content.parts[0].text
+    assert 1 == len({event.invocation_id for event in events})
+    assert 1 == sum(event.is_final_response() for event in events)
+    kept = (await chat.session()).events
+    assert ["hi", "?addlet me see", "!add", "it is two"] == kinds(kept)
+    assert not any(event.partial for event in kept)
 
 
 def test_a_run_that_does_not_stream_tells_no_pieces_and_asks_for_none():
@@ -72,7 +68,7 @@ def test_a_model_that_does_not_stream_is_told_in_one_piece():
     assert ("done", "hm") == (pieces(events, thought=False), pieces(events, thought=True))
 
 
-def test_a_model_that_ends_its_stream_with_a_piece_says_its_answer_once():  # defect 25
+async def test_a_model_that_ends_its_stream_with_a_piece_says_its_answer_once():  # defect 25
     class Pieces:
         async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
             yield ReasoningDelta("")
@@ -82,64 +78,52 @@ def test_a_model_that_ends_its_stream_with_a_piece_says_its_answer_once():  # de
             yield ModelReply(Reply("done"), "stop")
 
     chat = Chat(LlmAgent(name="a", model=Pieces()))
-
-    async def main() -> None:
-        assert ["~do", "~ne", "done"] == kinds(await chat.say(streaming=True))
-        assert ["hi", "done"] == kinds((await chat.session()).events)
-
-    asyncio.run(main())
+    assert ["~do", "~ne", "done"] == kinds(await chat.say(streaming=True))
+    assert ["hi", "done"] == kinds((await chat.session()).events)
 
 
-def test_tokens_are_told_with_each_answer_and_summed_over_the_run():
+async def test_tokens_are_told_with_each_answer_and_summed_over_the_run():
     steps = [
         ModelReply(Reply(None, tool_calls=(ToolCall("1", "add", '{"a": 1}'),)), "tool_calls", Usage(10, 2, 12)),
         ModelReply(Reply("done"), "stop", Usage(20, 3, 23)),
     ]
     chat = Chat(agent(steps, add))
-
-    async def main() -> None:
-        events = await chat.say()
-        assert [
-            {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
-            None,
-            {"prompt_tokens": 20, "completion_tokens": 3, "total_tokens": 23},
-        ] == [event.usage for event in events]
-        assert ["tool_calls", None, "stop"] == [event.finish_reason for event in events]
-        assert Usage(30, 5, 35) == chat.runs[0].usage
-        assert [event.usage for event in events] == [event.usage for event in (await chat.session()).events][1:]
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert [
+        {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
+        None,
+        {"prompt_tokens": 20, "completion_tokens": 3, "total_tokens": 23},
+    ] == [event.usage for event in events]
+    assert ["tool_calls", None, "stop"] == [event.finish_reason for event in events]
+    assert Usage(30, 5, 35) == chat.runs[0].usage
+    assert [event.usage for event in events] == [event.usage for event in (await chat.session()).events][1:]
 
 
 def test_a_server_that_counts_no_tokens_is_told_as_one():
     assert [None] == [event.usage for event in play(["done"])]
 
 
-def test_progress_is_told_while_a_tool_runs_and_never_kept():
+async def test_progress_is_told_while_a_tool_runs_and_never_kept():
     seen_by_tool = asyncio.Event
+    told = seen_by_tool()
 
-    async def main() -> None:
-        told = seen_by_tool()
+    async def work(tool_context: ToolContext) -> str:
+        tool_context.progress("half", fraction=0.5, data={"left": 1})
+        await told.wait()  # the consumer has heard of it before the tool is done
+        return "ok"
 
-        async def work(tool_context: ToolContext) -> str:
-            tool_context.progress("half", fraction=0.5, data={"left": 1})
-            await told.wait()  # the consumer has heard of it before the tool is done
-            return "ok"
-
-        chat = Chat(agent([ToolCall("1", "work"), "done"], work), bus=(bus := EventBus()))
-        topics: list[Any] = []
-        bus.subscribe("tool.progress", lambda event: topics.append(event.data))
-        heard = []
-        async for event in chat.begin():
-            if event.progress is not None:
-                heard.append((event.partial, event.content, event.progress.to_dict()))
-                told.set()
-        assert [(True, None, {"name": "work", "id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}})] == heard
-        await bus.drain()
-        assert [{"tool": "work", "call_id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}}] == topics
-        assert not any(event.progress is not None for event in (await chat.session()).events)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    chat = Chat(agent([ToolCall("1", "work"), "done"], work), bus=(bus := EventBus()))
+    topics: list[Any] = []
+    bus.subscribe("tool.progress", lambda event: topics.append(event.data))
+    heard = []
+    async for event in chat.begin():
+        if event.progress is not None:
+            heard.append((event.partial, event.content, event.progress.to_dict()))
+            told.set()
+    assert [(True, None, {"name": "work", "id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}})] == heard
+    await bus.drain()
+    assert [{"tool": "work", "call_id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}}] == topics
+    assert not any(event.progress is not None for event in (await chat.session()).events)
 
 
 def test_pieces_are_told_on_the_bus_where_the_run_streams():
@@ -155,15 +139,12 @@ def test_pieces_are_told_on_the_bus_where_the_run_streams():
     assert ["request", "response"] == asyncio.run(topics_of())
 
 
-def test_the_order_of_what_the_bus_is_told_in_a_turn():
-    async def main() -> list[str]:
-        bus = EventBus()
-        told: list[str] = []
-        bus.subscribe("*", lambda event: told.append(event.type))
-        await Chat(agent([[ToolCall("1", "add", '{"a": 1}'), ToolCall("2", "add")], "done"], add), bus=bus).say()
-        await bus.drain()
-        return told
-
+async def test_the_order_of_what_the_bus_is_told_in_a_turn():
+    bus = EventBus()
+    told: list[str] = []
+    bus.subscribe("*", lambda event: told.append(event.type))
+    await Chat(agent([[ToolCall("1", "add", '{"a": 1}'), ToolCall("2", "add")], "done"], add), bus=bus).say()
+    await bus.drain()
     assert [
         "session.created",
         "session.updated",
@@ -178,7 +159,7 @@ def test_the_order_of_what_the_bus_is_told_in_a_turn():
         "llm.request",
         "llm.response",
         "agent.response",
-    ] == asyncio.run(main())
+    ] == told
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -189,46 +170,34 @@ def service(request, tmp_path):
 
 
 @pytest.mark.parametrize("stops_early", [False, True])
-def test_the_answer_is_in_the_state_by_the_event_that_brings_it(service, stops_early):  # defect 14
+async def test_the_answer_is_in_the_state_by_the_event_that_brings_it(service, stops_early):  # defect 14
     chat = Chat(agent(["one", "two"], output_key="out"), service)
-
-    async def main() -> None:
-        run = chat.begin()
-        async for event in run:
-            assert event.is_final_response()
-            assert {"out": "one"} == event.actions.state_delta
-            assert {"out": "one"} == (await chat.session()).state, "it is kept when it is told"
-            if stops_early:
-                break
-        await run.aclose()
-        session = await chat.session()
-        assert {"out": "one"} == session.state
-        assert {"out": "one"} == session.events[-1].actions.state_delta
-        await chat.say()
-        assert {"out": "two"} == (await chat.session()).state
-
-    asyncio.run(main())
+    run = chat.begin()
+    async for event in run:
+        assert event.is_final_response()
+        assert {"out": "one"} == event.actions.state_delta
+        assert {"out": "one"} == (await chat.session()).state, "it is kept when it is told"
+        if stops_early:
+            break
+    await run.aclose()
+    session = await chat.session()
+    assert {"out": "one"} == session.state
+    assert {"out": "one"} == session.events[-1].actions.state_delta
+    await chat.say()
+    assert {"out": "two"} == (await chat.session()).state
 
 
 @pytest.mark.parametrize(("key", "kept"), [("user:out", {"user:out": "one"}), ("app:out", {"app:out": "one"}), ("temp:out", {})])
-def test_a_key_for_the_answer_may_have_a_scope(service, key, kept):
+async def test_a_key_for_the_answer_may_have_a_scope(service, key, kept):
     chat = Chat(agent(["one"], output_key=key), service)
-
-    async def main() -> dict[str, Any]:
-        (event,) = await chat.say()
-        assert {key: "one"} == event.actions.state_delta
-        return (await chat.session()).state
-
-    assert kept == asyncio.run(main())
+    (event,) = await chat.say()
+    assert {key: "one"} == event.actions.state_delta
+    assert kept == (await chat.session()).state
 
 
-def test_text_beside_calls_is_not_the_answer():
+async def test_text_beside_calls_is_not_the_answer():
     asking = Reply("let me see", tool_calls=(ToolCall("1", "add", '{"a": 1}'),))
     chat = Chat(agent(ScriptedModel([asking, "done"]), add, output_key="out"))
-
-    async def main() -> None:
-        events = await chat.say()
-        assert [{}, {}, {"out": "done"}] == [event.actions.state_delta for event in events]
-        assert "done" == chat.runs[0].text
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert [{}, {}, {"out": "done"}] == [event.actions.state_delta for event in events]
+    assert "done" == chat.runs[0].text

@@ -72,38 +72,30 @@ def is_object(schema: Any) -> bool:
 
 
 @pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
-def test_an_answer_of_any_type_is_given_by_a_call(schema, expected, written):
+async def test_an_answer_of_any_type_is_given_by_a_call(schema, expected, written):
     value = written if written is not None else expected
     call = give(value if is_object(schema) else {"answer": value})
     chat = Chat(agent([call], output_schema=schema, output_key="out"))
-
-    async def main() -> None:
-        events = await chat.say()
-        assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}"] == kinds(events)[:2]
-        assert expected == json.loads(events[-1].content.text)
-        assert events[-1].is_final_response()
-        assert {"out": expected} == events[-1].actions.state_delta
-        assert {"out": expected} == (await chat.session()).state
-        assert 3 == len(events)
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}"] == kinds(events)[:2]
+    assert expected == json.loads(events[-1].content.text)
+    assert events[-1].is_final_response()
+    assert {"out": expected} == events[-1].actions.state_delta
+    assert {"out": expected} == (await chat.session()).state
+    assert 3 == len(events)
 
 
 @pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
 @pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", " ```\n{}``` "])
-def test_a_model_that_writes_its_answer_as_json_is_taken_at_its_word(schema, expected, written, form):
+async def test_a_model_that_writes_its_answer_as_json_is_taken_at_its_word(schema, expected, written, form):
     text = form.replace("{}", json.dumps(written if written is not None else expected))
     model = ScriptedModel([ModelReply(Reply(text, reasoning="hm"), "stop", Usage(1, 2, 3))])
     chat = Chat(agent(model, output_schema=schema, output_key="out"))
-
-    async def main() -> None:
-        (event,) = await chat.say()
-        assert expected == json.loads(event.content.text)
-        assert {"out": expected} == (await chat.session()).state
-        assert ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, "stop") == (event.usage, event.finish_reason)
-        assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts[:-1]]
-
-    asyncio.run(main())
+    (event,) = await chat.say()
+    assert expected == json.loads(event.content.text)
+    assert {"out": expected} == (await chat.session()).state
+    assert ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, "stop") == (event.usage, event.finish_reason)
+    assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts[:-1]]
 
 
 def test_the_model_is_told_of_the_tool_and_nothing_else_is_left_to_it():
@@ -148,38 +140,30 @@ def test_an_answer_that_does_not_fit_is_refused_with_what_is_wrong():
 
 
 @pytest.mark.parametrize("words", ["The point is (1, 0).", '{"x": "one"}', '{"y": 1}', "5", "[" * 100_000, "NaN"])
-def test_a_model_that_answers_in_words_is_reminded(words):
+async def test_a_model_that_answers_in_words_is_reminded(words):
     model = ScriptedModel([words, give({"x": 1})])
     chat = Chat(agent(model, output_schema=Point, output_key="out"))
-
-    async def main() -> None:
-        events = await chat.say()
-        assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events), "words are no answer"
-        assert [words, REMINDER] == [message["content"] for message in said_to(model)[-2:]]
-        assert {"type": "function", "function": {"name": ANSWER_TOOL}} == model.requests[1].tool_choice
-        kept = kinds((await chat.session()).events)
-        assert [f"{words}[OUTPUT_INVALID]", REMINDER] == kept[1:3], "and they are not lost"
-        assert {"out": {"x": 1, "y": 0}} == (await chat.session()).state
-
-    asyncio.run(main())
+    events = await chat.say()
+    assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events), "words are no answer"
+    assert [words, REMINDER] == [message["content"] for message in said_to(model)[-2:]]
+    assert {"type": "function", "function": {"name": ANSWER_TOOL}} == model.requests[1].tool_choice
+    kept = kinds((await chat.session()).events)
+    assert [f"{words}[OUTPUT_INVALID]", REMINDER] == kept[1:3], "and they are not lost"
+    assert {"out": {"x": 1, "y": 0}} == (await chat.session()).state
 
 
-def test_a_model_that_never_gets_it_right_ends_the_run_with_an_event():
+async def test_a_model_that_never_gets_it_right_ends_the_run_with_an_event():
     replies = [ModelReply(Reply(text), "stop", Usage(1, 1, 2)) for text in ("no", "no idea", "really not")]
     model = ScriptedModel([*replies, give({"x": 1})])
     chat = Chat(agent(model, output_schema=Point, output_key="out"))
-
-    async def main() -> None:
-        (event,) = await chat.say()
-        assert ("OUTPUT_INVALID", "really not") == (event.error_code, event.content.text)
-        assert "does not fit output_schema" in event.error_message
-        assert Usage(3, 3, 6) == chat.runs[0].usage
-        session = await chat.session()
-        assert {} == session.state
-        assert 6 == sum(each.usage["total_tokens"] for each in session.events if each.usage is not None)
-        assert '{"x": 1, "y": 0}' == kinds(await chat.say("again"))[-1]
-
-    asyncio.run(main())
+    (event,) = await chat.say()
+    assert ("OUTPUT_INVALID", "really not") == (event.error_code, event.content.text)
+    assert "does not fit output_schema" in event.error_message
+    assert Usage(3, 3, 6) == chat.runs[0].usage
+    session = await chat.session()
+    assert {} == session.state
+    assert 6 == sum(each.usage["total_tokens"] for each in session.events if each.usage is not None)
+    assert '{"x": 1, "y": 0}' == kinds(await chat.say("again"))[-1]
 
 
 def test_wrong_calls_without_end_meet_the_limit_of_the_run():
@@ -187,15 +171,11 @@ def test_wrong_calls_without_end_meet_the_limit_of_the_run():
     assert "[MAX_LLM_CALLS]" == kinds(events)[-1]
 
 
-def test_what_the_model_was_shown_on_the_way_to_its_answer_is_what_it_is_shown_later():
+async def test_what_the_model_was_shown_on_the_way_to_its_answer_is_what_it_is_shown_later():
     model = ScriptedModel(["words", give({"x": "no"}), ToolCall("", "look"), give({"x": 1}), '{"x": 2}', give({"x": 3})])
     chat = Chat(agent(model, look, output_schema=Point))
-
-    async def main() -> None:
-        for message in ("one", "two", "three"):
-            await chat.say(message)
-
-    asyncio.run(main())
+    for message in ("one", "two", "three"):
+        await chat.say(message)
     for before, after in itertools.pairwise(model.requests):
         assert before.messages == after.messages[: len(before.messages)]
         assert_settled(after.messages)
@@ -229,16 +209,12 @@ def test_a_type_that_json_cannot_express_is_refused_when_the_agent_is_made(schem
         LlmAgent(name="a", model="m", output_schema=schema)
 
 
-def test_the_schema_may_be_changed_later():
+async def test_the_schema_may_be_changed_later():
     one = agent([give({"x": 1}), give({"answer": 5})], output_schema=Point)
-
-    async def main() -> None:
-        chat = Chat(one)
-        assert '{"x": 1, "y": 0}' == kinds(await chat.say())[-1]
-        one.output_schema = int
-        assert "5" == kinds(await chat.say())[-1]
-        one.output_schema = None
-        one.model = ScriptedModel(["words"])
-        assert ["words"] == kinds(await chat.say())
-
-    asyncio.run(main())
+    chat = Chat(one)
+    assert '{"x": 1, "y": 0}' == kinds(await chat.say())[-1]
+    one.output_schema = int
+    assert "5" == kinds(await chat.say())[-1]
+    one.output_schema = None
+    one.model = ScriptedModel(["words"])
+    assert ["words"] == kinds(await chat.say())

@@ -188,43 +188,39 @@ def test_the_budget_ends_a_loop_that_nothing_else_ends():
 # --- side by side
 
 
-def test_events_of_parallel_branches_come_as_they_happen():
-    async def scenario() -> list[str]:
-        gates = [asyncio.Event() for _ in range(4)]
+async def test_events_of_parallel_branches_come_as_they_happen():
+    gates = [asyncio.Event() for _ in range(4)]
 
-        def waits(*mine: int):
-            async def work(_ctx):
-                for number in mine:
-                    await gates[number].wait()
-                    yield str(number)
-
-            return work
-
-        agent = ParallelAgent(name="side", sub_agents=[Does("a", waits(1, 2), []), Does("b", waits(0, 3), [])])
-        seen = []
-        gates[0].set()
-        async for event in Runner(agent).run("u", "s", "hi"):
-            # Nothing else is let go before this event has been seen: one that was held back would never come.
-            seen.append(line(event))
-            if len(seen) < len(gates):
-                gates[len(seen)].set()
-        return seen
-
-    assert ["b: 0", "a: 1", "a: 2", "b: 3"] == run(scenario())
-
-
-def test_all_branches_run_at_the_same_time():
-    async def scenario() -> list[str]:
-        everybody = asyncio.Barrier(5)
-
+    def waits(*mine: int):
         async def work(_ctx):
-            await everybody.wait()
-            yield "here"
+            for number in mine:
+                await gates[number].wait()
+                yield str(number)
 
-        children = [Does(f"a{number}", work, []) for number in range(5)]
-        return lines(await run_turn(Runner(ParallelAgent(name="side", sub_agents=children))))
+        return work
 
-    assert {f"a{number}: here" for number in range(5)} == set(run(scenario()))
+    agent = ParallelAgent(name="side", sub_agents=[Does("a", waits(1, 2), []), Does("b", waits(0, 3), [])])
+    seen = []
+    gates[0].set()
+    async for event in Runner(agent).run("u", "s", "hi"):
+        # Nothing else is let go before this event has been seen: one that was held back would never come.
+        seen.append(line(event))
+        if len(seen) < len(gates):
+            gates[len(seen)].set()
+    assert ["b: 0", "a: 1", "a: 2", "b: 3"] == seen
+
+
+async def test_all_branches_run_at_the_same_time():
+    everybody = asyncio.Barrier(5)
+
+    async def work(_ctx):
+        await everybody.wait()
+        yield "here"
+
+    children = [Does(f"a{number}", work, []) for number in range(5)]
+    assert {f"a{number}: here" for number in range(5)} == set(
+        lines(await run_turn(Runner(ParallelAgent(name="side", sub_agents=children))))
+    )
 
 
 def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
@@ -300,7 +296,7 @@ def test_the_calls_of_all_branches_count_for_one_budget():  # defect 30
     )
 
 
-def test_the_usage_of_all_branches_is_one_sum():
+async def test_the_usage_of_all_branches_is_one_sum():
     from patchbay.models.chat_model import ModelReply
     from patchbay.types import Reply, Usage
 
@@ -308,14 +304,10 @@ def test_the_usage_of_all_branches_is_one_sum():
         return ScriptedModel([ModelReply(Reply("ok"), "stop", Usage(2, 3, 5))])
 
     runner = Runner(ParallelAgent(name="side", sub_agents=[LlmAgent(name=name, model=model()) for name in "abc"]))
-
-    async def usage() -> Usage:
-        events = runner.run("u", "s", "hi")
-        async for _ in events:
-            pass
-        return events.usage
-
-    assert Usage(6, 9, 15) == run(usage())
+    events = runner.run("u", "s", "hi")
+    async for _ in events:
+        pass
+    assert Usage(6, 9, 15) == events.usage
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
@@ -353,25 +345,20 @@ def test_a_branch_whose_model_fails_says_so_in_its_own_words_and_the_others_go_o
     assert {"bad! MODEL_ERROR", "good: good"} == set(lines(events))
 
 
-def test_the_values_of_all_branches_are_kept():
-    async def scenario():
-        both = asyncio.Barrier(2)
+async def test_the_values_of_all_branches_are_kept():
+    both = asyncio.Barrier(2)
 
-        async def meet(tool_context) -> str:
-            tool_context.state[f"met_{tool_context.agent_name}"] = True
-            await both.wait()
-            return "ok"
+    async def meet(tool_context) -> str:
+        tool_context.state[f"met_{tool_context.agent_name}"] = True
+        await both.wait()
+        return "ok"
 
-        def child(name: str) -> LlmAgent:
-            return LlmAgent(
-                name=name, model=ScriptedModel([call("meet"), f"from {name}"]), tools=[meet], output_key=f"out_{name}"
-            )
+    def child(name: str) -> LlmAgent:
+        return LlmAgent(name=name, model=ScriptedModel([call("meet"), f"from {name}"]), tools=[meet], output_key=f"out_{name}")
 
-        runner = Runner(ParallelAgent(name="side", sub_agents=[child("a"), child("b")]))
-        await run_turn(runner)
-        return await state(runner)
-
-    assert {"met_a": True, "met_b": True, "out_a": "from a", "out_b": "from b"} == run(scenario())
+    runner = Runner(ParallelAgent(name="side", sub_agents=[child("a"), child("b")]))
+    await run_turn(runner)
+    assert {"met_a": True, "met_b": True, "out_a": "from a", "out_b": "from b"} == await state(runner)
 
 
 def test_leaving_the_iteration_stops_all_branches_and_their_tools():
@@ -409,26 +396,23 @@ def test_leaving_the_iteration_stops_all_branches_and_their_tools():
     assert {"a > hang", "b > hang", "a < hang", "b < hang"} <= set(kept)
 
 
-def test_a_cancelled_run_stops_all_branches():
-    async def scenario():
-        before = asyncio.all_tasks()
-        running, left = asyncio.Barrier(3), []
+async def test_a_cancelled_run_stops_all_branches():
+    before = asyncio.all_tasks()
+    running, left = asyncio.Barrier(3), []
 
-        async def hang(_ctx):
-            await running.wait()
-            await asyncio.Event().wait()
-            yield "never"
-
-        inner = ParallelAgent(name="inner", sub_agents=[Does("a", hang, left), Does("b", hang, left)])
-        task = asyncio.create_task(run_turn(Runner(SequentialAgent(name="all", sub_agents=[inner, Says("never")]))))
+    async def hang(_ctx):
         await running.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert set() == asyncio.all_tasks() - before
-        return left
+        await asyncio.Event().wait()
+        yield "never"
 
-    assert ["a", "b"] == sorted(run(scenario()))
+    inner = ParallelAgent(name="inner", sub_agents=[Does("a", hang, left), Does("b", hang, left)])
+    task = asyncio.create_task(run_turn(Runner(SequentialAgent(name="all", sub_agents=[inner, Says("never")]))))
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert set() == asyncio.all_tasks() - before
+    assert ["a", "b"] == sorted(left)
 
 
 def test_branches_wait_for_a_consumer_that_is_slow_and_nothing_is_lost():
@@ -538,7 +522,7 @@ def test_calls_of_agents_that_do_not_see_each_other_have_ids_and_keys_of_their_o
 
 
 @pytest.mark.parametrize("branches", [2, 5])
-def test_branches_that_count_at_the_same_time_count_together(service, branches):
+async def test_branches_that_count_at_the_same_time_count_together(service, branches):
     async def bump(tool_context):
         seen = tool_context.state
         seen["n"] = seen.get("n", 0) + 1
@@ -552,12 +536,8 @@ def test_branches_that_count_at_the_same_time_count_together(service, branches):
 
     agents = [counting(f"b{n}") for n in range(branches)]
     runner = Runner(ParallelAgent(name="all", sub_agents=agents), f"counting-{os.urandom(8).hex()}", service)
-
-    async def main():
-        async for _ in runner.run("u", "s", "hi"):
-            pass
-        return (await service.get_session(runner.app_name, "u", "s")).state
-
-    after = run(main())
+    async for _ in runner.run("u", "s", "hi"):
+        pass
+    after = (await service.get_session(runner.app_name, "u", "s")).state
     assert (2 * branches, 2 * branches, "assigned") == (after["n"], after["user:n"], after["last"])
     assert sorted(2 * [agent.name for agent in agents]) == sorted(after["log"])

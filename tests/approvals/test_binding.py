@@ -202,24 +202,21 @@ def test_a_number_that_json_does_not_have_is_shown_as_what_it_is(written, shown)
 
 
 @pytest.mark.parametrize("change", [{"arguments": '{"path": "/tmp"}'}, {"tool": "show"}, {"arguments": "["}, {"arguments": "[]"}])
-def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change):
-    async def main():
-        async with service_at() as service:
-            task = going(executor_with(service, Heard()), call_of("/etc"))
-            [request] = await waiting(service)
-            assert request.is_genuine
-            get = service.store.get
+async def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change):
+    async with service_at() as service:
+        task = going(executor_with(service, Heard()), call_of("/etc"))
+        [request] = await waiting(service)
+        assert request.is_genuine
+        get = service.store.get
 
-            async def changed(request_id):
-                return replace(await get(request_id), **change)
+        async def changed(request_id):
+            return replace(await get(request_id), **change)
 
-            service.store.get = changed
-            with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
-                await service.decide(request.id, "approve")
-            task.cancel()
-            await asyncio.wait([task])
-
-    run(main())
+        service.store.get = changed
+        with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
+            await service.decide(request.id, "approve")
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def test_arguments_of_any_length_are_shown_whole_or_denied():

@@ -13,7 +13,7 @@ from patchbay.approvals.conditions import read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Meta, ToolRequest
 
-from .asking import Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import Files, call_of, executor_of, going, service_at, waiting
 
 TEXT: dict[str, Any] = {"type": "string"}
 
@@ -241,18 +241,15 @@ def test_a_file_has_conditions_in_its_rules(tmp_path: Path):
     assert {"path": "/etc/*", "by.id": {"ge": 3, "missing": True}} == rule.when
 
 
-def test_only_calls_whose_arguments_fit_wait_for_approval():
-    async def work():
-        files = Files()
-        rules = {"rules": [{"tools": ["delete"], "when": {"path": "/etc/*"}, "outcome": "ask"}]}
-        async with service_at(policy=parse_policy(rules)) as service:
-            executor = executor_of(service, files)
-            assert ["deleted /tmp/a"] == [each.content for each in await going(executor, call_of("/tmp/a"))]
-            held = going(executor, call_of("/etc/a"))
-            [request] = await waiting(service)
-            assert ("/tmp/a", '{"path": "/etc/a"}') == (*files.deleted, request.arguments)
-            await service.decide(request.id, "deny")
-            assert ["tool_denied"] == [each.result.code for each in await held]
-            assert ["/tmp/a"] == files.deleted
-
-    run(work())
+async def test_only_calls_whose_arguments_fit_wait_for_approval():
+    files = Files()
+    rules = {"rules": [{"tools": ["delete"], "when": {"path": "/etc/*"}, "outcome": "ask"}]}
+    async with service_at(policy=parse_policy(rules)) as service:
+        executor = executor_of(service, files)
+        assert ["deleted /tmp/a"] == [each.content for each in await going(executor, call_of("/tmp/a"))]
+        held = going(executor, call_of("/etc/a"))
+        [request] = await waiting(service)
+        assert ("/tmp/a", '{"path": "/etc/a"}') == (*files.deleted, request.arguments)
+        await service.decide(request.id, "deny")
+        assert ["tool_denied"] == [each.result.code for each in await held]
+        assert ["/tmp/a"] == files.deleted

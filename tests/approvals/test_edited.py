@@ -76,24 +76,21 @@ def test_the_same_arguments_are_no_edit():
         (["/tmp/b"], "must be an object"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(arguments, words):
-    async def work():
-        files = Files()
-        async with service_at() as service:
-            task = going(executor_of(service, files), call_of())
-            [request] = await waiting(service)
-            with pytest.raises(InvalidRequestError) as refused:
-                await service.decide(request.id, "approve", arguments=arguments)
-            assert words in str(refused.value)
-            assert [request] == await service.pending()
-            for verdict in ("deny", "approve_session"):
-                with pytest.raises(InvalidRequestError, match="cannot be given other arguments"):
-                    await service.decide(request.id, verdict, arguments=EDITED)
-            await service.decide(request.id, "deny")
-            await task
-            assert [] == files.deleted
-
-    run(work())
+async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(arguments, words):
+    files = Files()
+    async with service_at() as service:
+        task = going(executor_of(service, files), call_of())
+        [request] = await waiting(service)
+        with pytest.raises(InvalidRequestError) as refused:
+            await service.decide(request.id, "approve", arguments=arguments)
+        assert words in str(refused.value)
+        assert [request] == await service.pending()
+        for verdict in ("deny", "approve_session"):
+            with pytest.raises(InvalidRequestError, match="cannot be given other arguments"):
+                await service.decide(request.id, verdict, arguments=EDITED)
+        await service.decide(request.id, "deny")
+        await task
+        assert [] == files.deleted
 
 
 def test_a_rule_that_denies_holds_for_what_was_edited():

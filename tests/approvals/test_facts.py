@@ -123,22 +123,19 @@ def test_a_decision_that_was_kept_for_a_call_is_not_for_it_where_its_facts_are_o
 
 
 @pytest.mark.parametrize("facts", [{}, {"path": "/tmp"}, {"path": "/srv/data", "more": 1}])
-def test_a_request_whose_facts_were_changed_where_it_is_kept_is_not_decided(facts):
-    async def main():
-        async with service_at() as service:
-            task = going(Files().executor(service), call_of())
-            [asked] = await waiting(service)
-            await service.store._store.write(lambda connection: changed(connection, asked.id))
-            with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
-                await service.decide(asked.id, "approve")
-            await ended(task)
-
+async def test_a_request_whose_facts_were_changed_where_it_is_kept_is_not_decided(facts):
     def changed(connection, request_id):
         body = connection.execute(sa.select(REQUESTS.c.body)).scalar_one()
         body = json.dumps({**json.loads(body), "facts": facts})
         connection.execute(REQUESTS.update().where(REQUESTS.c.id == request_id).values(body=body))
 
-    run(main())
+    async with service_at() as service:
+        task = going(Files().executor(service), call_of())
+        [asked] = await waiting(service)
+        await service.store._store.write(lambda connection: changed(connection, asked.id))
+        with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
+            await service.decide(asked.id, "approve")
+        await ended(task)
 
 
 def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
@@ -203,23 +200,20 @@ def test_a_server_that_knows_no_facts_and_one_that_tells_nonsense_are_understood
         ApprovalRequest.from_json({**told, "facts": "none"})
 
 
-def test_observers_are_told_of_them():
-    async def main():
-        seen = []
+async def test_observers_are_told_of_them():
+    seen = []
 
-        class Sees:
-            async def on_runtime_event(self, event):
-                seen.append((event.kind, event.payload.get("Facts")))
+    class Sees:
+        async def on_runtime_event(self, event):
+            seen.append((event.kind, event.payload.get("Facts")))
 
-        async with service_at() as service:
-            executor = Files().executor(service, sees=Sees())
-            task = going(executor, call_of())
-            await waiting(service)
-            await ended(task)
-            await executor.hooks.events.flush()
-        return seen
-
-    assert ("agent.approval.requested", {"path": "/srv/data"}) in run(main())
+    async with service_at() as service:
+        executor = Files().executor(service, sees=Sees())
+        task = going(executor, call_of())
+        await waiting(service)
+        await ended(task)
+        await executor.hooks.events.flush()
+    assert ("agent.approval.requested", {"path": "/srv/data"}) in seen
 
 
 @pytest.mark.parametrize(

@@ -85,18 +85,15 @@ def test_a_rule_that_denies_denies_a_hooks_own_tool_too(policy):
 @pytest.mark.parametrize(
     "policy", [{"default": "ask"}, {"rules": [{"tools": ["lookup_ticket"], "outcome": "ask"}]}], ids=json.dumps
 )
-def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
-    async def main():
-        hooks, service, tickets = hooked(parse_policy(policy))
-        going = asyncio.create_task(answered(hooks))
-        [request] = await waiting(service)
-        before = list(tickets.found)
-        await service.decide(request.id, "approve")
-        said = await going
-        await hooks.aclose()
-        return request.source, before, said, tickets.found
-
-    assert ("hook:tickets", [], "a ticket", [7]) == run(main())
+async def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
+    hooks, service, tickets = hooked(parse_policy(policy))
+    going = asyncio.create_task(answered(hooks))
+    [request] = await waiting(service)
+    before = list(tickets.found)
+    await service.decide(request.id, "approve")
+    said = await going
+    await hooks.aclose()
+    assert ("hook:tickets", [], "a ticket", [7]) == (request.source, before, said, tickets.found)
 
 
 def test_what_no_rule_is_about_runs_without_asking():

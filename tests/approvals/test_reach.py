@@ -106,22 +106,18 @@ def test_who_decides_over_http_does_not_decide_what_waits_for_the_terminal_alone
 
 
 @pytest.mark.parametrize("who", [("terminal",), ("http",)])
-def test_what_is_left_of_an_earlier_run_is_not_for_a_rule_that_asks_others(url, who):
+async def test_what_is_left_of_an_earlier_run_is_not_for_a_rule_that_asks_others(url, who):
     """The policy was made stricter before the program was started again."""
-
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            service.leave()
-            task = going(executor_of(service, files), call_of())
-            [before] = await waiting(service)
-            await ended(task)
-        stricter = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=who))
-        async with service_at(url, stricter, terminal=Silent()) as service:
-            await service.decide(before.id, "approve")
-            task = going(executor_of(service, files), call_of())
-            [after] = await waiting(service)
-            await ended(task)
-        return files.deleted, before.who, after.who
-
-    assert ([], ASK.otherwise.who, who) == run(main())
+    files = Files()
+    async with service_at(url) as service:
+        service.leave()
+        task = going(executor_of(service, files), call_of())
+        [before] = await waiting(service)
+        await ended(task)
+    stricter = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=who))
+    async with service_at(url, stricter, terminal=Silent()) as service:
+        await service.decide(before.id, "approve")
+        task = going(executor_of(service, files), call_of())
+        [after] = await waiting(service)
+        await ended(task)
+    assert ([], ASK.otherwise.who, who) == (files.deleted, before.who, after.who)

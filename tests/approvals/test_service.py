@@ -238,26 +238,23 @@ def test_a_session_approval_covers_other_calls_of_the_tool_in_the_session_only(u
     assert (["/a", "/b"], {("delete", "s2"), ("show", "s1"), ("delete", "")}) == run(main())
 
 
-def test_a_session_approval_survives_a_restart_and_expires(url):
-    async def main():
-        clock, files = Clock(), Files()
-        async with service_at(url, clock=clock) as service:
-            task = going(executor_of(service, files), call_of("/a"))
-            [request] = await waiting(service)
-            await service.decide(request.id, "approve_session")
-            await task
-        async with service_at(url, clock=clock, session=100) as service:
-            executor = executor_of(service, files)
-            clock.now += 99
-            await going(executor, call_of("/b"))
-            clock.now += 1
-            task = going(executor, call_of("/c"))
-            await waiting(service)
-            task.cancel()
-            await asyncio.wait([task])
-        return files.deleted
-
-    assert ["/a", "/b"] == run(main())
+async def test_a_session_approval_survives_a_restart_and_expires(url):
+    clock, files = Clock(), Files()
+    async with service_at(url, clock=clock) as service:
+        task = going(executor_of(service, files), call_of("/a"))
+        [request] = await waiting(service)
+        await service.decide(request.id, "approve_session")
+        await task
+    async with service_at(url, clock=clock, session=100) as service:
+        executor = executor_of(service, files)
+        clock.now += 99
+        await going(executor, call_of("/b"))
+        clock.now += 1
+        task = going(executor, call_of("/c"))
+        await waiting(service)
+        task.cancel()
+        await asyncio.wait([task])
+    assert ["/a", "/b"] == files.deleted
 
 
 def test_a_session_approval_resolves_pending_requests(url):
@@ -277,23 +274,20 @@ def test_a_session_approval_resolves_pending_requests(url):
     assert (["/0", "/1", "/2", "/3"], True, "show") == run(main())
 
 
-def test_a_session_approval_with_scope_call_covers_the_same_arguments_only(url):
-    async def main():
-        files = Files()
-        async with service_at(url, policy(session="call")) as service:
-            executor = executor_of(service, files)
-            task = going(executor, call_of("/a"))
-            [request] = await waiting(service)
-            await service.decide(request.id, "approve_session")
-            await task
-            await going(executor, call_of("/a"))
-            other = going(executor, call_of("/b"))
-            await waiting(service)
-            other.cancel()
-            await asyncio.wait([other])
-        return files.deleted
-
-    assert ["/a", "/a"] == run(main())
+async def test_a_session_approval_with_scope_call_covers_the_same_arguments_only(url):
+    files = Files()
+    async with service_at(url, policy(session="call")) as service:
+        executor = executor_of(service, files)
+        task = going(executor, call_of("/a"))
+        [request] = await waiting(service)
+        await service.decide(request.id, "approve_session")
+        await task
+        await going(executor, call_of("/a"))
+        other = going(executor, call_of("/b"))
+        await waiting(service)
+        other.cancel()
+        await asyncio.wait([other])
+    assert ["/a", "/a"] == files.deleted
 
 
 @pytest.mark.parametrize(("rule", "scope"), [({"session": "never"}, SCOPE), ({}, NO_SESSION)])
@@ -345,49 +339,43 @@ async def left_behind(url, clock, call=None, scope=SCOPE):
     return request
 
 
-def test_what_was_pending_is_pending_after_a_restart_and_a_decision_is_used_once_by_the_same_call(url):
-    async def main():
-        clock, files = Clock(), Files()
-        request = await left_behind(url, clock)
-        async with service_at(url, clock=clock) as service:
-            assert [request] == await service.pending()
-            await service.decide(request.id, "approve", by="ann")
-        async with service_at(url, clock=clock) as service:
-            executor = executor_of(service, files)
-            others = [
-                going(executor, call_of("/b")),
-                going(executor, call_of(), scope=OTHER),
-                going(executor, call_of(), scope=NO_SESSION),
-            ]
-            await waiting(service, 3)
-            assert ["deleted /a"] == contents(await going(executor, call_of(call_id="another")))
-            again = going(executor, call_of())
-            await waiting(service, 4)
-            for other in (*others, again):
-                other.cancel()
-            await asyncio.wait([*others, again])
-        return files.deleted
-
-    assert ["/a"] == run(main())
+async def test_what_was_pending_is_pending_after_a_restart_and_a_decision_is_used_once_by_the_same_call(url):
+    clock, files = Clock(), Files()
+    request = await left_behind(url, clock)
+    async with service_at(url, clock=clock) as service:
+        assert [request] == await service.pending()
+        await service.decide(request.id, "approve", by="ann")
+    async with service_at(url, clock=clock) as service:
+        executor = executor_of(service, files)
+        others = [
+            going(executor, call_of("/b")),
+            going(executor, call_of(), scope=OTHER),
+            going(executor, call_of(), scope=NO_SESSION),
+        ]
+        await waiting(service, 3)
+        assert ["deleted /a"] == contents(await going(executor, call_of(call_id="another")))
+        again = going(executor, call_of())
+        await waiting(service, 4)
+        for other in (*others, again):
+            other.cancel()
+        await asyncio.wait([*others, again])
+    assert ["/a"] == files.deleted
 
 
-def test_a_run_that_is_taken_up_again_waits_for_the_request_that_is_there(url):
-    async def main():
-        clock, files = Clock(), Files()
-        request = await left_behind(url, clock)
-        async with service_at(url, clock=clock) as service:
-            first, second = (going(executor_of(service, files), call_of(call_id=name)) for name in "12")
-            pending = await waiting(service, 2)  # the second call is another one: it is asked about by itself
-            assert request.id in {each.id for each in pending}
-            await service.decide(request.id, "approve")
-            done, _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
-            assert 1 == len(done)
-            [other] = await waiting(service)
-            await service.decide(other.id, "deny")
-            await asyncio.wait([first, second])
-        return files.deleted
-
-    assert ["/a"] == run(main())
+async def test_a_run_that_is_taken_up_again_waits_for_the_request_that_is_there(url):
+    clock, files = Clock(), Files()
+    request = await left_behind(url, clock)
+    async with service_at(url, clock=clock) as service:
+        first, second = (going(executor_of(service, files), call_of(call_id=name)) for name in "12")
+        pending = await waiting(service, 2)  # the second call is another one: it is asked about by itself
+        assert request.id in {each.id for each in pending}
+        await service.decide(request.id, "approve")
+        done, _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        assert 1 == len(done)
+        [other] = await waiting(service)
+        await service.decide(other.id, "deny")
+        await asyncio.wait([first, second])
+    assert ["/a"] == files.deleted
 
 
 def test_a_no_that_was_said_meanwhile_is_used_once_too(url):
@@ -417,37 +405,33 @@ def test_a_decision_that_nobody_came_for_is_not_kept_for_ever(url):
     assert run(main())
 
 
-def test_old_names_work_with_a_warning():
-    async def main():
-        service = ApprovalService()
-        with pytest.warns(DeprecationWarning, match="accept_decisions"):
-            service.open_door("http")
-        with pytest.warns(DeprecationWarning, match="channel="), pytest.raises(ApprovalNotFoundError):
-            await service.decide("0123456789ab", "approve", door="http")
-        await service.aclose()
-
-    run(main())
+async def test_old_names_work_with_a_warning():
+    service = ApprovalService()
+    with pytest.warns(DeprecationWarning, match="accept_decisions"):
+        service.open_door("http")
+    with pytest.warns(DeprecationWarning, match="channel="), pytest.raises(ApprovalNotFoundError):
+        await service.decide("0123456789ab", "approve", door="http")
+    await service.aclose()
 
 
-def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
+async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     """Two processes took up the same run: one of them has to ask again."""
-
-    async def main():
-        clock, files = Clock(), Files()
-        request = await left_behind(url, clock)
-        async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
-            tasks = [going(executor_of(service, files), call_of()) for service in (here, there)]
-            async with asyncio.timeout(LONG):
-                while not (here._waiting and there._waiting):
-                    await asyncio.sleep(0.005)
-            assert [request.id] == [*here._waiting] == [*there._waiting]
-            await here.decide(request.id, "approve")
-            [other] = await waiting(there)
-            await there.decide(other.id, "deny", reason="once is enough")
-            executions = [(await task)[0] for task in tasks]
-        return files.deleted, sorted(each.content for each in executions)
-
-    assert (["/a"], sorted([denied("once is enough"), "deleted /a"])) == run(main())
+    clock, files = Clock(), Files()
+    request = await left_behind(url, clock)
+    async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
+        tasks = [going(executor_of(service, files), call_of()) for service in (here, there)]
+        async with asyncio.timeout(LONG):
+            while not (here._waiting and there._waiting):
+                await asyncio.sleep(0.005)
+        assert [request.id] == [*here._waiting] == [*there._waiting]
+        await here.decide(request.id, "approve")
+        [other] = await waiting(there)
+        await there.decide(other.id, "deny", reason="once is enough")
+        executions = [(await task)[0] for task in tasks]
+    assert (["/a"], sorted([denied("once is enough"), "deleted /a"])) == (
+        files.deleted,
+        sorted(each.content for each in executions),
+    )
 
 
 def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_same_request(url):
@@ -642,12 +626,11 @@ def test_rules_that_ask_nobody_decide_at_once():
     assert (["/a", denied("never")], []) == run(main())
 
 
-def test_where_nobody_can_be_asked_the_call_is_denied_at_once():
-    async def main():
-        service = ApprovalService(ASK)
-        return contents(await going(executor_of(service, Files()), call_of()))
-
-    assert [denied("it needs a person's approval, and no person can be asked here")] == run(main())
+async def test_where_nobody_can_be_asked_the_call_is_denied_at_once():
+    service = ApprovalService(ASK)
+    assert [denied("it needs a person's approval, and no person can be asked here")] == contents(
+        await going(executor_of(service, Files()), call_of())
+    )
 
 
 class Yes:
@@ -805,14 +788,11 @@ def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
 @pytest.mark.parametrize(
     "request_id", ["", "x", "0" * 11, "0" * 13, "0" * 12, "\x00" * 12, "'; DROP TABLE--", "０" * 12, "0" * 10_000]
 )
-def test_an_id_that_is_none_is_not_found(url, request_id):
-    async def main():
-        async with service_at(url) as service:
-            for ask in (service.get(request_id), service.decide(request_id, "approve")):
-                with pytest.raises(ApprovalNotFoundError):
-                    await ask
-
-    run(main())
+async def test_an_id_that_is_none_is_not_found(url, request_id):
+    async with service_at(url) as service:
+        for ask in (service.get(request_id), service.decide(request_id, "approve")):
+            with pytest.raises(ApprovalNotFoundError):
+                await ask
 
 
 def test_a_verdict_that_is_none_is_refused():

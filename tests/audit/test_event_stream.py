@@ -60,21 +60,18 @@ def test_a_reader_is_told_what_happens_from_its_coming_on():
     assert ({"session_key": "s1"}, "agent.test") == (told["scope"], told["kind"])
 
 
-def test_a_reader_that_chooses_is_not_told_of_the_rest():
-    async def work():
-        mounted = Mounted()
-        some, one, both = (
-            mounted.stream.join(kinds=["agent.tool.*", "agent.error"]),
-            mounted.stream.join(session="s2"),
-            mounted.stream.join(kinds=["agent.turn.end"], session="s1"),
-        )
-        for number, (kind, session) in enumerate(
-            [("agent.tool.exec_end", "s1"), ("agent.error", "s2"), ("agent.turn.end", "s1"), ("agent.turn.end", "s2")]
-        ):
-            await mounted.tell(number, kind=kind, session=session)
-        return [numbers(await each.read(30)) for each in (some, one, both)]
-
-    assert [["#0", "#1"], ["#1", "#3"], ["#2"]] == run(work())
+async def test_a_reader_that_chooses_is_not_told_of_the_rest():
+    mounted = Mounted()
+    some, one, both = (
+        mounted.stream.join(kinds=["agent.tool.*", "agent.error"]),
+        mounted.stream.join(session="s2"),
+        mounted.stream.join(kinds=["agent.turn.end"], session="s1"),
+    )
+    for number, (kind, session) in enumerate(
+        [("agent.tool.exec_end", "s1"), ("agent.error", "s2"), ("agent.turn.end", "s1"), ("agent.turn.end", "s2")]
+    ):
+        await mounted.tell(number, kind=kind, session=session)
+    assert [["#0", "#1"], ["#1", "#3"], ["#2"]] == [numbers(await each.read(30)) for each in (some, one, both)]
 
 
 def test_a_slow_reader_holds_up_nobody_and_is_told_how_much_it_missed(monkeypatch):
@@ -96,32 +93,25 @@ def test_a_slow_reader_holds_up_nobody_and_is_told_how_much_it_missed(monkeypatc
     assert (["#0", "#1", "#2", 3], ["#6"]) == (first, then)
 
 
-def test_what_waits_for_a_reader_is_bounded_in_bytes_too(monkeypatch):
+async def test_what_waits_for_a_reader_is_bounded_in_bytes_too(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
-
-    async def work():
-        mounted = Mounted()
-        reader = mounted.stream.join()
-        for number in range(5):
-            mounted.stream.show(event(number))
-        return numbers(await reader.read(30))
-
-    assert ["#0", "#1", "#2", 2] == run(work())
+    mounted = Mounted()
+    reader = mounted.stream.join()
+    for number in range(5):
+        mounted.stream.show(event(number))
+    assert ["#0", "#1", "#2", 2] == numbers(await reader.read(30))
 
 
-def test_what_the_dispatcher_dropped_is_told_too():
-    async def work():
-        mounted = Mounted()
-        reader = mounted.stream.join()
-        turn = mounted.manager.begin(HookScope())
-        for number in range(BUFFER + 10):
-            turn.emit("agent.test", "", 1, {"number": number})
-        await mounted.manager.events.flush()
-        await mounted.tell(99)
-        return [each for each in await reader.read(30) if isinstance(each, int)], mounted.manager.events.dropped
-
-    told, dropped = run(work())
+async def test_what_the_dispatcher_dropped_is_told_too():
+    mounted = Mounted()
+    reader = mounted.stream.join()
+    turn = mounted.manager.begin(HookScope())
+    for number in range(BUFFER + 10):
+        turn.emit("agent.test", "", 1, {"number": number})
+    await mounted.manager.events.flush()
+    await mounted.tell(99)
+    told, dropped = [each for each in await reader.read(30) if isinstance(each, int)], mounted.manager.events.dropped
     assert 0 < dropped
     assert [dropped] == told
 
@@ -151,83 +141,67 @@ def test_a_reader_that_comes_back_is_shown_what_it_missed(monkeypatch):
     assert [] == nothing
 
 
-def test_what_is_remembered_is_bounded_in_bytes_too(monkeypatch):
+async def test_what_is_remembered_is_bounded_in_bytes_too(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
-
-    async def work():
-        mounted = Mounted()
-        reader = mounted.stream.join()
-        for number in range(5):
-            mounted.stream.show(event(number))
-        last = (await reader.read(30))[0].id
-        return numbers(await mounted.stream.join(last_id=last).read(30))
-
-    assert [1, "#2", "#3", "#4"] == run(work())
+    mounted = Mounted()
+    reader = mounted.stream.join()
+    for number in range(5):
+        mounted.stream.show(event(number))
+    last = (await reader.read(30))[0].id
+    assert [1, "#2", "#3", "#4"] == numbers(await mounted.stream.join(last_id=last).read(30))
 
 
-def test_it_observes_only_while_somebody_reads_and_a_little_longer():
-    async def work():
-        mounted = Mounted(linger=0.01)
-        states = [mounted.is_observing]
-        reader = mounted.stream.join()
-        other = mounted.stream.join()
-        states.append(mounted.is_observing)
-        reader.close()
-        reader.close()
-        states.append(mounted.stream.readers == 1 and mounted.is_observing)
-        other.close()
-        again = mounted.stream.join()
-        await asyncio.sleep(0.05)  # longer than it lingers: had it not been called off, it would be over
-        states.append(mounted.is_observing)
-        again.close()
-        while mounted.is_observing:
-            await asyncio.sleep(0)
-        third = mounted.stream.join()
-        await mounted.tell(1)
-        return states, numbers(await third.read(30))
-
-    assert ([False, True, True, True], ["#1"]) == run(work())
+async def test_it_observes_only_while_somebody_reads_and_a_little_longer():
+    mounted = Mounted(linger=0.01)
+    states = [mounted.is_observing]
+    reader = mounted.stream.join()
+    other = mounted.stream.join()
+    states.append(mounted.is_observing)
+    reader.close()
+    reader.close()
+    states.append(mounted.stream.readers == 1 and mounted.is_observing)
+    other.close()
+    again = mounted.stream.join()
+    await asyncio.sleep(0.05)  # longer than it lingers: had it not been called off, it would be over
+    states.append(mounted.is_observing)
+    again.close()
+    while mounted.is_observing:
+        await asyncio.sleep(0)
+    third = mounted.stream.join()
+    await mounted.tell(1)
+    assert ([False, True, True, True], ["#1"]) == (states, numbers(await third.read(30)))
 
 
-def test_there_are_no_more_readers_than_there_may_be():
-    async def work():
-        mounted = Mounted(most_readers=2)
-        first, _ = mounted.stream.join(), mounted.stream.join()
-        with pytest.raises(TooManyReadersError, match="There are 2 readers"):
-            mounted.stream.join()
-        first.close()
+async def test_there_are_no_more_readers_than_there_may_be():
+    mounted = Mounted(most_readers=2)
+    first, _ = mounted.stream.join(), mounted.stream.join()
+    with pytest.raises(TooManyReadersError, match="There are 2 readers"):
         mounted.stream.join()
-        return mounted.stream.readers
-
-    assert 2 == run(work())
-
-
-def test_quiet_is_told_and_the_end_comes_after_what_waits():
-    async def work():
-        mounted = Mounted()
-        reader = mounted.stream.join()
-        quiet = await reader.read(0.01)
-        await mounted.tell(1)
-        mounted.stream.leave()
-        with pytest.raises(TooManyReadersError, match="about to stop"):
-            mounted.stream.join()
-        return quiet, numbers(await reader.read(30)), await reader.read(30)
-
-    assert ([], ["#1"], None) == run(work())
+    first.close()
+    mounted.stream.join()
+    assert 2 == mounted.stream.readers
 
 
-def test_whoever_unmounts_it_ends_the_streams_and_others_may_begin():
-    async def work():
-        mounted = Mounted()
-        reader = mounted.stream.join()
-        await mounted.manager.aclose()
-        ended = await reader.read(30)
-        again = mounted.stream.join()
-        await mounted.tell(1)
-        return ended, numbers(await again.read(30))
+async def test_quiet_is_told_and_the_end_comes_after_what_waits():
+    mounted = Mounted()
+    reader = mounted.stream.join()
+    quiet = await reader.read(0.01)
+    await mounted.tell(1)
+    mounted.stream.leave()
+    with pytest.raises(TooManyReadersError, match="about to stop"):
+        mounted.stream.join()
+    assert ([], ["#1"], None) == (quiet, numbers(await reader.read(30)), await reader.read(30))
 
-    assert (None, ["#1"]) == run(work())
+
+async def test_whoever_unmounts_it_ends_the_streams_and_others_may_begin():
+    mounted = Mounted()
+    reader = mounted.stream.join()
+    await mounted.manager.aclose()
+    ended = await reader.read(30)
+    again = mounted.stream.join()
+    await mounted.tell(1)
+    assert (None, ["#1"]) == (ended, numbers(await again.read(30)))
 
 
 def test_what_is_in_an_event_is_json_whatever_it_was():

@@ -427,22 +427,18 @@ def test_nothing_is_forgotten_unless_that_is_asked_for(url):
     assert run(found(url)).entries[0].id > last + 2  # no id is given twice
 
 
-def test_a_log_that_runs_for_long_goes_on_forgetting_a_little_at_a_time(url, monkeypatch):
+async def test_a_log_that_runs_for_long_goes_on_forgetting_a_little_at_a_time(url, monkeypatch):
     """Each step is one batch: two entries are forgotten with it at most, and none before it is time to look again."""
     monkeypatch.setattr(audit_log, "_DELETE_LIMIT", 2)
-
-    async def work():
-        left = []
-        async with AuditLog(url, keep=3600) as log:
-            for number in range(8):
-                log._delete_at = 0.0 if number == 6 else log._delete_at  # ten minutes later
-                log(record(f"old{number}", time=1000.0 + number) if number < 5 else record(f"new{number}"))
-                await log.flush()
-                left.append("".join(each.removeprefix("old").replace("new", "n") for each in ids(await log.query())[::-1]))
-        return left
-
     # The first batch finds its own entry too old, and that nothing else is; then it does not look until it is time.
-    assert ["", "1", "12", "123", "1234", "1234n5", "34n5n6", "n5n6n7"] == run(work())
+    left = []
+    async with AuditLog(url, keep=3600) as log:
+        for number in range(8):
+            log._delete_at = 0.0 if number == 6 else log._delete_at  # ten minutes later
+            log(record(f"old{number}", time=1000.0 + number) if number < 5 else record(f"new{number}"))
+            await log.flush()
+            left.append("".join(each.removeprefix("old").replace("new", "n") for each in ids(await log.query())[::-1]))
+    assert ["", "1", "12", "123", "1234", "1234n5", "34n5n6", "n5n6n7"] == left
 
 
 @pytest.mark.parametrize("options", [{"keep": 0}, {"keep": -1}, {"keep": math.nan}, {"most_waiting": 0}])

@@ -40,20 +40,16 @@ def request(number: int) -> ApprovalRequest:
     )
 
 
-def test_whoever_reads_and_leaves_takes_nothing_from_whoever_writes(url):
+async def test_whoever_reads_and_leaves_takes_nothing_from_whoever_writes(url):
     """A process that is the last to leave a SQLite file deletes its log: it must not take itself for the last."""
-
-    async def work():
-        seen = []
-        async with AuditLog(url) as log:
-            for number in range(4):
-                log(record(str(number)))
-                await log.flush()
-                assert 1 == len((await log.query(AuditQuery(limit=1))).entries)
-                seen.append(len(await read_by_another(url)))
-        return seen, await read_by_another(url)
-
-    assert ([1, 2, 3, 4], ["0", "1", "2", "3"]) == run(work())
+    seen = []
+    async with AuditLog(url) as log:
+        for number in range(4):
+            log(record(str(number)))
+            await log.flush()
+            assert 1 == len((await log.query(AuditQuery(limit=1))).entries)
+            seen.append(len(await read_by_another(url)))
+    assert ([1, 2, 3, 4], ["0", "1", "2", "3"]) == (seen, await read_by_another(url))
 
 
 def test_all_that_a_server_keeps_may_be_in_one_database(url):

@@ -149,20 +149,16 @@ def test_a_model_that_fails_ends_the_turn_with_an_error():
 
 
 @pytest.mark.parametrize(("last", "status"), [(True, "completed"), (False, "aborted")])
-def test_a_turn_that_is_left_at_its_end_is_complete_and_one_that_is_left_before_is_not(last, status):
-    async def work() -> Watching:
-        hooks, watching = HookManager(), Watching()
-        hooks.mount("watching", watching)
-        events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin(scope=SCOPE), ASKED)
-        async for event in events:
-            if isinstance(event, FinalEvent) or not last:
-                break
-        await events.aclose()
-        await hooks.events.flush()
-        await hooks.aclose()
-        return watching
-
-    watching = run(work())
+async def test_a_turn_that_is_left_at_its_end_is_complete_and_one_that_is_left_before_is_not(last, status):
+    hooks, watching = HookManager(), Watching()
+    hooks.mount("watching", watching)
+    events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin(scope=SCOPE), ASKED)
+    async for event in events:
+        if isinstance(event, FinalEvent) or not last:
+            break
+    await events.aclose()
+    await hooks.events.flush()
+    await hooks.aclose()
     assert status == watching.told("agent.turn.end")["Status"]
 
 
@@ -176,18 +172,14 @@ def test_the_turn_of_a_sub_agent_is_told_around_its_own_events():
     assert not any("subturn" in each.kind for each in watched("Done.").events)
 
 
-def test_an_agent_behind_a_tool_is_a_turn_within_a_turn():
-    async def work() -> Watching:
-        hooks, watching = HookManager(), Watching()
-        hooks.mount("watching", watching)
-        helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
-        model = ScriptedModel([[ToolCall("1", "helper", '{"request": "really?"}')], "done"])
-        assert "done" == (await ToolRunner(model, [AgentTool(helper)], hooks=hooks).run("hi")).content
-        await hooks.events.flush()
-        await hooks.aclose()
-        return watching
-
-    watching = run(work())
+async def test_an_agent_behind_a_tool_is_a_turn_within_a_turn():
+    hooks, watching = HookManager(), Watching()
+    hooks.mount("watching", watching)
+    helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
+    model = ScriptedModel([[ToolCall("1", "helper", '{"request": "really?"}')], "done"])
+    assert "done" == (await ToolRunner(model, [AgentTool(helper)], hooks=hooks).run("hi")).content
+    await hooks.events.flush()
+    await hooks.aclose()
     whole = ["turn.start", "llm.request", "llm.response"]
     within = ["subturn.spawn", *whole, "turn.end", "subturn.end"]
     rest = ["tool.exec_end", "llm.request", "llm.response", "turn.end"]

@@ -99,11 +99,8 @@ def test_the_async_client_has_the_same_conversation(proxied, stream):
     assert (CALLS, ANSWER) == asyncio.run(asyncio.wait_for(converse(proxied, stream=stream), 60))
 
 
-def test_several_async_conversations_at_once_do_not_mix(proxied):
-    async def several():
-        return await asyncio.gather(*(converse(proxied, stream=bool(number % 2)) for number in range(6)))
-
-    assert [(CALLS, ANSWER)] * 6 == asyncio.run(asyncio.wait_for(several(), 60))
+async def test_several_async_conversations_at_once_do_not_mix(proxied):
+    assert [(CALLS, ANSWER)] * 6 == await asyncio.gather(*(converse(proxied, stream=bool(number % 2)) for number in range(6)))
 
 
 def test_a_stream_brings_a_call_by_its_name_first_and_its_arguments_as_they_are_written(proxied):

@@ -85,30 +85,26 @@ def test_d24_a_tool_that_takes_too_long_is_a_result(upstream: Upstream, model: s
     assert "forever" in upstream.seen[model][1].prompt()
 
 
-def test_d24_cancelling_stops_the_tools_and_asks_the_model_nothing_more(upstream: Upstream, model: str) -> None:
+async def test_d24_cancelling_stops_the_tools_and_asks_the_model_nothing_more(upstream: Upstream, model: str) -> None:
     upstream.on(model, "\n".join([call("wait", n=n) for n in range(3)]), "Too late.")
     stopped: list[int] = []
+    begun = asyncio.Queue[int]()
 
-    async def scenario() -> None:
-        begun = asyncio.Queue[int]()
+    async def wait(n: int) -> str:
+        """Wait."""
+        begun.put_nowait(n)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(n)
+        return ""
 
-        async def wait(n: int) -> str:
-            """Wait."""
-            begun.put_nowait(n)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.append(n)
-            return ""
-
-        task = asyncio.create_task(_run(upstream, model, [wait]))
-        for _ in range(3):
-            await begun.get()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(scenario())
+    task = asyncio.create_task(_run(upstream, model, [wait]))
+    for _ in range(3):
+        await begun.get()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert [0, 1, 2] == sorted(stopped)
     assert 1 == len(upstream.seen[model])
 

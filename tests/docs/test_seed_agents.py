@@ -352,23 +352,20 @@ def test_the_tools_that_come_along_are_there_under_their_names():
     assert ["Helped."] == texts(events)
 
 
-def test_the_bus_is_told_of_calls_and_results_with_the_data_that_are_printed():
+async def test_the_bus_is_told_of_calls_and_results_with_the_data_that_are_printed():
     told: list[BusEvent] = []
 
     async def on_tool(event: BusEvent) -> None:
         told.append(event)
 
-    async def main() -> None:
-        bus = EventBus()
-        bus.subscribe("tool.*", on_tool)
-        model = ScriptedModel([call("search_web", query="otters"), "Done."])
-        agent = LlmAgent(name="researcher", model=model, tools=[search_web])
-        async with asyncio.timeout(60):
-            async for _ in Runner(agent, "app", bus=bus).run("u1", "s1", "hello"):
-                pass
-            await bus.drain()
-
-    asyncio.run(main())
+    bus = EventBus()
+    bus.subscribe("tool.*", on_tool)
+    model = ScriptedModel([call("search_web", query="otters"), "Done."])
+    agent = LlmAgent(name="researcher", model=model, tools=[search_web])
+    async with asyncio.timeout(60):
+        async for _ in Runner(agent, "app", bus=bus).run("u1", "s1", "hello"):
+            pass
+        await bus.drain()
     first, second = told
     assert ("tool.call", "tool.result") == (first.type, second.type)
     assert {"tool": "search_web", "args": {"query": "otters"}}.items() <= first.data.items()

@@ -148,87 +148,76 @@ def test_a_tool_may_say_what_the_model_should_do(error, content, code):
     assert (f"Error: {content}", code, error) == (done.content, done.result.code, done.error)
 
 
-def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_carries_it():
+async def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_carries_it():
     state: dict[str, Any] = {}
     seen = []
+    wrote = asyncio.Event()
 
-    async def main() -> list[ToolExecution]:
-        wrote = asyncio.Event()
+    async def a(tool_context: Any) -> None:
+        tool_context.state["from_a"] = 1
+        wrote.set()
+        raise ValueError
 
-        async def a(tool_context: Any) -> None:
-            tool_context.state["from_a"] = 1
-            wrote.set()
-            raise ValueError
+    async def b(tool_context: Any) -> None:
+        await wrote.wait()
+        seen.append(tool_context.state.get("from_a"))
+        tool_context.state["from_b"] = 2
 
-        async def b(tool_context: Any) -> None:
-            await wrote.wait()
-            seen.append(tool_context.state.get("from_a"))
-            tool_context.state["from_b"] = 2
-
-        return await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], agent_scope=AgentScope(state=state))
-
-    done = asyncio.run(asyncio.wait_for(main(), 30))
+    done = await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], agent_scope=AgentScope(state=state))
     assert ([None], {}) == (seen, state)
     assert (None, {"from_b": 2}) == (done[0].actions, done[1].actions.state_delta)
     assert {"from_b": 2} == merge_actions(done).state_delta
 
 
 @pytest.mark.parametrize("fails", ["timeout", "after", "stop"])
-def test_11_however_a_call_fails_its_changes_are_dropped(fails):
-    async def main() -> ToolExecution:
-        wrote = asyncio.Event()
+async def test_11_however_a_call_fails_its_changes_are_dropped(fails):
+    wrote = asyncio.Event()
 
-        async def write(tool_context: Any) -> None:
-            tool_context.state["x"] = 1
-            wrote.set()
-            if fails != "after":
-                await asyncio.Event().wait()
+    async def write(tool_context: Any) -> None:
+        tool_context.state["x"] = 1
+        wrote.set()
+        if fails != "after":
+            await asyncio.Event().wait()
 
-        def after(*_: Any) -> None:
-            raise RuntimeError
+    def after(*_: Any) -> None:
+        raise RuntimeError
 
-        options = {"timeout": {"tool_timeout": SHORT}, "after": {"after": after}, "stop": {}}[fails]
-        batch = Executor([write], **options).start([ToolCall("1", "write")])
-        await wrote.wait()
-        if fails == "stop":
-            await batch.stop()
-        return await anext(batch)
-
-    done = asyncio.run(asyncio.wait_for(main(), 30))
+    options = {"timeout": {"tool_timeout": SHORT}, "after": {"after": after}, "stop": {}}[fails]
+    batch = Executor([write], **options).start([ToolCall("1", "write")])
+    await wrote.wait()
+    if fails == "stop":
+        await batch.stop()
+    done = await anext(batch)
     assert (True, None) == (done.is_error, done.actions)
 
 
-def test_12_calls_that_count_at_the_same_time_lose_no_update():
-    async def main() -> list[ToolExecution]:
-        all_have_read = asyncio.Barrier(5)
+async def test_12_calls_that_count_at_the_same_time_lose_no_update():
+    all_have_read = asyncio.Barrier(5)
 
-        async def count(tool_context: Any) -> None:
-            n = tool_context.state["n"]
-            await all_have_read.wait()
-            tool_context.state["n"] = n + 1
+    async def count(tool_context: Any) -> None:
+        n = tool_context.state["n"]
+        await all_have_read.wait()
+        tool_context.state["n"] = n + 1
 
-        return await Executor([count]).run([ToolCall(str(n), "count") for n in range(5)], agent_scope=AgentScope(state={"n": 0}))
+    assert {"n": 5} == merge_actions(
+        await Executor([count]).run([ToolCall(str(n), "count") for n in range(5)], agent_scope=AgentScope(state={"n": 0}))
+    ).state_delta
 
-    assert {"n": 5} == merge_actions(asyncio.run(asyncio.wait_for(main(), 30))).state_delta
 
+async def test_12_the_last_call_wins_in_call_order_and_not_in_the_order_of_time():
+    second_is_done = asyncio.Event()
 
-def test_12_the_last_call_wins_in_call_order_and_not_in_the_order_of_time():
-    async def main() -> list[ToolExecution]:
-        second_is_done = asyncio.Event()
+    async def first(tool_context: Any) -> None:
+        await second_is_done.wait()
+        tool_context.state["k"] = "first"
+        tool_context.actions.transfer_to_agent = "a"
 
-        async def first(tool_context: Any) -> None:
-            await second_is_done.wait()
-            tool_context.state["k"] = "first"
-            tool_context.actions.transfer_to_agent = "a"
+    async def second(tool_context: Any) -> None:
+        tool_context.state["k"] = "second"
+        tool_context.actions.transfer_to_agent = "b"
+        second_is_done.set()
 
-        async def second(tool_context: Any) -> None:
-            tool_context.state["k"] = "second"
-            tool_context.actions.transfer_to_agent = "b"
-            second_is_done.set()
-
-        return await Executor([first, second]).run([ToolCall("1", "first"), ToolCall("2", "second")])
-
-    merged = merge_actions(asyncio.run(asyncio.wait_for(main(), 30)))
+    merged = merge_actions(await Executor([first, second]).run([ToolCall("1", "first"), ToolCall("2", "second")]))
     assert ({"k": "second"}, "b") == (merged.state_delta, merged.transfer_to_agent)
 
 

@@ -257,131 +257,115 @@ def test_sync_tools_run_at_the_same_time_and_leave_the_loop_free():
     assert ["met"] * 8 == [execution.value for execution in run(main())]
 
 
-def test_a_result_is_recorded_the_moment_it_settles():
-    async def main() -> None:
-        gate = asyncio.Event()
+async def test_a_result_is_recorded_the_moment_it_settles():
+    gate = asyncio.Event()
 
-        async def quick() -> str:
-            return "quick"
+    async def quick() -> str:
+        return "quick"
 
-        async def slow() -> str:
-            await gate.wait()
-            return "slow"
+    async def slow() -> str:
+        await gate.wait()
+        return "slow"
 
-        batch = Executor([quick, slow]).start([ToolCall("1", "slow"), ToolCall("2", "quick")])
-        try:
-            first = await anext(batch)
-            assert ("quick", ["quick"]) == (first.value, [execution.value for execution in batch.executions])
-            gate.set()
-            assert ["slow"] == [execution.value async for execution in batch]
-            assert ["slow", "quick"] == [execution.value for execution in batch.executions]
-        finally:
-            await batch.stop()
-
-    run(main())
+    batch = Executor([quick, slow]).start([ToolCall("1", "slow"), ToolCall("2", "quick")])
+    try:
+        first = await anext(batch)
+        assert ("quick", ["quick"]) == (first.value, [execution.value for execution in batch.executions])
+        gate.set()
+        assert ["slow"] == [execution.value async for execution in batch]
+        assert ["slow", "quick"] == [execution.value for execution in batch.executions]
+    finally:
+        await batch.stop()
 
 
-def test_no_more_calls_run_at_once_than_allowed():
+async def test_no_more_calls_run_at_once_than_allowed():
     running = 0
     most = 0
 
-    async def main() -> list[ToolExecution]:
-        async def f() -> None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0)
-            running -= 1
+    async def f() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
 
-        return await Executor([f], max_parallel=3).run([ToolCall(str(number), "f") for number in range(20)])
-
-    assert 20 == len(run(main()))
+    assert 20 == len(await Executor([f], max_parallel=3).run([ToolCall(str(number), "f") for number in range(20)]))
     assert 3 == most
 
 
-def test_cancelling_the_run_stops_all_tools_and_waits_for_them():
+async def test_cancelling_the_run_stops_all_tools_and_waits_for_them():
     log = []
+    begun = asyncio.Semaphore(0)
 
-    async def main() -> None:
-        begun = asyncio.Semaphore(0)
-
-        async def wait(tool_context) -> None:
-            try:
-                begun.release()
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0)
-                log.append((tool_context.call_id, tool_context.cancelled.is_set()))
-
-        executor = Executor([wait, tool(handler=wait, name="limited", timeout=10)])
-        task = asyncio.create_task(executor.run([ToolCall("1", "wait"), ToolCall("2", "limited")]))
-        await begun.acquire()
-        await begun.acquire()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [("1", True), ("2", True)] == sorted(log)
-        # Up to Python 3.11 the wait_for around this test is a task of its own.
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        assert set() == {each for each in others if "wait_for" not in repr(each)}
-
-    run(main())
-
-
-def test_a_stopped_batch_has_a_result_for_every_call():
-    async def main() -> list[ToolExecution]:
-        async def quick() -> str:
-            return "quick"
-
-        async def never() -> None:
+    async def wait(tool_context) -> None:
+        try:
+            begun.release()
             await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            log.append((tool_context.call_id, tool_context.cancelled.is_set()))
 
-        calls = [ToolCall(str(number), name) for number, name in enumerate(["never", "quick", "never", "nope"])]
-        batch = Executor([quick, never], max_parallel=2).start(calls)
-        while (await anext(batch)).value != "quick":
-            pass
-        await batch.stop()
-        await batch.stop()
-        return batch.executions
+    executor = Executor([wait, tool(handler=wait, name="limited", timeout=10)])
+    task = asyncio.create_task(executor.run([ToolCall("1", "wait"), ToolCall("2", "limited")]))
+    await begun.acquire()
+    await begun.acquire()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [("1", True), ("2", True)] == sorted(log)
+    # Up to Python 3.11 the wait_for around this test is a task of its own.
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert set() == {each for each in others if "wait_for" not in repr(each)}
 
-    done = run(main())
+
+async def test_a_stopped_batch_has_a_result_for_every_call():
+    async def quick() -> str:
+        return "quick"
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    calls = [ToolCall(str(number), name) for number, name in enumerate(["never", "quick", "never", "nope"])]
+    batch = Executor([quick, never], max_parallel=2).start(calls)
+    while (await anext(batch)).value != "quick":
+        pass
+    await batch.stop()
+    await batch.stop()
+    done = batch.executions
     assert ["0", "1", "2", "3"] == [execution.call.id for execution in done]
     assert ["cancelled", None, "cancelled", "unknown_tool"] == [execution.result.code for execution in done]
 
 
 @pytest.mark.parametrize("late", ["a value", "an error"])
 @pytest.mark.parametrize("by", ["timeout", "stop"])
-def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, late, caplog):
-    async def main() -> ToolExecution:
-        release = asyncio.Event()
-        begun = asyncio.Event()
+async def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, late, caplog):
+    release = asyncio.Event()
+    begun = asyncio.Event()
 
-        async def stubborn() -> str:
-            begun.set()
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    continue
-            if late == "an error":
-                raise ValueError(late)
-            return late
+    async def stubborn() -> str:
+        begun.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        if late == "an error":
+            raise ValueError(late)
+        return late
 
-        item = tool(handler=stubborn, name="f", timeout=SHORT if by == "timeout" else None)
-        batch = Executor([item], cancel_grace=SHORT).start([ToolCall("1", "f")])
-        await begun.wait()
-        if by == "stop":
-            await batch.stop()
-        async for _ in batch:
-            pass
-        (execution,) = batch.executions
-        release.set()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert (execution,) == tuple(batch.executions)
-        return execution
-
-    assert ("tool_timeout" if by == "timeout" else "cancelled") == run(main()).result.code
+    item = tool(handler=stubborn, name="f", timeout=SHORT if by == "timeout" else None)
+    batch = Executor([item], cancel_grace=SHORT).start([ToolCall("1", "f")])
+    await begun.wait()
+    if by == "stop":
+        await batch.stop()
+    async for _ in batch:
+        pass
+    (execution,) = batch.executions
+    release.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (execution,) == tuple(batch.executions)
+    assert ("tool_timeout" if by == "timeout" else "cancelled") == execution.result.code
     assert "ignored its cancellation" in caplog.text
 
 
@@ -411,56 +395,47 @@ def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by_a_sto
     assert (["clean"], "tool_timeout") == (log, done.result.code)
 
 
-def test_what_on_settled_raises_is_raised_after_the_tools_were_stopped():
+async def test_what_on_settled_raises_is_raised_after_the_tools_were_stopped():
     stopped = []
 
-    async def main() -> None:
-        async def quick() -> None: ...
+    async def quick() -> None: ...
 
-        async def never() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.append(True)
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
 
-        def fail(execution: ToolExecution) -> None:
-            raise RuntimeError("observer")
-
-        await Executor([quick, never]).run([ToolCall("1", "never"), ToolCall("2", "quick")], on_settled=fail)
+    def fail(execution: ToolExecution) -> None:
+        raise RuntimeError("observer")
 
     with pytest.raises(RuntimeError, match="observer"):
-        run(main())
+        await Executor([quick, never]).run([ToolCall("1", "never"), ToolCall("2", "quick")], on_settled=fail)
     assert [True] == stopped
 
 
-def test_a_tool_sees_the_context_of_its_call():
+async def test_a_tool_sees_the_context_of_its_call():
     async def f(tool_context) -> Any:
         return tool_context.call_id, tool_context.name, len(tool_context.messages), tool_context.iteration
 
-    async def main() -> list[ToolExecution]:
-        return await Executor([f]).run([ToolCall("c9", "f")], messages=[{"role": "user", "content": "hi"}], iteration=4)
+    assert ("c9", "f", 1, 4) == (
+        await Executor([f]).run([ToolCall("c9", "f")], messages=[{"role": "user", "content": "hi"}], iteration=4)
+    )[0].value
 
-    assert ("c9", "f", 1, 4) == run(main())[0].value
 
-
-def test_context_variables_reach_the_tools():
+async def test_context_variables_reach_the_tools():
     variable = contextvars.ContextVar("variable", default="none")
+    variable.set("mine")
 
-    async def main() -> list[Any]:
-        variable.set("mine")
+    async def on_loop() -> str:
+        return variable.get()
 
-        async def on_loop() -> str:
-            return variable.get()
+    def in_thread() -> str:
+        return variable.get()
 
-        def in_thread() -> str:
-            return variable.get()
-
-        return [
-            each.value
-            for each in await Executor([on_loop, in_thread]).run([ToolCall("1", "on_loop"), ToolCall("2", "in_thread")])
-        ]
-
-    assert ["mine", "mine"] == run(main())
+    assert ["mine", "mine"] == [
+        each.value for each in await Executor([on_loop, in_thread]).run([ToolCall("1", "on_loop"), ToolCall("2", "in_thread")])
+    ]
 
 
 def test_no_calls_are_no_executions():

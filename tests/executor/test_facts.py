@@ -418,22 +418,19 @@ def test_the_time_of_the_run_ends_it_too():
     assert ("run_timeout", []) == (execution.result.code, disk.used)
 
 
-def test_a_run_that_is_stopped_while_it_looks_does_not_run():
-    async def main():
-        looking = asyncio.Event()
+async def test_a_run_that_is_stopped_while_it_looks_does_not_run():
+    looking = asyncio.Event()
 
-        async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
-            looking.set()
-            await asyncio.Event().wait()
-            return {}
+    async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
+        looking.set()
+        await asyncio.Event().wait()
+        return {}
 
-        disk, person = Disk(), Person()
-        batch = Executor([disk.tool(facts=hangs)], hooks=hooks_of(person=person)).begin().start([CALL])
-        await looking.wait()
-        await batch.stop()
-        return [each.result.code for each in batch.executions], disk.used, person.asked
-
-    assert (["cancelled"], [], []) == asyncio.run(asyncio.wait_for(main(), BOUND))
+    disk, person = Disk(), Person()
+    batch = Executor([disk.tool(facts=hangs)], hooks=hooks_of(person=person)).begin().start([CALL])
+    await looking.wait()
+    await batch.stop()
+    assert (["cancelled"], [], []) == ([each.result.code for each in batch.executions], disk.used, person.asked)
 
 
 def test_calls_side_by_side_have_their_own_facts():

@@ -70,21 +70,18 @@ def test_the_reader_is_offered_only_then_and_behind_the_other_tools():
     assert ["read_log", "short", "read_result"] == [spec.name for spec in run.specs]
 
 
-def test_the_whole_can_be_read_in_bounded_pieces():
-    async def main() -> str:
-        run = Executor([read_log], max_result_chars=LIMIT).begin()
-        await anext(run.start([READ]))
-        whole = ""
-        while len(whole) < len(TEXT):
-            done = await anext(run.start([reading(offset=len(whole), length=100_000)]))
-            assert len(done.content) <= LIMIT
-            heading, _, piece = done.content.partition("\n")
-            assert f"[result_1: characters {len(whole)} to {len(whole) + len(piece)} of {len(TEXT)}]" == heading
-            whole += piece
-        assert ["read_log", "read_result"] == list(run.tools)
-        return whole
-
-    assert TEXT == asyncio.run(main())
+async def test_the_whole_can_be_read_in_bounded_pieces():
+    run = Executor([read_log], max_result_chars=LIMIT).begin()
+    await anext(run.start([READ]))
+    whole = ""
+    while len(whole) < len(TEXT):
+        done = await anext(run.start([reading(offset=len(whole), length=100_000)]))
+        assert len(done.content) <= LIMIT
+        heading, _, piece = done.content.partition("\n")
+        assert f"[result_1: characters {len(whole)} to {len(whole) + len(piece)} of {len(TEXT)}]" == heading
+        whole += piece
+    assert ["read_log", "read_result"] == list(run.tools)
+    assert TEXT == whole
 
 
 def test_the_reader_finds_a_place_by_its_text():
@@ -178,34 +175,28 @@ def test_a_store_of_the_callers_own_is_used_and_one_that_fails_costs_only_the_mi
 
 
 @pytest.mark.parametrize("limit", [LIMIT, None])
-def test_a_later_run_with_the_same_store_may_offer_the_reader_from_the_start(limit):
-    async def main() -> tuple[list[str], list[str]]:
-        store = MemoryResultStore()
-        executor = Executor([read_log], max_result_chars=limit)
-        kept = await store.keep(TEXT)
-        run = executor.begin(results=store, offer_reader=True)
-        assert ["read_log", "read_result"] == [spec.name for spec in run.specs] == list(run.tools)
-        pieces = [await anext(run.start([call])) for call in (reading(result_id=kept, length=6), READ)]
-        assert ["read_log"] == list(executor.tools) == list(executor.begin(results=store).tools)
-        assert ["read_log"] == list(executor.begin(offer_reader=True).tools), "there is nothing to be read"
-        return [done.content for done in pieces], list(run.tools)
-
-    (piece, shown), tools = asyncio.run(main())
+async def test_a_later_run_with_the_same_store_may_offer_the_reader_from_the_start(limit):
+    store = MemoryResultStore()
+    executor = Executor([read_log], max_result_chars=limit)
+    kept = await store.keep(TEXT)
+    run = executor.begin(results=store, offer_reader=True)
+    assert ["read_log", "read_result"] == [spec.name for spec in run.specs] == list(run.tools)
+    pieces = [await anext(run.start([call])) for call in (reading(result_id=kept, length=6), READ)]
+    assert ["read_log"] == list(executor.tools) == list(executor.begin(results=store).tools)
+    assert ["read_log"] == list(executor.begin(offer_reader=True).tools), "there is nothing to be read"
+    (piece, shown), tools = [done.content for done in pieces], list(run.tools)
     assert "[result_1: characters 0 to 6 of 8890]\nline 0" == piece
     assert (limit is None) == (TEXT == shown)
     assert ["read_log", "read_result"] == tools
 
 
-def test_memory_is_bounded_and_keeps_the_newest():
-    async def main() -> list[str | None]:
-        store = MemoryResultStore(max_chars=10)
-        ids = [await store.keep(text) for text in ("aaaa", "bbbb", "cccc", "d" * 50)]
-        assert ["result_1", "result_2", "result_3", "result_4"] == ids
-        kept = [await store.read(each) for each in ids]
-        assert "result_5" == await store.keep("aaaa")
-        return kept
-
-    assert [None, None, None, "d" * 50] == asyncio.run(main())
+async def test_memory_is_bounded_and_keeps_the_newest():
+    store = MemoryResultStore(max_chars=10)
+    ids = [await store.keep(text) for text in ("aaaa", "bbbb", "cccc", "d" * 50)]
+    assert ["result_1", "result_2", "result_3", "result_4"] == ids
+    kept = [await store.read(each) for each in ids]
+    assert "result_5" == await store.keep("aaaa")
+    assert [None, None, None, "d" * 50] == kept
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("\n"), max_size=5000), st.integers(1000, 3000))

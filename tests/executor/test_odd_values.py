@@ -142,32 +142,26 @@ def test_a_value_that_can_not_be_printed_is_named(value, shown):
     assert (None, shown) == (done.error, done.content)
 
 
-def test_an_error_whose_words_end_the_host_ends_nothing():
+async def test_an_error_whose_words_end_the_host_ends_nothing():
     async def fail() -> None:
         raise ExitsError
 
     async def sibling() -> str:
         return "fine"
 
-    async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor([fail, sibling]).run([ToolCall("1", "fail"), ToolCall("2", "sibling")]), 30)
-
-    done = asyncio.run(main())
+    done = await asyncio.wait_for(Executor([fail, sibling]).run([ToolCall("1", "fail"), ToolCall("2", "sibling")]), 30)
     assert ["Error: tool 'fail' failed: ExitsError: <ExitsError>", "fine"] == [each.content for each in done]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), StopIteration("at 3")])
-def test_what_a_thread_raises_is_not_mistaken_for_what_it_would_mean_in_the_loop(error):
+async def test_what_a_thread_raises_is_not_mistaken_for_what_it_would_mean_in_the_loop(error):
     """A Ctrl-C reaches the main thread only: raised in another one it is the tool's doing, and its failure."""
     assert threading.current_thread() is threading.main_thread()
 
     def press() -> None:
         raise error
 
-    async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor([press]).run([ToolCall("1", "press")]), 30)
-
-    (done,) = asyncio.run(main())
+    (done,) = await asyncio.wait_for(Executor([press]).run([ToolCall("1", "press")]), 30)
     assert type(error).__name__ in done.content
     assert "coroutine" not in done.content
 

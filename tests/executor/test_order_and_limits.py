@@ -112,17 +112,14 @@ def test_the_limit_is_told_as_it_was_given(limit):
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_a_timeout_ends_also_what_waits_in_a_hook_of_the_whole_run_but_not_of_the_tool():
-    async def main() -> list[ToolExecution]:
-        async def ask(*_: Any) -> None:
-            await asyncio.Event().wait()
+async def test_a_timeout_ends_also_what_waits_in_a_hook_of_the_whole_run_but_not_of_the_tool():
+    async def ask(*_: Any) -> None:
+        await asyncio.Event().wait()
 
-        async def quick() -> None: ...
+    async def quick() -> None: ...
 
-        executor = Executor([quick], tool_timeout=SHORT, before=ask)
-        return await executor.run(calls("quick"), budget=Budget(max_seconds=SHORT * 5))
-
-    (done,) = run(main())
+    executor = Executor([quick], tool_timeout=SHORT, before=ask)
+    (done,) = await executor.run(calls("quick"), budget=Budget(max_seconds=SHORT * 5))
     assert ("run_timeout", None) == (done.result.code, done.arguments)
 
 
@@ -240,55 +237,46 @@ def test_progress_reaches_whoever_watches_in_order_and_from_threads_too(caplog):
     assert "a broken watcher" in caplog.text
 
 
-def test_a_flood_of_progress_is_cut_and_results_are_not():
-    async def main() -> int:
-        async def flood(tool_context: Any) -> None:
-            for number in range(5000):
-                tool_context.progress(str(number))
+async def test_a_flood_of_progress_is_cut_and_results_are_not():
+    async def flood(tool_context: Any) -> None:
+        for number in range(5000):
+            tool_context.progress(str(number))
 
-        batch = Executor([flood]).start(calls("flood"))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        count = 0
-        while await batch.next_event() is not None:
-            count += 1
-        assert 1 == len(batch.executions)
-        return count
-
-    assert 1001 == run(main())
+    batch = Executor([flood]).start(calls("flood"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    count = 0
+    while await batch.next_event() is not None:
+        count += 1
+    assert 1 == len(batch.executions)
+    assert 1001 == count
 
 
-def test_what_is_said_of_a_call_that_is_over_is_not_told_any_more():
-    async def main() -> list[Any]:
-        kept = []
+async def test_what_is_said_of_a_call_that_is_over_is_not_told_any_more():
+    kept = []
 
-        async def keep(tool_context: Any) -> None:
-            kept.append(tool_context)
+    async def keep(tool_context: Any) -> None:
+        kept.append(tool_context)
 
-        batch = Executor([keep]).start(calls("keep"))
-        news = [await batch.next_event()]
-        kept[0].progress("too late")
-        return [*news, await batch.next_event()]
-
-    execution, nothing = run(main())
+    batch = Executor([keep]).start(calls("keep"))
+    news = [await batch.next_event()]
+    kept[0].progress("too late")
+    execution, nothing = [*news, await batch.next_event()]
     assert ("keep", None) == (execution.call.name, nothing)
 
 
-def test_whoever_is_told_of_what_settles_can_not_hold_up_the_run(caplog):
+async def test_whoever_is_told_of_what_settles_can_not_hold_up_the_run(caplog):
     seen = []
 
     def watch(execution: ToolExecution) -> None:
         seen.append(execution.call.id)
         raise ValueError("the watcher's own")
 
-    async def main() -> list[ToolExecution]:
-        async def quick() -> None: ...
+    async def quick() -> None: ...
 
-        batch = Executor([quick]).begin(on_settled=watch).start(calls("quick", "unknown", "quick"))
-        async for _ in batch:
-            pass
-        return batch.executions
-
-    assert 3 == len(run(main()))
+    batch = Executor([quick]).begin(on_settled=watch).start(calls("quick", "unknown", "quick"))
+    async for _ in batch:
+        pass
+    assert 3 == len(batch.executions)
     assert ["1", "2", "3"] == sorted(seen)
     assert "the watcher's own" in caplog.text

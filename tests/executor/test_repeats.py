@@ -100,12 +100,9 @@ def test_calls_of_one_reply_are_not_held_against_each_other():
     assert [[None] * 5, [None], [None] * 2, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK], [LOOK] * 2, [LOOK]))
 
 
-def test_runs_do_not_know_of_each_other():
-    async def main() -> list[str | None]:
-        executor = Executor([look])
-        return [(await executor.run([LOOK]))[0].result.code for _ in range(5)]
-
-    assert [None] * 5 == asyncio.run(main())
+async def test_runs_do_not_know_of_each_other():
+    executor = Executor([look])
+    assert [None] * 5 == [(await executor.run([LOOK]))[0].result.code for _ in range(5)]
 
 
 @pytest.mark.parametrize("raw", ["", "{}", " {} "])

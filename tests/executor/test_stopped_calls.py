@@ -21,32 +21,28 @@ def run(coroutine: Any) -> Any:
 
 @pytest.mark.parametrize("when", ["at once", "after it was left to itself"])
 @pytest.mark.usefixtures("time_jumps")
-def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
-    async def main() -> tuple[ToolExecution, list[str], asyncio.Event]:
-        ran: list[str] = []
-        resume, let_through = asyncio.Event(), asyncio.Event()
+async def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
+    ran: list[str] = []
+    resume, let_through = asyncio.Event(), asyncio.Event()
 
-        async def ask(*_: Any) -> None:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                if when != "at once":
-                    await resume.wait()
-                let_through.set()
+    async def ask(*_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if when != "at once":
+                await resume.wait()
+            let_through.set()
 
-        async def act() -> None:
-            ran.append("act")
+    async def act() -> None:
+        ran.append("act")
 
-        executor = Executor([act], before=ask, cancel_grace=SHORT)
-        (done,) = await executor.run([ToolCall("1", "act")], budget=Budget(max_seconds=SHORT))
-        resume.set()
-        await let_through.wait()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "Batch._run" in repr(task)]
-        if others:
-            await asyncio.wait(others)
-        return done, ran
-
-    done, ran = run(main())
+    executor = Executor([act], before=ask, cancel_grace=SHORT)
+    (done,) = await executor.run([ToolCall("1", "act")], budget=Budget(max_seconds=SHORT))
+    resume.set()
+    await let_through.wait()
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "Batch._run" in repr(task)]
+    if others:
+        await asyncio.wait(others)
     assert [] == ran
     assert ("run_timeout", None) == (done.result.code, done.arguments)
     assert done.content.endswith("which was the limit of the whole run. It had not begun.")
@@ -87,54 +83,46 @@ def test_a_call_that_waits_for_its_turn_when_the_time_is_up_is_said_not_to_have_
     assert [False, True] == ["It had not begun." in done.content for done in run(main())]
 
 
-def test_a_generator_in_a_thread_is_stopped_between_its_items():
+async def test_a_generator_in_a_thread_is_stopped_between_its_items():
     gone_on, closed = threading.Event(), threading.Event()
     items = []
+    loop = asyncio.get_running_loop()
+    began = asyncio.Event()
 
-    async def main() -> ToolExecution:
-        loop = asyncio.get_running_loop()
-        began = asyncio.Event()
+    def count() -> Any:
+        try:
+            loop.call_soon_threadsafe(began.set)
+            gone_on.wait(30)
+            for n in range(3):
+                items.append(n)
+                yield n
+        finally:
+            closed.set()
 
-        def count() -> Any:
-            try:
-                loop.call_soon_threadsafe(began.set)
-                gone_on.wait(30)
-                for n in range(3):
-                    items.append(n)
-                    yield n
-            finally:
-                closed.set()
-
-        batch = Executor([count]).start([ToolCall("1", "count")])
-        await began.wait()
-        batch.cancel("1")
-        return await anext(batch)
-
-    assert "cancelled" == run(main()).result.code
+    batch = Executor([count]).start([ToolCall("1", "count")])
+    await began.wait()
+    batch.cancel("1")
+    assert "cancelled" == (await anext(batch)).result.code
     gone_on.set()
     assert closed.wait(30)
     assert [0] == items
 
 
-def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
+async def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
     """As ``asyncio.run`` does at its end, with all tasks."""
     told = threading.Event()
+    loop = asyncio.get_running_loop()
+    began = asyncio.Event()
 
-    async def main() -> ToolExecution:
-        loop = asyncio.get_running_loop()
-        began = asyncio.Event()
+    def wait(tool_context: Any) -> None:
+        loop.call_soon_threadsafe(began.set)
+        if tool_context.cancelled.wait(30):
+            told.set()
 
-        def wait(tool_context: Any) -> None:
-            loop.call_soon_threadsafe(began.set)
-            if tool_context.cancelled.wait(30):
-                told.set()
-
-        batch = Executor([wait]).start([ToolCall("1", "wait")])
-        await began.wait()
-        for task in asyncio.all_tasks():
-            if "Batch._run" in repr(task):
-                task.cancel()
-        return await anext(batch)
-
-    assert "cancelled" == run(main()).result.code
+    batch = Executor([wait]).start([ToolCall("1", "wait")])
+    await began.wait()
+    for task in asyncio.all_tasks():
+        if "Batch._run" in repr(task):
+            task.cancel()
+    assert "cancelled" == (await anext(batch)).result.code
     assert told.wait(30)

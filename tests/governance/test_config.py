@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks_process.peers import BOUND, process_of, run, script
+from hooks_process.peers import BOUND, process_of, script
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import DenyTool
 from patchbay.server.governance import Governance, GovernanceSettings
@@ -117,44 +117,35 @@ def builtin(**more):
     return {"hooks": {"builtins": {"own": {"enabled": True, **more}, "other": {"enabled": True}}}}
 
 
-def test_a_reload_tells_what_is_no_more(tmp_path):
-    async def main():
-        governance = overseen(
-            tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()}
-        )
-        async with opened(governance):
-            assert "other; own; approvals by 1 rule" == await governance.reload()
-            written(tmp_path, builtin(enabled=False))
-            assert "other; own is not enabled; no more: own, approvals" == await governance.reload()
-            written(tmp_path, {"hooks": {}})
-            assert "nothing; no more: other" == await governance.reload()
-
-    run(main())
+async def test_a_reload_tells_what_is_no_more(tmp_path):
+    governance = overseen(tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()})
+    async with opened(governance):
+        assert "other; own; approvals by 1 rule" == await governance.reload()
+        written(tmp_path, builtin(enabled=False))
+        assert "other; own is not enabled; no more: own, approvals" == await governance.reload()
+        written(tmp_path, {"hooks": {}})
+        assert "nothing; no more: other" == await governance.reload()
 
 
-def test_a_reload_whose_file_cannot_work_changes_nothing(tmp_path):
+async def test_a_reload_whose_file_cannot_work_changes_nothing(tmp_path):
     guard = script(tmp_path, "", name="guard")
     process = {"enabled": True, "command": list(guard), "intercept": ["before_tool"]}
-
-    async def main():
-        config = {"hooks": {"processes": {"guard": process}}, "approvals": ASK}
-        async with opened(overseen(tmp_path, config)) as governance:
-            before = process_of(governance.hooks, "guard"), governance.approvals.policy
-            Path(guard[-1]).write_text("raise SystemExit('broken')")
-            written(tmp_path, {"hooks": {"processes": {"guard": process}}})
-            with pytest.raises(ConfigurationError) as refused:
-                await governance.reload()
-            assert "hooks.processes.guard does not start: hook.hello failed: exit status 1 (broken)" in str(refused.value)
-            assert before == (process_of(governance.hooks, "guard"), governance.approvals.policy)
-            assert ("running", "guard; approvals by 1 rule") == (before[0].state, governance.summary)
-            written(tmp_path, {"hooks": {"processes": {}}, "approval": ASK})
-            with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
-                await governance.reload()
-            written(tmp_path, {"approvals": {"rules": [{"when": {"path": {"regex": "("}}, "outcome": "ask"}]}})
-            with pytest.raises(ConfigurationError, match=r"approvals, rule '1': when\.path\.regex is no regular expression"):
-                await governance.reload()
-            assert before[1] is governance.approvals.policy
-            await asyncio.sleep(0)
-            assert "running" == before[0].state
-
-    run(main())
+    config = {"hooks": {"processes": {"guard": process}}, "approvals": ASK}
+    async with opened(overseen(tmp_path, config)) as governance:
+        before = process_of(governance.hooks, "guard"), governance.approvals.policy
+        Path(guard[-1]).write_text("raise SystemExit('broken')")
+        written(tmp_path, {"hooks": {"processes": {"guard": process}}})
+        with pytest.raises(ConfigurationError) as refused:
+            await governance.reload()
+        assert "hooks.processes.guard does not start: hook.hello failed: exit status 1 (broken)" in str(refused.value)
+        assert before == (process_of(governance.hooks, "guard"), governance.approvals.policy)
+        assert ("running", "guard; approvals by 1 rule") == (before[0].state, governance.summary)
+        written(tmp_path, {"hooks": {"processes": {}}, "approval": ASK})
+        with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
+            await governance.reload()
+        written(tmp_path, {"approvals": {"rules": [{"when": {"path": {"regex": "("}}, "outcome": "ask"}]}})
+        with pytest.raises(ConfigurationError, match=r"approvals, rule '1': when\.path\.regex is no regular expression"):
+            await governance.reload()
+        assert before[1] is governance.approvals.policy
+        await asyncio.sleep(0)
+        assert "running" == before[0].state

@@ -76,18 +76,15 @@ def test_each_turn_of_a_runner_has_an_id_of_its_own():
     assert 2 == len({*seen, ""} - {""})
 
 
-def test_what_a_tool_has_for_the_user_comes_as_an_event():
+async def test_what_a_tool_has_for_the_user_comes_as_an_event():
     async def show() -> ToolOutput:
         return ToolOutput("shown", for_user="look!", media=())
 
     async def silent() -> ToolOutput:
         return ToolOutput("x", for_user="not this", silent=True)
 
-    async def main() -> list[Any]:
-        runner = ToolRunner(ScriptedModel([[called("show", "{}", "1"), called("silent", "{}", "2")], "done"]), [show, silent])
-        return [event async for event in runner.run_stream("hi")]
-
-    events = run(main())
+    runner = ToolRunner(ScriptedModel([[called("show", "{}", "1"), called("silent", "{}", "2")], "done"]), [show, silent])
+    events = [event async for event in runner.run_stream("hi")]
     (shown,) = [event for event in events if event.type == "user_output"]
     assert ("1", "look!", (), False) == (shown.tool_call.id, shown.text, shown.media, shown.handled)
     assert ("done", False) == (events[-1].content, events[-1].handled)
@@ -121,17 +118,14 @@ def chat(one: Any, manager: HookManager, **options: Any) -> Chat:
     return Chat(one, hooks=manager, **options)
 
 
-def test_hooks_are_asked_about_agents_and_told_whose_turn_it_is():
+async def test_hooks_are_asked_about_agents_and_told_whose_turn_it_is():
     seen = []
 
     def before_llm(request):
         seen.append((request.meta, request.context, request.model))
 
-    async def main() -> Any:
-        one = chat(agent([called(), "done"], add), managed(hook(before_llm=before_llm, after_tool=Modify("nine"))))
-        return await one.say(), await one.session()
-
-    events, _session = run(main())
+    one = chat(agent([called(), "done"], add), managed(hook(before_llm=before_llm, after_tool=Modify("nine"))))
+    events, _session = await one.say(), await one.session()
     assert {"result": "nine"} == events[1].get_function_responses()[0].response
     assert "done" == events[-1].content.text
     metas = [meta for meta, *_ in seen]
@@ -261,42 +255,34 @@ def test_a_branch_that_goes_on_behind_a_hard_abort_is_taken_back_too():
     ],
     ids=["answered", "renamed", "changed", "refused"],
 )
-def test_an_answer_that_has_a_type_is_no_call_for_hooks_to_change(methods):
+async def test_an_answer_that_has_a_type_is_no_call_for_hooks_to_change(methods):
     """The tool that takes it does nothing, and what comes of it has that type. It is the model's answer: ``after_llm`` sees it."""
-
-    async def main() -> Any:
-        one = LlmAgent(name="a", model=ScriptedModel([called("give_answer", '{"answer": 7}')]), tools=[add], output_schema=int)
-        records: list[Any] = []
-        manager = managed(hook(**methods))
-        manager.recorders.append(records.append)
-        events = await chat(one, manager).say()
-        return events[-1].content.text, [record.tool for record in records]
-
-    assert ("7", ["give_answer"]) == run(main())
+    one = LlmAgent(name="a", model=ScriptedModel([called("give_answer", '{"answer": 7}')]), tools=[add], output_schema=int)
+    records: list[Any] = []
+    manager = managed(hook(**methods))
+    manager.recorders.append(records.append)
+    events = await chat(one, manager).say()
+    assert ("7", ["give_answer"]) == (events[-1].content.text, [record.tool for record in records])
 
 
-def test_hooks_are_asked_about_an_agent_that_was_handed_to():
+async def test_hooks_are_asked_about_an_agent_that_was_handed_to():
     seen = []
-
-    async def main() -> Any:
-        other = LlmAgent(name="other", model=ScriptedModel([called(), "done"]), tools=[add])
-        approver = hook(approve_tool=lambda view: seen.append((view.meta.agent_id, view.tool)) or view.tool != "add")
-        one = agent([call("transfer_to_agent", "1", agent_name="other")], sub_agents=[other])
-        events = await chat(one, managed(approver)).say()
-        return events[-1].content.text, other.model.requests[1].messages[-1]["content"]
-
-    assert ("done", "Tool execution denied by approval hook") == run(main())
+    other = LlmAgent(name="other", model=ScriptedModel([called(), "done"]), tools=[add])
+    approver = hook(approve_tool=lambda view: seen.append((view.meta.agent_id, view.tool)) or view.tool != "add")
+    one = agent([call("transfer_to_agent", "1", agent_name="other")], sub_agents=[other])
+    events = await chat(one, managed(approver)).say()
+    assert ("done", "Tool execution denied by approval hook") == (
+        events[-1].content.text,
+        other.model.requests[1].messages[-1]["content"],
+    )
     assert [("a", "transfer_to_agent"), ("other", "add")] == seen
 
 
-def test_an_abort_beside_a_handover_ends_the_run():
-    async def main() -> Any:
-        other = LlmAgent(name="other", model=ScriptedModel(["not asked"]))
-        reply = [call("transfer_to_agent", "1", agent_name="other"), called(call_id="2")]
-        manager = managed(hook(before_tool=lambda view: AbortTurn("stop") if view.tool == "add" else None))
-        return await chat(agent([reply], add, sub_agents=[other]), manager).say()
-
-    events = run(main())
+async def test_an_abort_beside_a_handover_ends_the_run():
+    other = LlmAgent(name="other", model=ScriptedModel(["not asked"]))
+    reply = [call("transfer_to_agent", "1", agent_name="other"), called(call_id="2")]
+    manager = managed(hook(before_tool=lambda view: AbortTurn("stop") if view.tool == "add" else None))
+    events = await chat(agent([reply], add, sub_agents=[other]), manager).say()
     assert "HOOK_ABORT" == events[-1].error_code
     assert "other" not in [event.author for event in events]
 
@@ -323,43 +309,33 @@ def test_hooks_are_asked_about_agents_behind_tools_as_part_of_the_turn_that_call
     assert "done" == events[-1].content.text
 
 
-def test_an_abort_in_an_agent_behind_a_tool_is_a_failed_call_of_the_turn_around_it():
-    async def main() -> Any:
-        helper = LlmAgent(name="helper", model=ScriptedModel([called()]), tools=[add])
-        manager = managed(hook(before_tool=lambda view: AbortTurn("no sums") if view.tool == "add" else None))
-        return await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
-
-    events = run(main())
+async def test_an_abort_in_an_agent_behind_a_tool_is_a_failed_call_of_the_turn_around_it():
+    helper = LlmAgent(name="helper", model=ScriptedModel([called()]), tools=[add])
+    manager = managed(hook(before_tool=lambda view: AbortTurn("no sums") if view.tool == "add" else None))
+    events = await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
     (response,) = [each for event in events for each in event.get_function_responses()]
     assert "no sums" in response.response["error"]
     assert "done" == events[-1].content.text
 
 
-def test_an_agent_behind_a_tool_of_a_runner_is_asked_about_too():
+async def test_an_agent_behind_a_tool_of_a_runner_is_asked_about_too():
     seen = []
 
     def before_llm(request):
         seen.append((request.meta.agent_id, request.meta.turn_id, request.meta.parent_turn_id))
 
-    async def main() -> Any:
-        helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
-        model = ScriptedModel([call("helper", "1", request="really?"), "done"])
-        return await ToolRunner(model, [AgentTool(helper)], hooks=managed(hook(before_llm=before_llm))).run("hi")
-
-    assert "done" == run(main()).content
+    helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
+    model = ScriptedModel([call("helper", "1", request="really?"), "done"])
+    assert "done" == (await ToolRunner(model, [AgentTool(helper)], hooks=managed(hook(before_llm=before_llm))).run("hi")).content
     assert ["", "helper", ""] == [agent_id for agent_id, *_ in seen]
     assert seen[0][1] == seen[1][2] != ""
 
 
-def test_each_turn_of_a_run_has_an_id_of_its_own():
+async def test_each_turn_of_a_run_has_an_id_of_its_own():
     seen = []
-
-    async def main() -> None:
-        agents = [LlmAgent(name=name, model=ScriptedModel(["x"])) for name in ("one", "two")]
-        manager = managed(hook(before_llm=lambda request: seen.append((request.meta.agent_id, request.meta.turn_id))))
-        await chat(SequentialAgent(name="both", sub_agents=agents), manager).say()
-
-    run(main())
+    agents = [LlmAgent(name=name, model=ScriptedModel(["x"])) for name in ("one", "two")]
+    manager = managed(hook(before_llm=lambda request: seen.append((request.meta.agent_id, request.meta.turn_id))))
+    await chat(SequentialAgent(name="both", sub_agents=agents), manager).say()
     assert ["one", "two"] == [agent_id for agent_id, _ in seen]
     assert 2 == len({turn_id for _, turn_id in seen})
 
@@ -390,31 +366,27 @@ def test_callbacks_of_an_agent_stand_among_the_hooks_but_for_the_one_before_a_to
     assert [*llm, *before, *after, *llm] == asked
 
 
-def test_a_model_callback_sees_what_a_hook_before_it_made_of_the_request_and_the_next_hook_what_the_callback_did():
+async def test_a_model_callback_sees_what_a_hook_before_it_made_of_the_request_and_the_next_hook_what_the_callback_did():
     seen = []
+    manager = HookManager()
+    manager.mount("first", adds(WEATHER), priority=-1)
+    manager.mount(
+        "last",
+        hook(
+            before_llm=lambda request: seen.append(
+                ([t["function"]["name"] for t in request.tools], request.messages[0]["content"])
+            )
+        ),
+        priority=1,
+    )
 
-    async def main() -> Any:
-        manager = HookManager()
-        manager.mount("first", adds(WEATHER), priority=-1)
-        manager.mount(
-            "last",
-            hook(
-                before_llm=lambda request: seen.append(
-                    ([t["function"]["name"] for t in request.tools], request.messages[0]["content"])
-                )
-            ),
-            priority=1,
-        )
+    def before_model(_ctx, request):
+        seen.append(sorted(request.tools_dict))
+        request.contents[0].parts[0].text += "!"
+        del request.tools_dict["add"]
 
-        def before_model(_ctx, request):
-            seen.append(sorted(request.tools_dict))
-            request.contents[0].parts[0].text += "!"
-            del request.tools_dict["add"]
-
-        one = agent([OSLO, called(call_id="2"), "done"], add, before_model_callback=before_model)
-        return await chat(one, manager).say(), one.model.requests
-
-    events, requests = run(main())
+    one = agent([OSLO, called(call_id="2"), "done"], add, before_model_callback=before_model)
+    events, requests = await chat(one, manager).say(), one.model.requests
     assert [["add", "get_weather"], (["get_weather"], "hi!")] == seen[:2]
     assert [["get_weather"]] * 3 == [[spec.name for spec in request.tools] for request in requests]
     responses = [response.response for event in events for response in event.get_function_responses()]
@@ -422,30 +394,23 @@ def test_a_model_callback_sees_what_a_hook_before_it_made_of_the_request_and_the
     assert "there is no tool 'add'" in responses[1]["error"]
 
 
-def test_an_answer_of_a_model_callback_is_no_answer_of_a_model():
+async def test_an_answer_of_a_model_callback_is_no_answer_of_a_model():
     """Where a callback has answered, neither the hooks behind it are asked nor those about answers."""
     asked = []
-
-    async def main() -> Any:
-        manager = managed(hook(after_llm=lambda _: asked.append("after"), before_llm=lambda _: asked.append("before")))
-        manager.mount("first", hook(before_llm=lambda _: asked.append("first")), priority=-1)
-        return await chat(agent([], before_model_callback=lambda *_: "mine"), manager).say()
-
-    assert "mine" == run(main())[-1].content.text
+    manager = managed(hook(after_llm=lambda _: asked.append("after"), before_llm=lambda _: asked.append("before")))
+    manager.mount("first", hook(before_llm=lambda _: asked.append("first")), priority=-1)
+    assert "mine" == (await chat(agent([], before_model_callback=lambda *_: "mine"), manager).say())[-1].content.text
     assert ["first"] == asked
 
 
 @pytest.mark.parametrize("point", ["after_llm", "before_tool", "after_tool"])
-def test_tokens_of_a_run_that_a_hook_ends_are_those_it_took(point):
-    async def main() -> Any:
-        from patchbay.models.chat_model import ModelReply
+async def test_tokens_of_a_run_that_a_hook_ends_are_those_it_took(point):
+    from patchbay.models.chat_model import ModelReply
 
-        reply = ModelReply(Reply(None, tool_calls=(called(),)), "tool_calls", Usage(1, 2, 3))
-        one = chat(agent([reply], add), managed(hook(**{point: AbortTurn()})))
-        await one.say()
-        return one.runs[0].usage
-
-    assert Usage(1, 2, 3) == run(main())
+    reply = ModelReply(Reply(None, tool_calls=(called(),)), "tool_calls", Usage(1, 2, 3))
+    one = chat(agent([reply], add), managed(hook(**{point: AbortTurn()})))
+    await one.say()
+    assert Usage(1, 2, 3) == one.runs[0].usage
 
 
 # what tools of agents have for the user
@@ -493,23 +458,17 @@ def test_a_run_whose_tools_have_answered_the_user_is_over_and_the_next_turn_is_s
     assert "Requested output delivered via tool attachment." == shown[3]["content"]
 
 
-def test_what_tools_of_an_agent_behind_a_tool_have_for_the_user_reaches_the_user():
-    async def main() -> Any:
-        helper = LlmAgent(name="helper", model=ScriptedModel([called("show", "{}"), "helped"]), tools=[show])
-        return await chat(agent([call("helper", "1", request="?"), "done"], AgentTool(helper)), HookManager()).say()
-
-    events = run(main())
+async def test_what_tools_of_an_agent_behind_a_tool_have_for_the_user_reaches_the_user():
+    helper = LlmAgent(name="helper", model=ScriptedModel([called("show", "{}"), "helped"]), tools=[show])
+    events = await chat(agent([call("helper", "1", request="?"), "done"], AgentTool(helper)), HookManager()).say()
     assert [("helper", "look!", False)] == outputs(events)
     responses = [response.shown or response.response for event in events for response in event.get_function_responses()]
     assert "helped" in str(responses)
 
 
-def test_an_agent_behind_a_tool_whose_tools_have_answered_the_user_has_answered_him():
-    async def main() -> Any:
-        helper = LlmAgent(name="helper", model=ScriptedModel([called("answers", "{}")]), tools=[answers])
-        return await chat(agent([call("helper", "1", request="?")], AgentTool(helper)), HookManager()).say()
-
-    events = run(main())
+async def test_an_agent_behind_a_tool_whose_tools_have_answered_the_user_has_answered_him():
+    helper = LlmAgent(name="helper", model=ScriptedModel([called("answers", "{}")]), tools=[answers])
+    events = await chat(agent([call("helper", "1", request="?")], AgentTool(helper)), HookManager()).say()
     assert [("helper", "42", True)] == outputs(events)
     assert ("", None) == (events[-1].content.text, events[-1].error_code)
 
@@ -530,15 +489,12 @@ def test_a_bus_and_streams_go_with_hooks():
     assert 2 == topics.count("llm.request")
 
 
-def test_run_config_and_hooks_know_the_same_limits():
-    async def main() -> Any:
-        async def slow(_view):
-            await asyncio.Event().wait()
+async def test_run_config_and_hooks_know_the_same_limits():
+    async def slow(_view):
+        await asyncio.Event().wait()
 
-        runner = Runner(agent(["done"]), hooks=managed(hook(before_llm=slow)))
-        return [event async for event in runner.run("u", "s", "hi", RunConfig(run_timeout=0.05))]
-
-    assert "RUN_TIMEOUT" == run(main())[-1].error_code
+    runner = Runner(agent(["done"]), hooks=managed(hook(before_llm=slow)))
+    assert "RUN_TIMEOUT" == [event async for event in runner.run("u", "s", "hi", RunConfig(run_timeout=0.05))][-1].error_code
 
 
 def test_responses_of_hooks_are_in_the_log_like_any_other():

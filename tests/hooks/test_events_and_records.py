@@ -30,7 +30,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall
 
 from .test_injected_tools import OSLO, WEATHER, adds
-from .turns import HI, called, hook, managed, play, run, turned
+from .turns import HI, called, hook, managed, play, turned
 
 
 def observed(*hooks: Any, **options: Any) -> tuple[HookManager, list[Any]]:
@@ -112,30 +112,22 @@ def test_a_turn_that_a_hook_ends_is_told_so(decision, status, severity):
     assert ([{"Stage": "before_tool", "Message": "hook requested turn abort: x"}] if status == "error" else []) == errors
 
 
-def test_a_model_that_fails_is_told_with_the_end_of_the_turn():
-    async def main() -> list[Any]:
-        manager, told = observed()
-        with pytest.raises(UpstreamError):
-            await turned(manager, [UpstreamError("down")])
-        await manager.events.flush()
-        return told
-
-    told = run(main())
+async def test_a_model_that_fails_is_told_with_the_end_of_the_turn():
+    manager, told = observed()
+    with pytest.raises(UpstreamError):
+        await turned(manager, [UpstreamError("down")])
+    await manager.events.flush()
     assert ["agent.turn.start", "agent.llm.request", "agent.error", "agent.turn.end"] == kinds(told)
     assert {"Stage": "llm", "Message": "down"} == told[2].payload
     assert "error" == told[3].payload["Status"]
 
 
-def test_a_turn_that_is_left_is_told_as_aborted():
-    async def main() -> list[Any]:
-        manager, told = observed()
-        events = turn(ScriptedModel(["done"]), Executor([], hooks=manager), HI)
-        await anext(events)
-        await events.aclose()
-        await manager.events.flush()
-        return told
-
-    told = run(main())
+async def test_a_turn_that_is_left_is_told_as_aborted():
+    manager, told = observed()
+    events = turn(ScriptedModel(["done"]), Executor([], hooks=manager), HI)
+    await anext(events)
+    await events.aclose()
+    await manager.events.flush()
     assert "aborted" == only(told, "agent.turn.end").payload["Status"]
 
 
@@ -260,27 +252,24 @@ def test_observers_that_fail_or_take_too_long_stop_nobody(caplog):
     assert "The observer 'b' failed on agent.turn.end: OSError: no" in caplog.text
 
 
-def test_what_slow_observers_can_not_take_is_dropped_and_counted(caplog):
-    async def main() -> tuple[int, int]:
-        go_on = asyncio.Event()
-        told = []
+async def test_what_slow_observers_can_not_take_is_dropped_and_counted(caplog):
+    go_on = asyncio.Event()
+    told = []
 
-        async def slow(event):
-            await go_on.wait()
-            told.append(event)
+    async def slow(event):
+        await go_on.wait()
+        told.append(event)
 
-        manager = managed(hook(on_runtime_event=slow))
-        scope = HookScope()
-        turn_hooks = manager.begin(scope)
-        for number in range(200):
-            turn_hooks.emit("agent.test", "", number, {})
-            if number == 0:
-                await asyncio.sleep(0)  # it is taken up, and waits
-        go_on.set()
-        await manager.events.flush()
-        return len(told), manager.events.dropped
-
-    taken, dropped = run(main())
+    manager = managed(hook(on_runtime_event=slow))
+    scope = HookScope()
+    turn_hooks = manager.begin(scope)
+    for number in range(200):
+        turn_hooks.emit("agent.test", "", number, {})
+        if number == 0:
+            await asyncio.sleep(0)  # it is taken up, and waits
+    go_on.set()
+    await manager.events.flush()
+    taken, dropped = len(told), manager.events.dropped
     assert (BUFFER + 1, 200 - BUFFER - 1) == (taken, dropped)
     assert 1 == len([record for record in caplog.records if "too slow" in record.getMessage()])
 
@@ -391,22 +380,19 @@ def test_every_call_is_recorded_however_it_ends():
     assert len(done.results) == len(records)
 
 
-def test_calls_beyond_the_budget_and_those_of_a_stopped_run_are_recorded():
-    async def main() -> list[str]:
-        records: list[CallRecord] = []
-        manager = HookManager()
-        manager.recorders.append(records.append)
+async def test_calls_beyond_the_budget_and_those_of_a_stopped_run_are_recorded():
+    records: list[CallRecord] = []
+    manager = HookManager()
+    manager.recorders.append(records.append)
 
-        async def waits() -> None:
-            await asyncio.Event().wait()
+    async def waits() -> None:
+        await asyncio.Event().wait()
 
-        executor = Executor([waits], hooks=manager)
-        batch = executor.begin(budget=Budget(max_calls=1)).start([ToolCall("1", "waits", "{}"), ToolCall("2", "waits", "{}")])
-        await asyncio.sleep(0)
-        await batch.stop()
-        return [f"{record.call_id}: {record.code}" for record in records]
-
-    assert ["2: call_budget", "1: cancelled"] == run(main())
+    executor = Executor([waits], hooks=manager)
+    batch = executor.begin(budget=Budget(max_calls=1)).start([ToolCall("1", "waits", "{}"), ToolCall("2", "waits", "{}")])
+    await asyncio.sleep(0)
+    await batch.stop()
+    assert ["2: call_budget", "1: cancelled"] == [f"{record.call_id}: {record.code}" for record in records]
 
 
 def test_a_recorder_that_fails_is_logged_and_the_others_are_told(caplog):
@@ -421,35 +407,29 @@ def test_a_recorder_that_fails_is_logged_and_the_others_are_told(caplog):
     assert (1, True) == (len(records), "disk full" in caplog.text)
 
 
-def test_a_call_is_recorded_before_anybody_is_told_of_its_result():
-    async def main() -> list[str]:
-        order: list[str] = []
-        manager = HookManager()
-        manager.recorders.append(lambda record: order.append(f"recorded {record.call_id}"))
+async def test_a_call_is_recorded_before_anybody_is_told_of_its_result():
+    order: list[str] = []
+    manager = HookManager()
+    manager.recorders.append(lambda record: order.append(f"recorded {record.call_id}"))
 
-        async def nothing() -> str:
-            return "ok"
+    async def nothing() -> str:
+        return "ok"
 
-        executor = Executor([nothing], hooks=manager)
-        run_ = executor.begin(on_settled=lambda execution: order.append(f"settled {execution.call.id}"))
-        batch = run_.start([ToolCall("1", "nothing", "{}")])
-        order.extend([f"seen {execution.call.id}" async for execution in batch])
-        return order
-
-    assert ["recorded 1", "settled 1", "seen 1"] == run(main())
+    executor = Executor([nothing], hooks=manager)
+    run_ = executor.begin(on_settled=lambda execution: order.append(f"settled {execution.call.id}"))
+    batch = run_.start([ToolCall("1", "nothing", "{}")])
+    order.extend([f"seen {execution.call.id}" async for execution in batch])
+    assert ["recorded 1", "settled 1", "seen 1"] == order
 
 
-def test_meta_tells_whose_turn_it_is():
-    async def main() -> Any:
-        seen = []
-        manager = managed(hook(before_llm=lambda request: seen.append((request.meta, request.context, request.model))))
-        scope = HookScope("agent", "t1", "t0", "s", "gpt", {"inbound": {"channel": "c"}})
-        executor = Executor([], hooks=manager)
-        async for _ in turn(ScriptedModel([ModelReply(Reply("x"))]), executor.begin(scope=scope), HI):
-            pass
-        return seen
-
-    ((meta, context, model),) = run(main())
+async def test_meta_tells_whose_turn_it_is():
+    seen = []
+    manager = managed(hook(before_llm=lambda request: seen.append((request.meta, request.context, request.model))))
+    scope = HookScope("agent", "t1", "t0", "s", "gpt", {"inbound": {"channel": "c"}})
+    executor = Executor([], hooks=manager)
+    async for _ in turn(ScriptedModel([ModelReply(Reply("x"))]), executor.begin(scope=scope), HI):
+        pass
+    ((meta, context, model),) = seen
     assert ("agent", "t1", "t0", "s", 1, "turn.llm.request", "runTurn") == (
         meta.agent_id,
         meta.turn_id,

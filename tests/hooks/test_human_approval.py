@@ -54,13 +54,10 @@ def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
     )
 
 
-def test_where_the_service_cannot_reach_a_person_the_call_is_denied():
-    async def work():
-        manager = managed(guard=hook(before_tool=Ask()))
-        ApprovalService().mount(manager)
-        return await turned(manager, (RM, "done"))
-
-    assert "no person can be asked here" in run(work()).results[0]
+async def test_where_the_service_cannot_reach_a_person_the_call_is_denied():
+    manager = managed(guard=hook(before_tool=Ask()))
+    ApprovalService().mount(manager)
+    assert "no person can be asked here" in (await turned(manager, (RM, "done"))).results[0]
 
 
 @pytest.mark.parametrize(

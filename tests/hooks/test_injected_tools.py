@@ -13,7 +13,7 @@ from patchbay.hooks import AbortTurn, DenyTool, HookPolicy, HookTimeouts, Modify
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply
 
-from .turns import called, hook, managed, play, run, turned
+from .turns import called, hook, managed, play, turned
 
 WEATHER = {
     "type": "function",
@@ -62,13 +62,10 @@ def test_a_mapping_of_the_new_list_adds_a_tool_too():
     assert (["add", "rm", "get_weather"], {"model": "m", "temperature": 1}) == (turned.offered(), turned.requests[0].parameters)
 
 
-def test_where_there_were_no_tools_the_choice_of_one_still_holds():
-    async def main() -> Any:
-        model = ScriptedModel([OSLO, "done"])
-        await ToolRunner(model, hooks=managed(adds(WEATHER))).run("hi", tool_choice="required")
-        return [request.tool_choice for request in model.requests]
-
-    assert ["required", "auto"] == run(main())
+async def test_where_there_were_no_tools_the_choice_of_one_still_holds():
+    model = ScriptedModel([OSLO, "done"])
+    await ToolRunner(model, hooks=managed(adds(WEATHER))).run("hi", tool_choice="required")
+    assert ["required", "auto"] == [request.tool_choice for request in model.requests]
 
 
 def test_several_tools_of_several_hooks_stand_in_the_order_in_which_they_were_added():
@@ -164,14 +161,11 @@ def test_a_tool_stays_offered_for_the_turn_though_its_hook_fails_later():
     assert "get_weather" in turned.offered(2)
 
 
-def test_a_tool_is_there_for_its_turn_and_not_for_the_next():
-    async def main() -> Any:
-        manager = managed(adds(WEATHER))
-        await turned(manager, [OSLO, "done"])
-        manager.unmount("hook0")
-        return await turned(manager, [OSLO, "done"])
-
-    then = run(main())
+async def test_a_tool_is_there_for_its_turn_and_not_for_the_next():
+    manager = managed(adds(WEATHER))
+    await turned(manager, [OSLO, "done"])
+    manager.unmount("hook0")
+    then = await turned(manager, [OSLO, "done"])
     assert (["unknown_tool"], ["add", "rm"]) == (then.codes, then.offered())
 
 
@@ -249,16 +243,12 @@ def test_policy_full_takes_the_list_as_it_is():
 
 
 @pytest.mark.parametrize("validate", [True, False])
-def test_arguments_are_checked_before_the_hook_is_asked(validate):
+async def test_arguments_are_checked_before_the_hook_is_asked(validate):
     """P10, also where a program does not have its own tools' arguments checked."""
     asked = []
-
-    async def main() -> Any:
-        manager = managed(adds(WEATHER, before_tool=lambda call: asked.append(call.arguments) or Respond("ok")))
-        runner = ToolRunner(ScriptedModel([called("get_weather", '{"town": 1}'), "done"]), validate=validate, hooks=manager)
-        return await runner.run("hi")
-
-    result = run(main())
+    manager = managed(adds(WEATHER, before_tool=lambda call: asked.append(call.arguments) or Respond("ok")))
+    runner = ToolRunner(ScriptedModel([called("get_weather", '{"town": 1}'), "done"]), validate=validate, hooks=manager)
+    result = await runner.run("hi")
     assert ([], "invalid_arguments") == (asked, result.tool_executions[0].result.code)
 
 
@@ -354,18 +344,15 @@ def test_a_call_can_be_made_one_of_a_tool_that_is_a_hooks():
     assert (["sunny in Rome"], []) == (turned.results, turned.ran)
 
 
-def test_calls_of_a_hooks_tools_run_side_by_side():
-    async def main() -> Any:
-        both = asyncio.Barrier(2)
+async def test_calls_of_a_hooks_tools_run_side_by_side():
+    both = asyncio.Barrier(2)
 
-        async def before_tool(call):
-            await asyncio.wait_for(both.wait(), 60)
-            return Respond(call.call_id)
+    async def before_tool(call):
+        await asyncio.wait_for(both.wait(), 60)
+        return Respond(call.call_id)
 
-        calls = [OSLO, called("get_weather", '{"city": "Rome"}', "c2")]
-        return await turned(managed(adds(WEATHER, before_tool=before_tool)), [calls, "done"])
-
-    assert ["c1", "c2"] == run(main()).results
+    calls = [OSLO, called("get_weather", '{"city": "Rome"}', "c2")]
+    assert ["c1", "c2"] == (await turned(managed(adds(WEATHER, before_tool=before_tool)), [calls, "done"])).results
 
 
 def test_what_a_hook_keeps_of_its_tool_is_not_the_tool():

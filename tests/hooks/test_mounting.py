@@ -117,34 +117,28 @@ class Closed:
 
 
 @pytest.mark.parametrize("how", ["aclose", "close"])
-def test_mounting_over_a_name_closes_the_hook_that_had_it(how):
-    async def main() -> None:
-        first, second = Closed(how), Closed(how)
-        manager = HookManager()
-        manager.mount("it", first)
-        manager.mount("it", second)
-        assert [second] == [each.hook for each in manager.mounted]
-        await manager.aclose()
-        assert (1, 1) == (first.times, second.times)
-        assert () == manager.mounted
-
-    run(main())
+async def test_mounting_over_a_name_closes_the_hook_that_had_it(how):
+    first, second = Closed(how), Closed(how)
+    manager = HookManager()
+    manager.mount("it", first)
+    manager.mount("it", second)
+    assert [second] == [each.hook for each in manager.mounted]
+    await manager.aclose()
+    assert (1, 1) == (first.times, second.times)
+    assert () == manager.mounted
 
 
-def test_a_hook_that_is_mounted_anew_or_elsewhere_is_not_closed():
-    async def main() -> None:
-        one = Closed()
-        manager = HookManager()
-        manager.mount("it", one)
-        manager.mount("it", one, priority=5)
-        manager.mount("other", one)
-        assert manager.unmount("it")
-        await asyncio.sleep(0)
-        assert 0 == one.times
-        await manager.aclose()
-        assert 1 == one.times
-
-    run(main())
+async def test_a_hook_that_is_mounted_anew_or_elsewhere_is_not_closed():
+    one = Closed()
+    manager = HookManager()
+    manager.mount("it", one)
+    manager.mount("it", one, priority=5)
+    manager.mount("other", one)
+    assert manager.unmount("it")
+    await asyncio.sleep(0)
+    assert 0 == one.times
+    await manager.aclose()
+    assert 1 == one.times
 
 
 def test_hooks_are_closed_in_the_end_also_those_unmounted_where_no_loop_was_running():
@@ -171,46 +165,39 @@ def test_a_hook_that_can_not_be_closed_stops_nobody(caplog):
     assert "could not be closed" in caplog.text
 
 
-def test_a_turn_keeps_the_hooks_that_it_began_with():
+async def test_a_turn_keeps_the_hooks_that_it_began_with():
     """RegisteredHook, unmounted and replaced between two rounds: the turn that is under way asks whom it would have asked."""
+    asked = []
+    manager = HookManager()
 
-    async def main() -> None:
-        asked = []
-        manager = HookManager()
+    def named(name: str) -> object:
+        return hook(before_tool=lambda _call: asked.append(name))
 
-        def named(name: str) -> object:
-            return hook(before_tool=lambda _call: asked.append(name))
+    manager.mount("stays", named("stays"))
+    manager.mount("leaves", named("leaves"))
+    manager.mount("replaced", named("old"))
 
-        manager.mount("stays", named("stays"))
-        manager.mount("leaves", named("leaves"))
-        manager.mount("replaced", named("old"))
+    def between(_request):
+        manager.unmount("leaves")
+        manager.mount("replaced", named("new"))
+        manager.mount("joins", named("joins"))
+        manager.policy = HookPolicy(tool_injection="off")
+        return called(call_id="c2")
 
-        def between(_request):
-            manager.unmount("leaves")
-            manager.mount("replaced", named("new"))
-            manager.mount("joins", named("joins"))
-            manager.policy = HookPolicy(tool_injection="off")
-            return called(call_id="c2")
-
-        await turned(manager, [called(), between, "done"])
-        assert ["leaves", "old", "stays"] * 2 == asked[:3] + sorted(asked[3:])
-        asked.clear()
-        await turned(manager)
-        assert ["joins", "new", "stays"] == asked
-
-    run(main())
+    await turned(manager, [called(), between, "done"])
+    assert ["leaves", "old", "stays"] * 2 == asked[:3] + sorted(asked[3:])
+    asked.clear()
+    await turned(manager)
+    assert ["joins", "new", "stays"] == asked
 
 
-def test_hooks_that_are_mounted_later_are_asked_from_the_next_turn_on():
-    async def main() -> None:
-        manager = HookManager()
-        assert ["3"] == (await turned(manager)).results
-        manager.mount("late", hook(after_tool=Modify("late")))
-        assert ["late"] == (await turned(manager)).results
-        manager.unmount("late")
-        assert ["3"] == (await turned(manager)).results
-
-    run(main())
+async def test_hooks_that_are_mounted_later_are_asked_from_the_next_turn_on():
+    manager = HookManager()
+    assert ["3"] == (await turned(manager)).results
+    manager.mount("late", hook(after_tool=Modify("late")))
+    assert ["late"] == (await turned(manager)).results
+    manager.unmount("late")
+    assert ["3"] == (await turned(manager)).results
 
 
 @pytest.mark.parametrize("member", ["observer", "interceptor", "approval", "tool"])

@@ -183,24 +183,21 @@ def test_a_hook_that_does_not_end_at_all_is_closed(monkeypatch, caplog):
     assert "ignored its cancellation for 0.05 s and is closed" in caplog.text
 
 
-def test_a_cancelled_turn_is_cancelled_whatever_a_hook_makes_of_it():
-    async def main() -> None:
-        begun = asyncio.Event()
+async def test_a_cancelled_turn_is_cancelled_whatever_a_hook_makes_of_it():
+    begun = asyncio.Event()
 
-        async def stubborn(_request):
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                return
+    async def stubborn(_request):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
 
-        task = asyncio.create_task(turned(managed(hook(before_llm=stubborn)), ["done"]))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
+    task = asyncio.create_task(turned(managed(hook(before_llm=stubborn)), ["done"]))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def test_a_hook_may_use_timeouts_of_its_own_across_its_first_wait():
@@ -311,54 +308,48 @@ def test_a_method_with_other_parameters_fails_like_any_other():
     assert ["3"] == play(managed(Odd())).results
 
 
-def test_a_sync_hook_past_its_time_is_abandoned_and_counted(caplog):
-    async def main() -> None:
-        leave = threading.Event()
+async def test_a_sync_hook_past_its_time_is_abandoned_and_counted(caplog):
+    leave = threading.Event()
 
-        class Blocks:
-            def before_tool(self, call):
-                leave.wait(30)
+    class Blocks:
+        def before_tool(self, call):
+            leave.wait(30)
 
-        manager = managed(slow=Blocks(), timeouts=SOON)
-        try:
-            assert ["3"] == (await turned(manager)).results
-            assert {"slow": 1} == manager.abandoned
-            await turned(manager)
-            assert {"slow": 2} == manager.abandoned
-            assert "The hook 'slow' is left running in its thread" in caplog.text
-        finally:
-            leave.set()
-        while manager.abandoned:
-            await run_in_thread(lambda: None)
-
-    run(main())
+    manager = managed(slow=Blocks(), timeouts=SOON)
+    try:
+        assert ["3"] == (await turned(manager)).results
+        assert {"slow": 1} == manager.abandoned
+        await turned(manager)
+        assert {"slow": 2} == manager.abandoned
+        assert "The hook 'slow' is left running in its thread" in caplog.text
+    finally:
+        leave.set()
+    while manager.abandoned:
+        await run_in_thread(lambda: None)
 
 
-def test_a_hook_that_has_left_too_many_threads_running_is_not_asked_any_more(caplog):
-    async def main() -> None:
-        leave, asked = threading.Event(), []
-
-        class Blocks:
-            def approve_tool(self, call):
-                asked.append(call)
-                leave.wait(30)
-
-        manager = managed(slow=Blocks(), timeouts=SOON)
-        calls = [called(call_id=f"c{number}") for number in range(MAX_ABANDONED_THREADS)]
-        try:
-            first = await turned(manager, [calls, "done"])
-            assert {"slow": MAX_ABANDONED_THREADS} == manager.abandoned
-            then = await turned(manager)
-        finally:
-            leave.set()
-        assert all("timed out" in result for result in first.results)
-        assert ['Tool execution denied by approval hook: tool approval hook "slow" failed'] == then.results
-        while len(asked) < MAX_ABANDONED_THREADS:  # a thread of its own may come late to its turn
-            await run_in_thread(lambda: None)
-        assert MAX_ABANDONED_THREADS == len(asked)
-
+async def test_a_hook_that_has_left_too_many_threads_running_is_not_asked_any_more(caplog):
     caplog.set_level(logging.CRITICAL)
-    run(main())
+    leave, asked = threading.Event(), []
+
+    class Blocks:
+        def approve_tool(self, call):
+            asked.append(call)
+            leave.wait(30)
+
+    manager = managed(slow=Blocks(), timeouts=SOON)
+    calls = [called(call_id=f"c{number}") for number in range(MAX_ABANDONED_THREADS)]
+    try:
+        first = await turned(manager, [calls, "done"])
+        assert {"slow": MAX_ABANDONED_THREADS} == manager.abandoned
+        then = await turned(manager)
+    finally:
+        leave.set()
+    assert all("timed out" in result for result in first.results)
+    assert ['Tool execution denied by approval hook: tool approval hook "slow" failed'] == then.results
+    while len(asked) < MAX_ABANDONED_THREADS:  # a thread of its own may come late to its turn
+        await run_in_thread(lambda: None)
+    assert MAX_ABANDONED_THREADS == len(asked)
 
 
 # the run's time
@@ -387,12 +378,9 @@ def test_a_call_whose_hook_is_asked_when_the_time_is_up_has_not_begun():
     assert result.messages[-1]["content"].endswith("It had not begun.")
 
 
-def test_executors_without_a_loop_ask_hooks_too():
-    async def main() -> list[str]:
-        async def add(a: int, b: int) -> int:
-            return a + b
+async def test_executors_without_a_loop_ask_hooks_too():
+    async def add(a: int, b: int) -> int:
+        return a + b
 
-        executor = Executor([add], hooks=managed(hook(after_tool=Modify("nine")), policy=HookPolicy()))
-        return [each.content for each in await executor.run([called()])]
-
-    assert ["nine"] == run(main())
+    executor = Executor([add], hooks=managed(hook(after_tool=Modify("nine")), policy=HookPolicy()))
+    assert ["nine"] == [each.content for each in await executor.run([called()])]

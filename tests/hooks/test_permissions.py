@@ -14,7 +14,7 @@ from patchbay.models.chat_model import ModelReply
 from patchbay.tools import Tool, ToolContext, tool
 from patchbay.types import Reply
 
-from .turns import HI, Table, called, hook, managed, play, run, turned
+from .turns import HI, Table, called, hook, managed, play, turned
 
 RM = called("rm", '{"path": "x"}')
 RM_IS_PROTECTED = HookPolicy(protected=frozenset({"rm"}))
@@ -200,57 +200,52 @@ def test_a_hook_that_adds_its_tool_to_each_request_is_not_warned_of(caplog):
     assert "" == caplog.text
 
 
-def test_a_callback_that_has_the_name_of_a_hook_is_asked_about_that_hooks_tools():
+async def test_a_callback_that_has_the_name_of_a_hook_is_asked_about_that_hooks_tools():
     """What guards a program's calls is not passed over because a hook calls itself as the program does."""
     asked: list[Any] = []
-
-    async def main() -> Any:
-        manager = HookManager()
-        manager.mount("callback 000", brings("mine"))
-        return await turned(manager, [called("mine", "{}"), "done"], before=lambda call, *_: asked.append(call.name))
-
-    assert (["mine: mine"], ["mine"]) == (run(main()).results, asked)
+    manager = HookManager()
+    manager.mount("callback 000", brings("mine"))
+    assert (["mine: mine"], ["mine"]) == (
+        (await turned(manager, [called("mine", "{}"), "done"], before=lambda call, *_: asked.append(call.name))).results,
+        asked,
+    )
 
 
 # What hooks share
 
 
-def test_what_one_is_told_of_who_asks_is_not_anothers_to_change():
+async def test_what_one_is_told_of_who_asks_is_not_anothers_to_change():
     seen: list[Any] = []
+    from patchbay.hooks import HookScope
+    from patchbay.loop import turn
+    from patchbay.testing import ScriptedModel
 
-    async def main() -> None:
-        from patchbay.hooks import HookScope
-        from patchbay.loop import turn
-        from patchbay.testing import ScriptedModel
+    def spoils(event: Any) -> None:
+        event.context["inbound"]["sender_id"] = "admin"
+        event.attrs["responded_by"] = "nobody"
 
-        def spoils(event: Any) -> None:
-            event.context["inbound"]["sender_id"] = "admin"
-            event.attrs["responded_by"] = "nobody"
+    def notes(event: Any) -> None:
+        seen.append((event.context["inbound"]["sender_id"], event.attrs.get("responded_by")))
 
-        def notes(event: Any) -> None:
-            seen.append((event.context["inbound"]["sender_id"], event.attrs.get("responded_by")))
+    def asks(call: Any) -> bool:
+        seen.append((call.context["inbound"]["sender_id"], None))
+        return True
 
-        def asks(call: Any) -> bool:
-            seen.append((call.context["inbound"]["sender_id"], None))
-            return True
+    manager = managed(a=hook(on_runtime_event=spoils), b=hook(on_runtime_event=notes), c=hook(approve_tool=asks))
+    records: list[Any] = []
+    manager.recorders.append(records.append)
+    scope = HookScope(context={"inbound": {"sender_id": "eve"}})
 
-        manager = managed(a=hook(on_runtime_event=spoils), b=hook(on_runtime_event=notes), c=hook(approve_tool=asks))
-        records: list[Any] = []
-        manager.recorders.append(records.append)
-        scope = HookScope(context={"inbound": {"sender_id": "eve"}})
+    async def slow() -> str:
+        await manager.events.flush()
+        return "ok"
 
-        async def slow() -> str:
-            await manager.events.flush()
-            return "ok"
-
-        executor = Executor([slow], hooks=manager)
-        async for _ in turn(
-            ScriptedModel([called("slow", "{}"), called("slow", "{}", "c2"), "done"]), executor.begin(scope=scope), HI
-        ):
-            await manager.events.flush()
-        assert {"eve"} == {record.context["inbound"]["sender_id"] for record in records}
-
-    run(main())
+    executor = Executor([slow], hooks=manager)
+    async for _ in turn(
+        ScriptedModel([called("slow", "{}"), called("slow", "{}", "c2"), "done"]), executor.begin(scope=scope), HI
+    ):
+        await manager.events.flush()
+    assert {"eve"} == {record.context["inbound"]["sender_id"] for record in records}
     assert {("eve", None)} == set(seen)
 
 
@@ -307,55 +302,51 @@ def test_a_tool_whose_output_is_an_error_is_told_in_its_own_words():
     assert ["no"] == turned.results
 
 
-def test_a_call_that_is_made_one_of_a_sequential_tool_runs_alone():
+async def test_a_call_that_is_made_one_of_a_sequential_tool_runs_alone():
     """What a tool was promised by its author holds whoever calls it."""
     running: list[str] = []
     seen: list[list[str]] = []
 
-    async def main() -> Any:
-        def acts(name: str) -> Any:
-            async def act(tool_context: Any) -> str:
-                mine = f"{name} {tool_context.call_id}"
-                running.append(mine)
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                    seen.append([*running])
-                running.remove(mine)
-                return mine
+    def acts(name: str) -> Any:
+        async def act(tool_context: Any) -> str:
+            mine = f"{name} {tool_context.call_id}"
+            running.append(mine)
+            for _ in range(5):
+                await asyncio.sleep(0)
+                seen.append([*running])
+            running.remove(mine)
+            return mine
 
-            return act
+        return act
 
-        alone = tool(handler=acts("alone"), name="alone", sequential=True)
-        beside = tool(handler=acts("beside"), name="beside")
-        manager = managed(renames("add", "alone"))
-        calls = [
-            called("add", '{"a": 1}', "1"),
-            called("beside", "{}", "2"),
-            called("add", '{"a": 2}', "3"),
-            called("beside", "{}", "4"),
-        ]
-        return await turned(manager, [calls, "done"], tools=[alone, beside])
-
-    assert ["alone 1", "beside 2", "alone 3", "beside 4"] == run(main()).results
+    alone = tool(handler=acts("alone"), name="alone", sequential=True)
+    beside = tool(handler=acts("beside"), name="beside")
+    manager = managed(renames("add", "alone"))
+    calls = [
+        called("add", '{"a": 1}', "1"),
+        called("beside", "{}", "2"),
+        called("add", '{"a": 2}', "3"),
+        called("beside", "{}", "4"),
+    ]
+    assert ["alone 1", "beside 2", "alone 3", "beside 4"] == (
+        await turned(manager, [calls, "done"], tools=[alone, beside])
+    ).results
     assert [["alone 1"], ["alone 3"]] == [each for each in seen if any("alone" in name for name in each)][::5]
     assert ["beside 2", "beside 4"] in seen, "all others run side by side"
 
 
-def test_a_call_that_waits_to_run_alone_is_stopped_with_the_turn():
-    async def main() -> Any:
-        async def waits() -> None:
-            await asyncio.Event().wait()
+async def test_a_call_that_waits_to_run_alone_is_stopped_with_the_turn():
+    async def waits() -> None:
+        await asyncio.Event().wait()
 
-        alone = tool(handler=waits, name="alone", sequential=True)
-        manager = managed(renames("add", "alone"))
-        calls = [called("waits", "{}", "1"), called("add", '{"a": 1}', "2"), called("add", '{"a": 2}', "3")]
-        executor = Executor([waits, alone, *Table().tools()], hooks=manager)
-        batch = executor.start(calls)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        await batch.stop()
-        return [execution.content for execution in batch.executions]
-
-    first, *others = run(main())
+    alone = tool(handler=waits, name="alone", sequential=True)
+    manager = managed(renames("add", "alone"))
+    calls = [called("waits", "{}", "1"), called("add", '{"a": 1}', "2"), called("add", '{"a": 2}', "3")]
+    executor = Executor([waits, alone, *Table().tools()], hooks=manager)
+    batch = executor.start(calls)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await batch.stop()
+    first, *others = [execution.content for execution in batch.executions]
     assert "was cancelled before it finished." in first
     assert all(words.endswith("It had not begun.") for words in others)

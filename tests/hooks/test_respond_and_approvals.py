@@ -16,7 +16,7 @@ from patchbay.hooks import Approval, HookPolicy, Modify, Respond
 from patchbay.hooks.events import digest_of
 
 from .test_injected_tools import OSLO, WEATHER, adds
-from .turns import called, hook, managed, play, run, turned
+from .turns import called, hook, managed, play, turned
 
 
 def approver(asked: list[Any], answer: Any = True) -> Any:
@@ -170,35 +170,30 @@ def spoil(kept: list[Any]) -> None:
         arguments["tag"] = "spoiled"
 
 
-def test_what_hooks_keep_and_change_later_is_not_what_runs():
+async def test_what_hooks_keep_and_change_later_is_not_what_runs():
     """Law 9: changed between approval and run, and while the tool runs, by everybody who ever saw the arguments."""
+    kept: list[Any] = []
+    seen: list[Any] = []
 
-    async def main() -> Any:
-        kept: list[Any] = []
-        seen: list[Any] = []
+    async def use(box: Box, tag: str = "x") -> str:
+        seen.append((list(box.items), tag))
+        spoil(kept)
+        await asyncio.sleep(0)
+        return f"{box.items} {tag}"
 
-        async def use(box: Box, tag: str = "x") -> str:
-            seen.append((list(box.items), tag))
-            spoil(kept)
-            await asyncio.sleep(0)
-            return f"{box.items} {tag}"
+    def before(_call, _tool, arguments, _context):
+        kept.append({"box": {"items": arguments["box"].items}, "tag": arguments["tag"]})
 
-        def before(_call, _tool, arguments, _context):
-            kept.append({"box": {"items": arguments["box"].items}, "tag": arguments["tag"]})
+    async def approve_tool(call):
+        seen.append((call.arguments["box"]["items"], call.arguments["tag"]))
+        spoil(kept)
+        kept.append(call.arguments)
+        return True
 
-        async def approve_tool(call):
-            seen.append((call.arguments["box"]["items"], call.arguments["tag"]))
-            spoil(kept)
-            kept.append(call.arguments)
-            return True
-
-        changed = keeping(kept, lambda call: Modify({"arguments": kept[-1]}))
-        manager = managed(hook(before_tool=changed), hook(before_tool=keeping(kept)), hook(approve_tool=approve_tool))
-        manager.mount("first", hook(before_tool=keeping(kept)), priority=-1)
-        result = await turned(manager, [called("use", '{"box": {"items": [1]}}'), "done"], tools=[use], before=before)
-        return seen, kept, result
-
-    seen, kept, result = run(main())
+    changed = keeping(kept, lambda call: Modify({"arguments": kept[-1]}))
+    manager = managed(hook(before_tool=changed), hook(before_tool=keeping(kept)), hook(approve_tool=approve_tool))
+    manager.mount("first", hook(before_tool=keeping(kept)), priority=-1)
+    result = await turned(manager, [called("use", '{"box": {"items": [1]}}'), "done"], tools=[use], before=before)
     assert [([1], "x"), ([1], "x")] == [(items[:1], tag) for items, tag in seen]
     assert ["[1] x"] == result.results
     assert {"box": Box(items=[1]), "tag": "x"} == result.final.tool_executions[0].arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hooks_process.peers import mount, process_of, run, script, spec, until
+from hooks_process.peers import mount, process_of, script, spec, until
 from hooks_process.turns import results, take_turn
 from patchbay.hooks import HookManager, HookTimeouts
 
@@ -29,21 +29,17 @@ async def guarded(command, **members):
 
 
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
-def test_what_a_guard_does_wrong_is_a_no(tmp_path, body):
+async def test_what_a_guard_does_wrong_is_a_no(tmp_path, body):
     command = script(tmp_path, f"def on(method, params):\n    {body}")
-
-    async def main():
-        manager = await guarded(command)
-        try:
-            assert [REFUSED] == results(await take_turn(manager))
-        finally:
-            await manager.aclose()
-
-    run(main())
+    manager = await guarded(command)
+    try:
+        assert [REFUSED] == results(await take_turn(manager))
+    finally:
+        await manager.aclose()
 
 
 @pytest.mark.parametrize("members", [{}, {"fail_closed": True}, {"strict": True}], ids=["plain", "fail_closed", "strict"])
-def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_finish_reason(tmp_path, members):
+async def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_finish_reason(tmp_path, members):
     """As in PicoClaw, where a response replaces the whole one."""
     body = """
     def on(method, params):
@@ -52,45 +48,35 @@ def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_finish
         else:
             answer()
     """
-
-    async def main():
-        manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
-        await mount(manager, spec(script(tmp_path, body), "llm", **members))
-        try:
-            end = await take_turn(manager)
-            assert ("I may not.", "stop", ()) == (end.content, end.finish_reason, end.tool_executions)
-            assert ["user", "assistant"] == [message["role"] for message in end.messages]
-        finally:
-            await manager.aclose()
-
-    run(main())
+    manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
+    await mount(manager, spec(script(tmp_path, body), "llm", **members))
+    try:
+        end = await take_turn(manager)
+        assert ("I may not.", "stop", ()) == (end.content, end.finish_reason, end.tool_executions)
+        assert ["user", "assistant"] == [message["role"] for message in end.messages]
+    finally:
+        await manager.aclose()
 
 
-def test_a_guard_that_is_gone_denies_later_calls(tmp_path):
-    async def main():
-        manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))
-        try:
-            await take_turn(manager)
-            await until(lambda: process_of(manager).state == "given up")
-            assert [REFUSED] == results(await take_turn(manager))
-        finally:
-            await manager.aclose()
-
-    run(main())
+async def test_a_guard_that_is_gone_denies_later_calls(tmp_path):
+    manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))
+    try:
+        await take_turn(manager)
+        await until(lambda: process_of(manager).state == "given up")
+        assert [REFUSED] == results(await take_turn(manager))
+    finally:
+        await manager.aclose()
 
 
-def test_what_is_merely_odd_is_no_failure(tmp_path):
-    async def main():
-        manager = await guarded(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
-        try:
-            assert ["3"] == results(await take_turn(manager))
-        finally:
-            await manager.aclose()
-
-    run(main())
+async def test_what_is_merely_odd_is_no_failure(tmp_path):
+    manager = await guarded(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
+    try:
+        assert ["3"] == results(await take_turn(manager))
+    finally:
+        await manager.aclose()
 
 
-def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp_path):
+async def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp_path):
     body = """
     def hello(params):
         answer({"tools": [{"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}]})
@@ -98,14 +84,10 @@ def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp_path)
     def on(method, params):
         answer(error={"code": 1, "message": "broken"})
     """
-
-    async def main():
-        manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
-        await mount(manager, spec(script(tmp_path, body), "llm", "tool", fail_closed=True))
-        try:
-            end = await take_turn(manager)
-            assert ("abort_turn", 'hook "h" failed') == (end.finish_reason, end.aborted.reason)
-        finally:
-            await manager.aclose()
-
-    run(main())
+    manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
+    await mount(manager, spec(script(tmp_path, body), "llm", "tool", fail_closed=True))
+    try:
+        end = await take_turn(manager)
+        assert ("abort_turn", 'hook "h" failed') == (end.finish_reason, end.aborted.reason)
+    finally:
+        await manager.aclose()

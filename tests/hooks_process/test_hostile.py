@@ -34,7 +34,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_costs_the_hook_its_time_and_the_host_little(tmp_path, flood, caplog):
+async def test_a_flood_costs_the_hook_its_time_and_the_host_little(tmp_path, flood, caplog):
     command = script(
         tmp_path,
         f"""
@@ -45,23 +45,19 @@ def test_a_flood_costs_the_hook_its_time_and_the_host_little(tmp_path, flood, ca
                 first = False
         """,
     )
-
-    async def main():
-        before = megabytes()
-        each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.5)
-        async with hooked(each, interceptor=0.3) as manager:
-            pid = process_of(manager).pid
-            end = await take_turn(manager)
-            assert ["3"] == results(end)
-            assert "stop" == end.finish_reason
-            assert FEW_MEGABYTES > megabytes() - before
-        assert not is_there(pid)
-
-    run(main())
+    before = megabytes()
+    each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.5)
+    async with hooked(each, interceptor=0.3) as manager:
+        pid = process_of(manager).pid
+        end = await take_turn(manager)
+        assert ["3"] == results(end)
+        assert "stop" == end.finish_reason
+        assert FEW_MEGABYTES > megabytes() - before
+    assert not is_there(pid)
     assert 100 > len(caplog.records)
 
 
-def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answered(tmp_path):
+async def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answered(tmp_path):
     command = script(
         tmp_path,
         """
@@ -75,20 +71,16 @@ def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answered(tmp
                 answer({"action": "deny_tool", "reason": "fine"})
         """,
     )
-
-    async def main():
-        async with hooked(spec(command, "tool")) as manager:
-            hook = process_of(manager)
-            before = megabytes()
-            with pytest.raises(HookProcessError, match="it answered with a line that is too long"):
-                await hook.before_tool(view_builders.call(tool="big"))
-            assert DenyTool("fine") == await hook.before_tool(view_builders.call())
-            assert FEW_MEGABYTES > megabytes() - before
-
-    run(main())
+    async with hooked(spec(command, "tool")) as manager:
+        hook = process_of(manager)
+        before = megabytes()
+        with pytest.raises(HookProcessError, match="it answered with a line that is too long"):
+            await hook.before_tool(view_builders.call(tool="big"))
+        assert DenyTool("fine") == await hook.before_tool(view_builders.call())
+        assert FEW_MEGABYTES > megabytes() - before
 
 
-def test_half_a_line_is_dropped_until_it_is_whole_and_then_it_is_late(tmp_path):
+async def test_half_a_line_is_dropped_until_it_is_whole_and_then_it_is_late(tmp_path):
     command = script(
         tmp_path,
         """
@@ -104,18 +96,14 @@ def test_half_a_line_is_dropped_until_it_is_whole_and_then_it_is_late(tmp_path):
                 answer({"action": "deny_tool", "reason": "whole"})
         """,
     )
-
-    async def main():
-        async with hooked(spec(command, "tool")) as manager:
-            hook = process_of(manager)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(hook.before_tool(view_builders.call(tool="half")), 0.2)
-            assert DenyTool("whole") == await hook.before_tool(view_builders.call())
-
-    run(main())
+    async with hooked(spec(command, "tool")) as manager:
+        hook = process_of(manager)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(hook.before_tool(view_builders.call(tool="half")), 0.2)
+        assert DenyTool("whole") == await hook.before_tool(view_builders.call())
 
 
-def test_a_reply_after_its_time_is_dropped(tmp_path, caplog):
+async def test_a_reply_after_its_time_is_dropped(tmp_path, caplog):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = script(
@@ -129,15 +117,11 @@ def test_a_reply_after_its_time_is_dropped(tmp_path, caplog):
                 answer()
         """,
     )
-
-    async def main():
-        async with hooked(spec(command, "tool"), interceptor=0.3) as manager:
-            assert ["3"] == results(await take_turn(manager))  # neither is asked in time: it still waits at the gate
-            with gate.open("w"):
-                pass
-            assert await process_of(manager).after_tool(view_builders.result(None)) is None
-
-    run(main())
+    async with hooked(spec(command, "tool"), interceptor=0.3) as manager:
+        assert ["3"] == results(await take_turn(manager))  # neither is asked in time: it still waits at the gate
+        with gate.open("w"):
+            pass
+        assert await process_of(manager).after_tool(view_builders.result(None)) is None
     assert "no answer within 0.3 s" in caplog.text
 
 
@@ -155,7 +139,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
+async def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
     command = script(
         tmp_path,
         f"""
@@ -167,36 +151,29 @@ def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
         """,
     )
     each = with_limits(spec(command, "observe", "llm", "tool", "approve", kinds=None), eof_grace=0.01)
-
-    async def main():
-        # Where nothing comes that can be told to be the answer, the time has to run out; nowhere else may it.
-        limit = {("approval" if point == "approve_tool" else "interceptor"): 0.4} if "bytes" in how else {}
-        async with hooked(each, **limit) as manager:
-            end = await take_turn(manager)
-        assert ("stop", "done") == (end.finish_reason, end.content)
-        (result,) = results(end)
-        is_gone = "exits" in how or how in ("is killed", "closes its output")
-        if point == "approve_tool" or (is_gone and point in ("before_llm", "after_llm", "before_tool")):
-            assert 'Tool execution denied by approval hook: tool approval hook "h"' in result
-        elif point == "runtime_event":
-            assert result == "3" or "denied by approval hook" in result  # when it is told is not when it is asked
-        else:
-            assert "3" == result
-
-    run(main())
+    # Where nothing comes that can be told to be the answer, the time has to run out; nowhere else may it.
+    limit = {("approval" if point == "approve_tool" else "interceptor"): 0.4} if "bytes" in how else {}
+    async with hooked(each, **limit) as manager:
+        end = await take_turn(manager)
+    assert ("stop", "done") == (end.finish_reason, end.content)
+    (result,) = results(end)
+    is_gone = "exits" in how or how in ("is killed", "closes its output")
+    if point == "approve_tool" or (is_gone and point in ("before_llm", "after_llm", "before_tool")):
+        assert 'Tool execution denied by approval hook: tool approval hook "h"' in result
+    elif point == "runtime_event":
+        assert result == "3" or "denied by approval hook" in result  # when it is told is not when it is asked
+    else:
+        assert "3" == result
 
 
-def test_a_hook_that_ends_when_it_is_greeted_is_not_there(tmp_path):
-    async def main():
-        hook = ProcessHook(spec(script(tmp_path, "def hello(params): os.kill(os.getpid(), signal.SIGKILL)")))
-        with pytest.raises(HookProcessError, match="ended by SIGKILL"):
-            await hook.start()
-
-    run(main())
+async def test_a_hook_that_ends_when_it_is_greeted_is_not_there(tmp_path):
+    hook = ProcessHook(spec(script(tmp_path, "def hello(params): os.kill(os.getpid(), signal.SIGKILL)")))
+    with pytest.raises(HookProcessError, match="ended by SIGKILL"):
+        await hook.start()
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["in its group", "in a session of its own"])
-def test_a_child_that_keeps_the_pipes_open_delays_no_call(tmp_path, away):
+async def test_a_child_that_keeps_the_pipes_open_delays_no_call(tmp_path, away):
     command = script(
         tmp_path,
         f"""
@@ -206,42 +183,34 @@ def test_a_child_that_keeps_the_pipes_open_delays_no_call(tmp_path, away):
             os._exit(4)
         """,
     )
-
-    async def main():
-        async with hooked(spec(command, "tool")) as manager:
-            hook = process_of(manager)
-            child = int((await hook.before_tool(view_builders.call())).reason)
-            try:
-                await until(lambda: hook.state == "given up")
-                with pytest.raises(HookProcessError, match="exit status 4"):
-                    await hook.before_tool(view_builders.call())
-            finally:
-                if away:
-                    os.kill(child, signal.SIGKILL)
-            await gone(child)
-
-    run(main())
+    async with hooked(spec(command, "tool")) as manager:
+        hook = process_of(manager)
+        child = int((await hook.before_tool(view_builders.call())).reason)
+        try:
+            await until(lambda: hook.state == "given up")
+            with pytest.raises(HookProcessError, match="exit status 4"):
+                await hook.before_tool(view_builders.call())
+        finally:
+            if away:
+                os.kill(child, signal.SIGKILL)
+        await gone(child)
 
 
-def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_path):
+async def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
-
-    async def main():
-        each = with_limits(spec(command, "tool"), eof_grace=0.01, queued=200_000)
-        async with hooked(each) as manager:
-            hook = process_of(manager)
-            big = {"text": "x" * 100_000}
-            calls = [asyncio.create_task(hook.before_tool(view_builders.call(arguments=big))) for _ in range(3)]
-            with pytest.raises(HookProcessError, match="it does not read what it is asked"):
-                await calls[2]  # more than may wait for it
-            calls[0].cancel()
-            await asyncio.wait(calls[:1])
-            with pytest.raises(HookProcessError, match="it does not read what it is asked"):
-                await hook.before_tool(view_builders.call())  # somebody has waited in vain already
-            calls[1].cancel()
-            await asyncio.wait(calls)
-
-    run(main())
+    each = with_limits(spec(command, "tool"), eof_grace=0.01, queued=200_000)
+    async with hooked(each) as manager:
+        hook = process_of(manager)
+        big = {"text": "x" * 100_000}
+        calls = [asyncio.create_task(hook.before_tool(view_builders.call(arguments=big))) for _ in range(3)]
+        with pytest.raises(HookProcessError, match="it does not read what it is asked"):
+            await calls[2]  # more than may wait for it
+        calls[0].cancel()
+        await asyncio.wait(calls[:1])
+        with pytest.raises(HookProcessError, match="it does not read what it is asked"):
+            await hook.before_tool(view_builders.call())  # somebody has waited in vain already
+        calls[1].cancel()
+        await asyncio.wait(calls)
 
 
 def test_large_requests_to_one_that_never_reads_are_kept_only_as_far_as_they_may_wait(tmp_path):
@@ -270,7 +239,7 @@ def test_large_requests_to_one_that_never_reads_are_kept_only_as_far_as_they_may
     run(main())
 
 
-def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_ends(tmp_path):
+async def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_ends(tmp_path):
     command = script(
         tmp_path,
         """
@@ -281,37 +250,29 @@ def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_en
                 answer({"action": "deny_tool", "reason": params["tool"]})
         """,
     )
-
-    async def main():
-        async with hooked(spec(command, "tool")) as manager:
-            hook = process_of(manager)
-            names = [str(number) for number in range(5000)]
-            decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in names))
-            assert names == [each.reason for each in decisions]
-            calls = [hook.before_tool(view_builders.call(tool=name)) for name in (*["wait"] * 3000, "exit")]
-            errors = await asyncio.gather(*calls, return_exceptions=True)
-            assert {"exit status 3"} == {str(error) for error in errors}
-
-    run(main())
+    async with hooked(spec(command, "tool")) as manager:
+        hook = process_of(manager)
+        names = [str(number) for number in range(5000)]
+        decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in names))
+        assert names == [each.reason for each in decisions]
+        calls = [hook.before_tool(view_builders.call(tool=name)) for name in (*["wait"] * 3000, "exit")]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert {"exit status 3"} == {str(error) for error in errors}
 
 
-def test_one_that_does_not_read_gets_no_more_events_than_it_may_queue(tmp_path):
+async def test_one_that_does_not_read_gets_no_more_events_than_it_may_queue(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
+    from hooks_process.test_process_hook import event
 
-    async def main():
-        from hooks_process.test_process_hook import event
-
-        async with hooked(with_limits(spec(command, "observe", kinds=None), eof_grace=0.01)) as manager:
-            before = megabytes()
-            for _ in range(20_000):
-                await process_of(manager).on_runtime_event(event("agent.turn.start"))
-            assert process_of(manager).process.dropped > 19_000
-            assert FEW_MEGABYTES > megabytes() - before
-
-    run(main())
+    async with hooked(with_limits(spec(command, "observe", kinds=None), eof_grace=0.01)) as manager:
+        before = megabytes()
+        for _ in range(20_000):
+            await process_of(manager).on_runtime_event(event("agent.turn.start"))
+        assert process_of(manager).process.dropped > 19_000
+        assert FEW_MEGABYTES > megabytes() - before
 
 
-def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
+async def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
     command = script(
         tmp_path,
         """
@@ -321,22 +282,18 @@ def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
             answer({"action": "deny_tool"})
         """,
     )
-
-    async def main():
-        each = with_limits(spec(command, "tool"), eof_grace=0.01, stuck_after=0.1, restarts=3)
-        async with hooked(each) as manager:
-            hook = process_of(manager)
-            big = view_builders.call(tool="hang", arguments={"text": "x" * 300_000})
-            for about in (view_builders.call(tool="hang"), big):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(hook.before_tool(about), 0.1)
-            await until(lambda: hook.restarts == 1)
-            assert DenyTool() == await hook.before_tool(view_builders.call())
-
-    run(main())
+    each = with_limits(spec(command, "tool"), eof_grace=0.01, stuck_after=0.1, restarts=3)
+    async with hooked(each) as manager:
+        hook = process_of(manager)
+        big = view_builders.call(tool="hang", arguments={"text": "x" * 300_000})
+        for about in (view_builders.call(tool="hang"), big):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(hook.before_tool(about), 0.1)
+        await until(lambda: hook.restarts == 1)
+        assert DenyTool() == await hook.before_tool(view_builders.call())
 
 
-def test_one_that_reads_again_is_asked_again(tmp_path):
+async def test_one_that_reads_again_is_asked_again(tmp_path):
     gate = tmp_path / "gate"
     command = script(
         tmp_path,
@@ -348,58 +305,46 @@ def test_one_that_reads_again_is_asked_again(tmp_path):
             answer({{"action": "deny_tool"}})
         """,
     )
+    async with hooked(spec(command, "tool")) as manager:
+        hook = process_of(manager)
+        big = view_builders.call(tool="wait", arguments={"text": "x" * 300_000})
+        waiting = [asyncio.create_task(hook.before_tool(about)) for about in (view_builders.call(tool="wait"), big)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting[0]), 0.1)
+        waiting[1].cancel()
+        await asyncio.wait(waiting[1:])
+        with pytest.raises(HookProcessError, match="it does not read"):
+            await hook.before_tool(view_builders.call())
 
-    async def main():
-        async with hooked(spec(command, "tool")) as manager:
-            hook = process_of(manager)
-            big = view_builders.call(tool="wait", arguments={"text": "x" * 300_000})
-            waiting = [asyncio.create_task(hook.before_tool(about)) for about in (view_builders.call(tool="wait"), big)]
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(waiting[0]), 0.1)
-            waiting[1].cancel()
-            await asyncio.wait(waiting[1:])
-            with pytest.raises(HookProcessError, match="it does not read"):
-                await hook.before_tool(view_builders.call())
-
-            gate.touch()
-            assert DenyTool() == await waiting[0]
-            asked = None
-            while asked is None:
-                try:
-                    asked = await hook.before_tool(view_builders.call())
-                except HookProcessError:  # what it was asked before is still on its way into the pipe
-                    await asyncio.sleep(0.005)
-            assert DenyTool() == asked
-            # And should it be slow again, whoever comes waits again.
-            calls = [hook.before_tool(about) for about in (big, big)]
-            assert [DenyTool(), DenyTool()] == await asyncio.gather(*calls)
-
-    run(main())
+        gate.touch()
+        assert DenyTool() == await waiting[0]
+        asked = None
+        while asked is None:
+            try:
+                asked = await hook.before_tool(view_builders.call())
+            except HookProcessError:  # what it was asked before is still on its way into the pipe
+                await asyncio.sleep(0.005)
+        assert DenyTool() == asked
+        # And should it be slow again, whoever comes waits again.
+        calls = [hook.before_tool(about) for about in (big, big)]
+        assert [DenyTool(), DenyTool()] == await asyncio.gather(*calls)
 
 
-def test_one_that_stops_itself_is_ended(tmp_path):
+async def test_one_that_stops_itself_is_ended(tmp_path):
     command = script(tmp_path, "def on(method, params): os.kill(os.getpid(), signal.SIGSTOP)")
-
-    async def main():
-        each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.05)
-        async with hooked(each, interceptor=0.2) as manager:
-            pid = process_of(manager).pid
-            assert ["3"] == results(await take_turn(manager))
-        assert not is_there(pid)
-
-    run(main())
+    each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.05)
+    async with hooked(each, interceptor=0.2) as manager:
+        pid = process_of(manager).pid
+        assert ["3"] == results(await take_turn(manager))
+    assert not is_there(pid)
 
 
-def test_an_approver_that_floods_has_denied(tmp_path):
+async def test_an_approver_that_floods_has_denied(tmp_path):
     command = script(tmp_path, "def on(method, params):\n    while True: write('{}\\n' * 1000)")
-
-    async def main():
-        each = with_limits(spec(command, "approve"), eof_grace=0.01, term_grace=0.5)
-        async with hooked(each, approval=0.3) as manager:
-            (result,) = results(await take_turn(manager))
-            assert 'Tool execution denied by approval hook: tool approval hook "h" timed out' == result
-
-    run(main())
+    each = with_limits(spec(command, "approve"), eof_grace=0.01, term_grace=0.5)
+    async with hooked(each, approval=0.3) as manager:
+        (result,) = results(await take_turn(manager))
+        assert 'Tool execution denied by approval hook: tool approval hook "h" timed out' == result
 
 
 def test_a_hundred_turns_with_a_hook_that_crashes_leave_nothing_behind(tmp_path):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hooks_process.peers import gone, is_there, open_files, process_of, run, script, until
+from hooks_process.peers import gone, is_there, open_files, process_of, script, until
 from hooks_process.turns import add, results, take_turn
 from patchbay import ToolCall
 from patchbay.errors import ConfigurationError
@@ -39,24 +39,20 @@ async def a_manager():
         await manager.aclose()
 
 
-def test_configured_hooks_are_asked_in_turns(tmp_path):
+async def test_configured_hooks_are_asked_in_turns(tmp_path):
     command = script(tmp_path, DENYING % "configured")
-
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"h": entry(command)}, policy={"edit_system": True}))
-            assert (Outcome("h"),) == configured.outcomes
-            assert manager.policy.edit_system
-            assert ["Tool execution denied by hook: configured"] == results(await take_turn(manager))
-            pid = process_of(manager).pid
-            await configured.aclose()
-            assert not is_there(pid)
-            assert ["3"] == results(await take_turn(manager))
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"h": entry(command)}, policy={"edit_system": True}))
+        assert (Outcome("h"),) == configured.outcomes
+        assert manager.policy.edit_system
+        assert ["Tool execution denied by hook: configured"] == results(await take_turn(manager))
+        pid = process_of(manager).pid
+        await configured.aclose()
+        assert not is_there(pid)
+        assert ["3"] == results(await take_turn(manager))
 
 
-def test_a_process_with_tools_is_asked_about_their_calls_and_its_own_alone(tmp_path):
+async def test_a_process_with_tools_is_asked_about_their_calls_and_its_own_alone(tmp_path):
     body = """
     def hello(params):
         answer({"tools": [{"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}]})
@@ -74,113 +70,89 @@ def test_a_process_with_tools_is_asked_about_their_calls_and_its_own_alone(tmp_p
     def write_file(path: str) -> str:
         return f"wrote {path}"
 
-    async def main():
-        async with a_manager() as manager:
-            await mount_configured(manager, config({"h": process}))
-            wanted = [
-                ToolCall("1", "add", '{"a": 1, "b": 2}'),
-                ToolCall("2", "write_file", '{"path": "x"}'),
-                ToolCall("3", "mine", "{}"),
-            ]
-            executor = Executor([add, write_file], hooks=manager)
-            events = turn(ScriptedModel([wanted, "done"]), executor, [{"role": "user", "content": "go"}])
-            *_, end = [event async for event in events]
-            assert ["3", "wrote x", "my own"] == results(end)
-        asked = (tmp_path / "asked").read_text().splitlines()
-        assert ["after_tool write_file", "approve_tool write_file", "before_tool mine", "before_tool write_file"] == sorted(asked)
-
-    run(main())
+    async with a_manager() as manager:
+        await mount_configured(manager, config({"h": process}))
+        wanted = [
+            ToolCall("1", "add", '{"a": 1, "b": 2}'),
+            ToolCall("2", "write_file", '{"path": "x"}'),
+            ToolCall("3", "mine", "{}"),
+        ]
+        executor = Executor([add, write_file], hooks=manager)
+        events = turn(ScriptedModel([wanted, "done"]), executor, [{"role": "user", "content": "go"}])
+        *_, end = [event async for event in events]
+        assert ["3", "wrote x", "my own"] == results(end)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert ["after_tool write_file", "approve_tool write_file", "before_tool mine", "before_tool write_file"] == sorted(asked)
 
 
-def test_a_builtin_with_tools_that_is_asked_about_no_calls_does_not_start():
+async def test_a_builtin_with_tools_that_is_asked_about_no_calls_does_not_start():
     class Own:
         async def before_llm(self, request):
             return None
 
-    async def main():
-        async with a_manager() as manager:
-            builtins = {"own": {"enabled": True, "required": True, "tools": ["rm"]}}
-            with pytest.raises(ConfigurationError, match="for the calls of rm, and has no method that is asked about calls"):
-                await mount_configured(manager, config(builtins=builtins), builtins={"own": lambda _: Own()})
-            assert () == manager.mounted
-
-    run(main())
+    async with a_manager() as manager:
+        builtins = {"own": {"enabled": True, "required": True, "tools": ["rm"]}}
+        with pytest.raises(ConfigurationError, match="for the calls of rm, and has no method that is asked about calls"):
+            await mount_configured(manager, config(builtins=builtins), builtins={"own": lambda _: Own()})
+        assert () == manager.mounted
 
 
-def test_disabled_hooks_are_not_started_and_those_of_code_stay():
+async def test_disabled_hooks_are_not_started_and_those_of_code_stay():
     class Own:
         async def before_tool(self, call):
             return None
 
-    async def main():
-        async with a_manager() as manager:
-            manager.mount("own", Own())
-            configured = await mount_configured(manager, config({"h": entry(["/no/such/program"])}, enabled=False))
-            assert () == configured.outcomes
-            assert ["own"] == [each.name for each in manager.mounted]
-
-    run(main())
+    async with a_manager() as manager:
+        manager.mount("own", Own())
+        configured = await mount_configured(manager, config({"h": entry(["/no/such/program"])}, enabled=False))
+        assert () == configured.outcomes
+        assert ["own"] == [each.name for each in manager.mounted]
 
 
-def test_the_order_is_by_group_priority_and_name(tmp_path):
+async def test_the_order_is_by_group_priority_and_name(tmp_path):
     command = script(tmp_path, "")
 
     class Own:
         async def before_tool(self, call):
             return None
 
-    async def main():
-        processes = {name: entry(command, priority=priority) for name, priority in (("b", 0), ("a", 0), ("c", -1))}
-        builtins = {"z": {"enabled": True, "priority": 99}}
-        async with a_manager() as manager:
-            await mount_configured(manager, config(processes, builtins=builtins), builtins={"z": lambda spec: Own()})
-            assert ["z", "c", "a", "b"] == [each.name for each in manager.mounted]
-
-    run(main())
+    processes = {name: entry(command, priority=priority) for name, priority in (("b", 0), ("a", 0), ("c", -1))}
+    builtins = {"z": {"enabled": True, "priority": 99}}
+    async with a_manager() as manager:
+        await mount_configured(manager, config(processes, builtins=builtins), builtins={"z": lambda spec: Own()})
+        assert ["z", "c", "a", "b"] == [each.name for each in manager.mounted]
 
 
-def test_each_hook_has_its_own_times(tmp_path):
-    async def main():
-        async with a_manager() as manager:
-            settings = config({"h": entry(script(tmp_path, ""), timeout_ms=100)}, defaults={"observer_timeout_ms": 7})
-            await mount_configured(manager, settings)
-            assert HookTimeouts(0.007, 0.1, 60.0) == manager.mounted[0].timeouts
-            assert HookTimeouts(0.007) == manager.timeouts
-
-    run(main())
+async def test_each_hook_has_its_own_times(tmp_path):
+    async with a_manager() as manager:
+        settings = config({"h": entry(script(tmp_path, ""), timeout_ms=100)}, defaults={"observer_timeout_ms": 7})
+        await mount_configured(manager, settings)
+        assert HookTimeouts(0.007, 0.1, 60.0) == manager.mounted[0].timeouts
+        assert HookTimeouts(0.007) == manager.timeouts
 
 
-def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp_path, caplog):
-    async def main():
-        async with a_manager() as manager:
-            processes = {"bad": entry(script(tmp_path, "sys.exit('broken')", name="bad")), "good": entry(script(tmp_path, ""))}
-            configured = await mount_configured(manager, config(processes))
-            bad, good = configured.outcomes
-            assert ("bad", "hook.hello failed: exit status 1 (broken)", Outcome("good")) == (bad.name, bad.problem, good)
-            assert ["good"] == [each.name for each in manager.mounted]
-
-    run(main())
+async def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp_path, caplog):
+    async with a_manager() as manager:
+        processes = {"bad": entry(script(tmp_path, "sys.exit('broken')", name="bad")), "good": entry(script(tmp_path, ""))}
+        configured = await mount_configured(manager, config(processes))
+        bad, good = configured.outcomes
+        assert ("bad", "hook.hello failed: exit status 1 (broken)", Outcome("good")) == (bad.name, bad.problem, good)
+        assert ["good"] == [each.name for each in manager.mounted]
     assert "The hook 'bad' is left out: hook.hello failed: exit status 1 (broken)" in caplog.text
 
 
-def test_a_required_hook_that_does_not_start_stops_everything_and_leaves_no_process(tmp_path):
+async def test_a_required_hook_that_does_not_start_stops_everything_and_leaves_no_process(tmp_path):
     marker = tmp_path / "pid"
     good = script(tmp_path, f"def hello(params):\n    open({str(marker)!r}, 'w').write(str(os.getpid()))\n    answer()")
-
-    async def main():
-        async with a_manager() as manager:
-            processes = {"gate": entry(["/no/such/program"], "approve_tool"), "good": entry(good)}
-            with pytest.raises(
-                ConfigurationError, match=r"hooks\.processes\.gate does not start: it cannot be started: .*required"
-            ):
-                await mount_configured(manager, config(processes))
-            assert () == manager.mounted
-            await gone(int(marker.read_text()))
-
-    run(main())
+    async with a_manager() as manager:
+        processes = {"gate": entry(["/no/such/program"], "approve_tool"), "good": entry(good)}
+        with pytest.raises(ConfigurationError, match=r"hooks\.processes\.gate does not start: it cannot be started: .*required"):
+            await mount_configured(manager, config(processes))
+        assert () == manager.mounted
+        await gone(int(marker.read_text()))
 
 
-def test_hellos_are_at_the_same_time(tmp_path):
+async def test_hellos_are_at_the_same_time(tmp_path):
     """Each hook greets only once the other one has begun to."""
     mine, theirs = tmp_path / "a", tmp_path / "b"
     body = """
@@ -192,206 +164,165 @@ def test_hellos_are_at_the_same_time(tmp_path):
     """
     one = script(tmp_path, body.format(mine=str(mine), theirs=str(theirs)), name="one")
     two = script(tmp_path, body.format(mine=str(theirs), theirs=str(mine)), name="two")
-
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"one": entry(one), "two": entry(two)}))
-            assert (Outcome("one"), Outcome("two")) == configured.outcomes
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"one": entry(one), "two": entry(two)}))
+        assert (Outcome("one"), Outcome("two")) == configured.outcomes
 
 
-def test_a_cancelled_start_ends_what_has_started(tmp_path):
+async def test_a_cancelled_start_ends_what_has_started(tmp_path):
     marker = tmp_path / "pid"
     good = script(tmp_path, f"def hello(params):\n    answer()\n    open({str(marker)!r}, 'w').write(str(os.getpid()))")
     slow = script(tmp_path, "def hello(params): sys.stdin.buffer.read()", name="slow")
-
-    async def main():
-        async with a_manager() as manager:
-            mounting = asyncio.create_task(mount_configured(manager, config({"good": entry(good), "slow": entry(slow)})))
-            await until(lambda: marker.exists() and marker.read_text())
-            mounting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await mounting
-            await gone(int(marker.read_text()))
-            assert () == manager.mounted
-
-    run(main())
+    async with a_manager() as manager:
+        mounting = asyncio.create_task(mount_configured(manager, config({"good": entry(good), "slow": entry(slow)})))
+        await until(lambda: marker.exists() and marker.read_text())
+        mounting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await mounting
+        await gone(int(marker.read_text()))
+        assert () == manager.mounted
 
 
-def test_a_reload_puts_new_hooks_in_the_place_of_old_ones(tmp_path):
+async def test_a_reload_puts_new_hooks_in_the_place_of_old_ones(tmp_path):
     old, new = script(tmp_path, DENYING % "old", name="old"), script(tmp_path, DENYING % "new", name="new")
-
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"h": entry(old), "gone": entry(old)}))
-            pids = [process_of(manager, name).pid for name in ("h", "gone")]
-            await configured.reload(config({"h": entry(new)}, policy={"tool_injection": "off"}))
-            assert ["h"] == [each.name for each in manager.mounted]
-            assert "off" == manager.policy.tool_injection
-            assert ["Tool execution denied by hook: new"] == results(await take_turn(manager))
-            for pid in pids:
-                await gone(pid)
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"h": entry(old), "gone": entry(old)}))
+        pids = [process_of(manager, name).pid for name in ("h", "gone")]
+        await configured.reload(config({"h": entry(new)}, policy={"tool_injection": "off"}))
+        assert ["h"] == [each.name for each in manager.mounted]
+        assert "off" == manager.policy.tool_injection
+        assert ["Tool execution denied by hook: new"] == results(await take_turn(manager))
+        for pid in pids:
+            await gone(pid)
 
 
-def test_a_reload_that_cannot_be_leaves_all_as_it_is(tmp_path):
+async def test_a_reload_that_cannot_be_leaves_all_as_it_is(tmp_path):
     command = script(tmp_path, DENYING % "old")
-
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"h": entry(command)}))
-            with pytest.raises(ConfigurationError):
-                await configured.reload(config({"h": entry(["/no/such/program"], required=True)}, policy={"edit_system": True}))
-            assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
-            assert not manager.policy.edit_system
-            assert (Outcome("h"),) == configured.outcomes
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"h": entry(command)}))
+        with pytest.raises(ConfigurationError):
+            await configured.reload(config({"h": entry(["/no/such/program"], required=True)}, policy={"edit_system": True}))
+        assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
+        assert not manager.policy.edit_system
+        assert (Outcome("h"),) == configured.outcomes
 
 
-def test_a_hook_whose_successor_does_not_start_stays_and_all_is_as_it_was(tmp_path):
+async def test_a_hook_whose_successor_does_not_start_stays_and_all_is_as_it_was(tmp_path):
     """Also one that is not required: what works is not given up for what does not."""
     guard, other = script(tmp_path, DENYING % "old", name="guard"), script(tmp_path, "", name="other")
-
-    async def main():
-        async with a_manager() as manager:
-            hooks = config({"guard": entry(guard), "other": entry(other)})
-            configured = await mount_configured(manager, hooks)
-            before = {name: process_of(manager, name).pid for name in ("guard", "other")}
-            script(tmp_path, "sys.exit('broken')", name="guard")
-            with pytest.raises(
-                ConfigurationError, match=r"hooks\.processes\.guard does not start: .*broken.*The one that is mounted stays"
-            ):
-                await configured.reload(config({"guard": entry(guard), "new": entry(other)}, policy={"edit_system": True}))
-            assert before == {each.name: each.hook.pid for each in manager.mounted}
-            assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
-            assert (not manager.policy.edit_system, (Outcome("guard"), Outcome("other"))) == (True, configured.outcomes)
-            await configured.reload(config({}))
-            assert () == manager.mounted
-
-    run(main())
+    async with a_manager() as manager:
+        hooks = config({"guard": entry(guard), "other": entry(other)})
+        configured = await mount_configured(manager, hooks)
+        before = {name: process_of(manager, name).pid for name in ("guard", "other")}
+        script(tmp_path, "sys.exit('broken')", name="guard")
+        with pytest.raises(
+            ConfigurationError, match=r"hooks\.processes\.guard does not start: .*broken.*The one that is mounted stays"
+        ):
+            await configured.reload(config({"guard": entry(guard), "new": entry(other)}, policy={"edit_system": True}))
+        assert before == {each.name: each.hook.pid for each in manager.mounted}
+        assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
+        assert (not manager.policy.edit_system, (Outcome("guard"), Outcome("other"))) == (True, configured.outcomes)
+        await configured.reload(config({}))
+        assert () == manager.mounted
 
 
-def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(tmp_path):
+async def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(tmp_path):
     command = script(tmp_path, "sys.exit('broken')")
-
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"h": entry(command)}))
-            await configured.reload(config({"h": entry(command)}))
-            assert ((), True) == (manager.mounted, bool(configured.outcomes[0].problem))
-            script(tmp_path, DENYING % "mended")
-            await configured.reload(config({"h": entry(command)}))
-            assert ["Tool execution denied by hook: mended"] == results(await take_turn(manager))
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"h": entry(command)}))
+        await configured.reload(config({"h": entry(command)}))
+        assert ((), True) == (manager.mounted, bool(configured.outcomes[0].problem))
+        script(tmp_path, DENYING % "mended")
+        await configured.reload(config({"h": entry(command)}))
+        assert ["Tool execution denied by hook: mended"] == results(await take_turn(manager))
 
 
-def test_a_factory_that_makes_no_hook_or_gives_a_class_is_reported():
+async def test_a_factory_that_makes_no_hook_or_gives_a_class_is_reported():
     class Own:
         async def before_tool(self, call):
             return None
 
-    async def main():
-        async with a_manager() as manager:
-            entries = {name: {"enabled": True, "required": False} for name in ("a class", "no hook")}
-            factories = {"a class": lambda spec: Own, "no hook": lambda spec: 5}
-            configured = await mount_configured(manager, config(builtins=entries), builtins=factories)
-            one, other = (each.problem for each in configured.outcomes)
-            assert "Own is a class and no hook: give an instance of it, Own(...)" == one
-            assert "int is no hook: it has none of the methods" in other
-            assert () == manager.mounted
-
-    run(main())
+    async with a_manager() as manager:
+        entries = {name: {"enabled": True, "required": False} for name in ("a class", "no hook")}
+        factories = {"a class": lambda spec: Own, "no hook": lambda spec: 5}
+        configured = await mount_configured(manager, config(builtins=entries), builtins=factories)
+        one, other = (each.problem for each in configured.outcomes)
+        assert "Own is a class and no hook: give an instance of it, Own(...)" == one
+        assert "int is no hook: it has none of the methods" in other
+        assert () == manager.mounted
 
 
-def test_what_the_configuration_says_of_failing_closed_is_what_the_hook_is_mounted_with(tmp_path):
+async def test_what_the_configuration_says_of_failing_closed_is_what_the_hook_is_mounted_with(tmp_path):
     class Own:
         fail_closed = True
 
         async def before_tool(self, call):
             return None
 
-    async def main():
-        async with a_manager() as manager:
-            entries = {"says no": {"enabled": True, "fail_closed": False}, "says nothing": {"enabled": True}}
-            processes = {"guard": entry(script(tmp_path, ""), fail_closed=True), "other": entry(script(tmp_path, ""))}
-            made = {name: lambda spec: Own() for name in entries}
-            await mount_configured(manager, config(processes, builtins=entries), builtins=made)
-            closed = {each.name: each.fail_closed for each in manager.mounted}
-            assert {"says no": False, "says nothing": True, "guard": True, "other": False} == closed
-
-    run(main())
+    async with a_manager() as manager:
+        entries = {"says no": {"enabled": True, "fail_closed": False}, "says nothing": {"enabled": True}}
+        processes = {"guard": entry(script(tmp_path, ""), fail_closed=True), "other": entry(script(tmp_path, ""))}
+        made = {name: lambda spec: Own() for name in entries}
+        await mount_configured(manager, config(processes, builtins=entries), builtins=made)
+        closed = {each.name: each.fail_closed for each in manager.mounted}
+        assert {"says no": False, "says nothing": True, "guard": True, "other": False} == closed
 
 
-def test_a_turn_does_not_call_hooks_that_a_reload_ended_and_their_approval_is_denied(tmp_path):
+async def test_a_turn_does_not_call_hooks_that_a_reload_ended_and_their_approval_is_denied(tmp_path):
     asked = tmp_path / "asked"
     waiting = script(tmp_path, f"def on(method, params): open({str(asked)!r}, 'w').close()", name="waiting")
     willing = script(tmp_path, "def on(method, params): answer({'approved': True})", name="willing")
-
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"h": entry(waiting, "approve_tool")}))
-            turn = asyncio.create_task(take_turn(manager))
-            await until(asked.exists)
-            await configured.reload(config({"h": entry(willing, "approve_tool")}))
-            end = await turn
-            assert ['Tool execution denied by approval hook: tool approval hook "h" failed'] == results(end)
-            assert ("stop", "done") == (end.finish_reason, end.content)
-            assert ["3"] == results(await take_turn(manager))
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"h": entry(waiting, "approve_tool")}))
+        turn = asyncio.create_task(take_turn(manager))
+        await until(asked.exists)
+        await configured.reload(config({"h": entry(willing, "approve_tool")}))
+        end = await turn
+        assert ['Tool execution denied by approval hook: tool approval hook "h" failed'] == results(end)
+        assert ("stop", "done") == (end.finish_reason, end.content)
+        assert ["3"] == results(await take_turn(manager))
 
 
-def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_path):
+async def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_path):
     command = script(tmp_path, "def on(method, params): answer({'approved': True} if method == 'approve_tool' else {})")
     hooks = config({"h": entry(command, "before_llm", "before_tool", "approve_tool"), "i": entry(command, observe=["*"])})
-
-    async def main():
-        gc.collect()  # what other tests have left goes now, or not before the end
-        files, tasks = open_files(), len(asyncio.all_tasks())
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, hooks)
-            pids = []
-            turns = [asyncio.create_task(take_turn(manager)) for _ in range(20)]
-            for _ in range(5):
-                pids += [process_of(manager, name).pid for name in "hi"]
-                turns.append(asyncio.create_task(take_turn(manager)))
-                await configured.reload(hooks)
-            for end in await asyncio.gather(*turns):
-                assert "stop" == end.finish_reason
-                (result,) = results(end)
-                assert "3" == result or "denied by approval hook" in result
-            assert ["3"] == results(await take_turn(manager))
+    gc.collect()  # what other tests have left goes now, or not before the end
+    files, tasks = open_files(), len(asyncio.all_tasks())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, hooks)
+        pids = []
+        turns = [asyncio.create_task(take_turn(manager)) for _ in range(20)]
+        for _ in range(5):
             pids += [process_of(manager, name).pid for name in "hi"]
-        for pid in pids:
-            await gone(pid)
-        await until(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)  # fewer, where others end meanwhile
+            turns.append(asyncio.create_task(take_turn(manager)))
+            await configured.reload(hooks)
+        for end in await asyncio.gather(*turns):
+            assert "stop" == end.finish_reason
+            (result,) = results(end)
+            assert "3" == result or "denied by approval hook" in result
+        assert ["3"] == results(await take_turn(manager))
+        pids += [process_of(manager, name).pid for name in "hi"]
+    for pid in pids:
+        await gone(pid)
+    await until(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)  # fewer, where others end meanwhile
 
-    run(main())
 
-
-def test_a_hook_of_code_that_has_taken_a_configured_ones_name_is_left_alone(tmp_path):
+async def test_a_hook_of_code_that_has_taken_a_configured_ones_name_is_left_alone(tmp_path):
     command = script(tmp_path, DENYING % "configured")
 
     class Own:
         async def before_tool(self, call):
             return DenyTool("own")
 
-    async def main():
-        async with a_manager() as manager:
-            configured = await mount_configured(manager, config({"h": entry(command)}))
-            pid = process_of(manager).pid
-            manager.mount("h", Own())
-            await gone(pid)
-            await configured.reload(config())
-            assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
-            await configured.aclose()
-            assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
-
-    run(main())
+    async with a_manager() as manager:
+        configured = await mount_configured(manager, config({"h": entry(command)}))
+        pid = process_of(manager).pid
+        manager.mount("h", Own())
+        await gone(pid)
+        await configured.reload(config())
+        assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
+        await configured.aclose()
+        assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
 
 
 class Closable:
@@ -405,33 +336,27 @@ class Closable:
         self.closed = True
 
 
-def test_a_builtin_is_made_by_its_factory_which_may_be_async():
+async def test_a_builtin_is_made_by_its_factory_which_may_be_async():
     made = []
 
     async def make(spec):
         made.append(spec)
         return Closable()
 
-    async def main():
-        async with a_manager() as manager:
-            settings = config(builtins={"gate": {"enabled": True, "config": {"x": 1}}})
-            await mount_configured(manager, settings, builtins={"gate": make})
-            assert [settings.builtins[0]] == made
-            assert ["gate"] == [each.name for each in manager.mounted]
-
-    run(main())
+    async with a_manager() as manager:
+        settings = config(builtins={"gate": {"enabled": True, "config": {"x": 1}}})
+        await mount_configured(manager, settings, builtins={"gate": make})
+        assert [settings.builtins[0]] == made
+        assert ["gate"] == [each.name for each in manager.mounted]
 
 
-def test_a_builtin_without_a_factory_is_a_mistake():
-    async def main():
-        async with a_manager() as manager:
-            settings = config(builtins={"gate": {"enabled": True}})
-            with pytest.raises(ConfigurationError, match=r"hooks\.builtins\.gate: unknown builtin hook; there are none here"):
-                await mount_configured(manager, settings)
-            with pytest.raises(ConfigurationError, match="there are audit, log"):
-                await mount_configured(manager, settings, builtins={"log": Closable, "audit": Closable})
-
-    run(main())
+async def test_a_builtin_without_a_factory_is_a_mistake():
+    async with a_manager() as manager:
+        settings = config(builtins={"gate": {"enabled": True}})
+        with pytest.raises(ConfigurationError, match=r"hooks\.builtins\.gate: unknown builtin hook; there are none here"):
+            await mount_configured(manager, settings)
+        with pytest.raises(ConfigurationError, match="there are audit, log"):
+            await mount_configured(manager, settings, builtins={"log": Closable, "audit": Closable})
 
 
 @pytest.mark.parametrize(
@@ -441,24 +366,20 @@ def test_a_builtin_without_a_factory_is_a_mistake():
         (lambda spec: "x", "str is no hook: it has none of the methods before_llm"),
     ],
 )
-def test_a_builtin_that_cannot_be_made_stops_everything_unless_it_is_optional(factory, why, caplog):
+async def test_a_builtin_that_cannot_be_made_stops_everything_unless_it_is_optional(factory, why, caplog):
     other = Closable()
-
-    async def main():
-        async with a_manager() as manager:
-            builtins = {"a": lambda spec: other, "b": factory}
-            settings = {"a": {"enabled": True}, "b": {"enabled": True}}
-            with pytest.raises(ConfigurationError, match=rf"hooks\.builtins\.b does not start: {why}"):
-                await mount_configured(manager, config(builtins=settings), builtins=builtins)
-            assert other.closed
-            settings["b"]["required"] = False
-            configured = await mount_configured(manager, config(builtins=settings), builtins=builtins)
-            assert configured.outcomes[1].problem.startswith(why)
-
-    run(main())
+    async with a_manager() as manager:
+        builtins = {"a": lambda spec: other, "b": factory}
+        settings = {"a": {"enabled": True}, "b": {"enabled": True}}
+        with pytest.raises(ConfigurationError, match=rf"hooks\.builtins\.b does not start: {why}"):
+            await mount_configured(manager, config(builtins=settings), builtins=builtins)
+        assert other.closed
+        settings["b"]["required"] = False
+        configured = await mount_configured(manager, config(builtins=settings), builtins=builtins)
+        assert configured.outcomes[1].problem.startswith(why)
 
 
-def test_processes_are_told_where_they_may_leave_files(tmp_path):
+async def test_processes_are_told_where_they_may_leave_files(tmp_path):
     body = """
     def hello(params):
         global folder
@@ -468,19 +389,12 @@ def test_processes_are_told_where_they_may_leave_files(tmp_path):
     def on(method, params):
         answer({"action": "deny_tool", "reason": folder} if method == "before_tool" else {})
     """
-
-    async def main():
-        async with a_manager() as manager:
-            await mount_configured(manager, config({"h": entry(script(tmp_path, body))}), media_dir=tmp_path)
-            assert [f"Tool execution denied by hook: {tmp_path}"] == results(await take_turn(manager))
-
-    run(main())
+    async with a_manager() as manager:
+        await mount_configured(manager, config({"h": entry(script(tmp_path, body))}), media_dir=tmp_path)
+        assert [f"Tool execution denied by hook: {tmp_path}"] == results(await take_turn(manager))
 
 
-def test_what_was_not_understood_is_logged(caplog):
-    async def main():
-        async with a_manager() as manager:
-            await mount_configured(manager, config(polices={}))
-
-    run(main())
+async def test_what_was_not_understood_is_logged(caplog):
+    async with a_manager() as manager:
+        await mount_configured(manager, config(polices={}))
     assert "hooks.polices is not known" in caplog.text

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hooks_process.peers import hooked, run, script, spec
+from hooks_process.peers import hooked, script, spec
 from hooks_process.turns import results, take_turn
 from patchbay import ToolCall
 
@@ -33,26 +33,18 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("does", "read"), FAILS.items(), ids=FAILS)
-def test_a_model_reads_what_was_wrong(tmp_path, does, read, caplog):
+async def test_a_model_reads_what_was_wrong(tmp_path, does, read, caplog):
     command = script(tmp_path, f"{HELLO}\ndef on(method, params):\n    {does}")
-
-    async def main():
-        async with hooked(spec(command, "tool")) as manager:
-            end = await take_turn(manager, ToolCall("1", "mine", "{}"))
-            assert [f"Error: {read}"] == results(end)
-
-    run(main())
+    async with hooked(spec(command, "tool")) as manager:
+        end = await take_turn(manager, ToolCall("1", "mine", "{}"))
+        assert [f"Error: {read}"] == results(end)
     assert f"The hook 'h' has not answered a call of its tool 'mine': {read.removeprefix('the tool failed: ')}" in caplog.messages
 
 
-def test_one_that_takes_too_long_is_logged_with_the_key_that_says_how_long(tmp_path, caplog):
+async def test_one_that_takes_too_long_is_logged_with_the_key_that_says_how_long(tmp_path, caplog):
     command = script(tmp_path, f"{HELLO}\ndef on(method, params): pass")
-
-    async def main():
-        async with hooked(spec(command, "tool"), tool=0.05) as manager:
-            end = await take_turn(manager, ToolCall("1", "mine", "{}"))
-            assert ["Error: plugin tool timed out after 50 ms"] == results(end)
-
-    run(main())
+    async with hooked(spec(command, "tool"), tool=0.05) as manager:
+        end = await take_turn(manager, ToolCall("1", "mine", "{}"))
+        assert ["Error: plugin tool timed out after 50 ms"] == results(end)
     words = "no answer within 50 ms (its tool_timeout_ms, or that of all interceptors)"
     assert f"The hook 'h' has not answered a call of its tool 'mine': {words}" in caplog.messages

@@ -67,7 +67,7 @@ def test_it_changes_neither_the_system_message_nor_tools_of_other_owners_by_what
     assert "evil" not in json.dumps(bodies).lower()
 
 
-def test_it_answers_for_no_protected_tool_and_makes_no_other_call_one_of_it(tmp_path):
+async def test_it_answers_for_no_protected_tool_and_makes_no_other_call_one_of_it(tmp_path):
     body = """
     def on(method, params):
         if method == "before_tool":
@@ -75,29 +75,21 @@ def test_it_answers_for_no_protected_tool_and_makes_no_other_call_one_of_it(tmp_
         else:
             answer()
     """
-
-    async def main():
-        async with hooked(spec(script(tmp_path, body), "tool"), policy=HookPolicy(protected=frozenset({"ad*"}))) as manager:
-            assert ["3"] == results(await take_turn(manager))
-
-    run(main())
+    async with hooked(spec(script(tmp_path, body), "tool"), policy=HookPolicy(protected=frozenset({"ad*"}))) as manager:
+        assert ["3"] == results(await take_turn(manager))
 
 
-def test_it_answers_for_no_tool_of_other_owners_that_its_approvers_refuse(tmp_path):
+async def test_it_answers_for_no_tool_of_other_owners_that_its_approvers_refuse(tmp_path):
     body = """
     def on(method, params):
         answer({"action": "respond", "result": {"for_llm": "mine"}} if method == "before_tool" else {})
     """
     no = script(tmp_path, "def on(method, params): answer({'approved': False, 'reason': 'no'})", name="no")
-
-    async def main():
-        async with hooked(spec(script(tmp_path, body), "tool"), spec(no, "approve", name="no")) as manager:
-            assert ["Tool execution denied by approval hook: no"] == results(await take_turn(manager))
-
-    run(main())
+    async with hooked(spec(script(tmp_path, body), "tool"), spec(no, "approve", name="no")) as manager:
+        assert ["Tool execution denied by approval hook: no"] == results(await take_turn(manager))
 
 
-def test_it_does_not_take_the_tool_of_another_hook(tmp_path):
+async def test_it_does_not_take_the_tool_of_another_hook(tmp_path):
     body = """
     def hello(params):
         answer({"tools": [{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]})
@@ -111,9 +103,5 @@ def test_it_does_not_take_the_tool_of_another_hook(tmp_path):
     specs = [
         spec(script(tmp_path, f"NAME = {name!r}\n" + body.replace("\n    ", "\n"), name=name), "tool", name=name) for name in "ab"
     ]
-
-    async def main():
-        async with hooked(*specs) as manager:
-            assert ["a"] == results(await take_turn(manager, ToolCall("1", "t", "{}")))
-
-    run(main())
+    async with hooked(*specs) as manager:
+        assert ["a"] == results(await take_turn(manager, ToolCall("1", "t", "{}")))

@@ -127,37 +127,28 @@ def test_whatever_an_object_says_the_hello_is_taken(tmp_path, result):
         ("def hello(params): os.close(1); time.sleep(60)", "hook.hello failed: it has closed its standard output"),
     ],
 )
-def test_a_process_that_does_not_answer_hello_is_not_started_and_none_is_left(tmp_path, body, why):
-    async def main():
-        hook = ProcessHook(spec(script(tmp_path, body), limits=with_limits(spec(("x",)), eof_grace=0.01).limits))
-        with pytest.raises(HookProcessError, match=why):
-            await hook.start()
-        assert "not started" == hook.state
-        await hook.aclose()
-
-    run(main())
+async def test_a_process_that_does_not_answer_hello_is_not_started_and_none_is_left(tmp_path, body, why):
+    hook = ProcessHook(spec(script(tmp_path, body), limits=with_limits(spec(("x",)), eof_grace=0.01).limits))
+    with pytest.raises(HookProcessError, match=why):
+        await hook.start()
+    assert "not started" == hook.state
+    await hook.aclose()
 
 
-def test_a_process_that_never_answers_hello_is_given_up_in_time(tmp_path):
-    async def main():
-        marker = tmp_path / "pid"
-        command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
-        hook = ProcessHook(with_limits(spec(command), hello=0.5, eof_grace=0.01))
-        with pytest.raises(HookProcessError, match=r"hook.hello failed: no answer within 0.5 s"):
-            await hook.start()
-        if marker.exists():  # it may not even have come so far
-            await gone(int(marker.read_text()))
-
-    run(main())
+async def test_a_process_that_never_answers_hello_is_given_up_in_time(tmp_path):
+    marker = tmp_path / "pid"
+    command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    hook = ProcessHook(with_limits(spec(command), hello=0.5, eof_grace=0.01))
+    with pytest.raises(HookProcessError, match=r"hook.hello failed: no answer within 0.5 s"):
+        await hook.start()
+    if marker.exists():  # it may not even have come so far
+        await gone(int(marker.read_text()))
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), ("",), ("a\0b",)])
-def test_an_invalid_command_cannot_be_started(command):
-    async def main():
-        with pytest.raises(HookProcessError, match="it cannot be started"):
-            await ProcessHook(spec(command)).start()
-
-    run(main())
+async def test_an_invalid_command_cannot_be_started(command):
+    with pytest.raises(HookProcessError, match="it cannot be started"):
+        await ProcessHook(spec(command)).start()
 
 
 def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypatch):
@@ -180,12 +171,9 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
     assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
-    async def main():
-        with pytest.raises(HookProcessError, match="nowhere"):
-            await ProcessHook(spec(script(tmp_path, ""), folder=tmp_path / "nowhere")).start()
-
-    run(main())
+async def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(HookProcessError, match="nowhere"):
+        await ProcessHook(spec(script(tmp_path, ""), folder=tmp_path / "nowhere")).start()
 
 
 def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
@@ -205,7 +193,7 @@ def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
     assert DenyTool() == fine
 
 
-def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
+async def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
     command = script(
         tmp_path,
         """
@@ -217,14 +205,10 @@ def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
                     write(json.dumps({"id": number, "result": {"action": "deny_tool", "reason": tool}}) + "\\n")
         """,
     )
-
-    async def main():
-        hook = await started(spec(command))
-        decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in "abc"))
-        assert [DenyTool("a"), DenyTool("b"), DenyTool("c")] == decisions
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(command))
+    decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in "abc"))
+    assert [DenyTool("a"), DenyTool("b"), DenyTool("c")] == decisions
+    await hook.aclose()
 
 
 def test_an_id_that_is_wrong_or_comes_again_is_dropped(tmp_path, caplog):
@@ -270,7 +254,7 @@ def test_the_limit_of_a_line_can_be_set(tmp_path):
     assert [HookReplyError] == [type(each) for each in asked(command, ("before_tool", view_builders.call()), limits=limits)]
 
 
-def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tmp_path):
+async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tmp_path):
     command = script(
         tmp_path,
         """
@@ -279,19 +263,15 @@ def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tm
             os._exit(7)
         """,
     )
-
-    async def main():
-        hook = await started(spec(command))
-        assert DenyTool("last") == await hook.before_tool(view_builders.call())
-        await until(lambda: hook.state == "given up")
-        with pytest.raises(HookProcessError, match="exit status 7"):
-            await hook.before_tool(view_builders.call())
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(command))
+    assert DenyTool("last") == await hook.before_tool(view_builders.call())
+    await until(lambda: hook.state == "given up")
+    with pytest.raises(HookProcessError, match="exit status 7"):
+        await hook.before_tool(view_builders.call())
+    await hook.aclose()
 
 
-def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
+async def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
     command = script(
         tmp_path,
         """
@@ -303,17 +283,13 @@ def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
-
-    async def main():
-        hook = await started(spec(command))
-        calls = await asyncio.gather(*(hook.before_tool(view_builders.call()) for _ in range(3)), return_exceptions=True)
-        assert ["ended by SIGKILL"] * 3 == [str(each) for each in calls]
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(command))
+    calls = await asyncio.gather(*(hook.before_tool(view_builders.call()) for _ in range(3)), return_exceptions=True)
+    assert ["ended by SIGKILL"] * 3 == [str(each) for each in calls]
+    await hook.aclose()
 
 
-def test_an_event_loop_that_is_held_up_learns_how_the_process_has_ended(tmp_path, monkeypatch):
+async def test_an_event_loop_that_is_held_up_learns_how_the_process_has_ended(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     body = f"""
     def on(method, params):
@@ -333,14 +309,10 @@ def test_an_event_loop_that_is_held_up_learns_how_the_process_has_ended(tmp_path
 
     lost = HookProcess.pipe_connection_lost
     monkeypatch.setattr(HookProcess, "pipe_connection_lost", then_held_up)
-
-    async def main():
-        hook = await started(spec(script(tmp_path, body)))
-        with pytest.raises(HookProcessError, match="exit status 3"):
-            await hook.before_tool(view_builders.call())
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(script(tmp_path, body)))
+    with pytest.raises(HookProcessError, match="exit status 3"):
+        await hook.before_tool(view_builders.call())
+    await hook.aclose()
 
 
 def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
@@ -375,7 +347,7 @@ def test_that_a_stream_was_closed_is_noticed_at_once_in_every_event_loop(tmp_pat
         runner.run(asyncio.wait_for(main(), BOUND))
 
 
-def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
+async def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
     command = script(
         tmp_path,
         """
@@ -385,16 +357,12 @@ def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
             time.sleep(60)
         """,
     )
-
-    async def main():
-        hook = await started(with_limits(spec(command), eof_grace=0.01))
+    hook = await started(with_limits(spec(command), eof_grace=0.01))
+    await hook.before_tool(view_builders.call())
+    await until(lambda: hook.state == "given up")
+    with pytest.raises(HookProcessError, match="it has closed its standard input"):
         await hook.before_tool(view_builders.call())
-        await until(lambda: hook.state == "given up")
-        with pytest.raises(HookProcessError, match="it has closed its standard input"):
-            await hook.before_tool(view_builders.call())
-        await hook.aclose()
-
-    run(main())
+    await hook.aclose()
 
 
 def test_it_can_be_called_only_in_the_event_loop_that_started_it(tmp_path):
@@ -447,19 +415,15 @@ def test_it_lives_in_any_kind_of_event_loop(tmp_path, on):
 # Ending.
 
 
-def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
+async def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
     marker = tmp_path / "ended"
     command = script(tmp_path, "", name="h")
     path = tmp_path / "h.py"
     path.write_text(path.read_text() + f"\nopen({str(marker)!r}, 'w').write('of itself')\n")
-
-    async def main():
-        async with hooked(spec(command)) as manager:
-            pid = process_of(manager).pid
-        assert not is_there(pid)
-        assert "of itself" == marker.read_text()
-
-    run(main())
+    async with hooked(spec(command)) as manager:
+        pid = process_of(manager).pid
+    assert not is_there(pid)
+    assert "of itself" == marker.read_text()
 
 
 @pytest.mark.parametrize(
@@ -470,22 +434,18 @@ def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
     ],
     ids=["ignores the end of its input", "ignores SIGTERM, too"],
 )
-def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path, body):
+async def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path, body):
     command = script(
         tmp_path,
         body + "\nchild = subprocess.Popen(['sleep', '60'])\ndef hello(params): answer()\n"
         "def on(method, params): answer({'action': 'deny_tool', 'reason': str(child.pid)})",
     )
-
-    async def main():
-        async with hooked(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:
-            hook = process_of(manager)
-            pid, child = hook.pid, int((await hook.before_tool(view_builders.call())).reason)
-            assert is_there(child)
-        assert not is_there(pid)
-        await gone(child)
-
-    run(main())
+    async with hooked(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:
+        hook = process_of(manager)
+        pid, child = hook.pid, int((await hook.before_tool(view_builders.call())).reason)
+        assert is_there(child)
+    assert not is_there(pid)
+    await gone(child)
 
 
 def test_a_process_left_open_ends_with_the_event_loop(tmp_path):
@@ -498,52 +458,42 @@ def test_a_process_left_open_ends_with_the_event_loop(tmp_path):
     assert not is_there(run(main()))
 
 
-def test_closing_again_and_asking_then_are_harmless(tmp_path):
-    async def main():
-        hook = await started(spec(script(tmp_path, "")))
-        await asyncio.gather(hook.aclose(), hook.aclose())
-        await hook.aclose()
-        assert "closed" == hook.state
-        with pytest.raises(HookProcessError, match="it was closed"):
-            await hook.before_tool(view_builders.call())
-
-    run(main())
+async def test_closing_again_and_asking_then_are_harmless(tmp_path):
+    hook = await started(spec(script(tmp_path, "")))
+    await asyncio.gather(hook.aclose(), hook.aclose())
+    await hook.aclose()
+    assert "closed" == hook.state
+    with pytest.raises(HookProcessError, match="it was closed"):
+        await hook.before_tool(view_builders.call())
 
 
-def test_a_cancelled_start_leaves_no_process(tmp_path):
+async def test_a_cancelled_start_leaves_no_process(tmp_path):
     marker = tmp_path / "pid"
     command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
-
-    async def main():
-        starting = asyncio.create_task(ProcessHook(with_limits(spec(command), eof_grace=0.01)).start())
-        await until(lambda: marker.exists() and marker.read_text())
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        await gone(int(marker.read_text()))
-
-    run(main())
+    starting = asyncio.create_task(ProcessHook(with_limits(spec(command), eof_grace=0.01)).start())
+    await until(lambda: marker.exists() and marker.read_text())
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await gone(int(marker.read_text()))
 
 
-def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
-    async def main():
-        closing = []
+async def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
+    closing = []
 
-        class ClosedByGreeting(Supervisor):
-            async def _greet(self, process):
-                await process.call("hook.hello", {})
-                closing.append(asyncio.create_task(self.aclose()))
-                await asyncio.sleep(0)
+    class ClosedByGreeting(Supervisor):
+        async def _greet(self, process):
+            await process.call("hook.hello", {})
+            closing.append(asyncio.create_task(self.aclose()))
+            await asyncio.sleep(0)
 
-        supervisor = ClosedByGreeting(spec(script(tmp_path, ""), limits=with_limits(spec(("x",)), restarts=9).limits))
-        for _ in range(2):
-            with pytest.raises(HookProcessError, match="it was closed"):
-                await supervisor.start()
-            await closing[0]
-            assert ("closed", None) == (supervisor.state, supervisor.running)
-        assert 1 == len(closing)
-
-    run(main())
+    supervisor = ClosedByGreeting(spec(script(tmp_path, ""), limits=with_limits(spec(("x",)), restarts=9).limits))
+    for _ in range(2):
+        with pytest.raises(HookProcessError, match="it was closed"):
+            await supervisor.start()
+        await closing[0]
+        assert ("closed", None) == (supervisor.state, supervisor.running)
+    assert 1 == len(closing)
 
 
 # What it offers, sees, and says.
@@ -559,24 +509,21 @@ def hello(params):
 """
 
 
-def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
-    async def main():
-        hook = await started(spec(script(tmp_path, OFFERING), "tool"))
-        assert ["mine"] == [tool.name for tool in hook.tools]
-        assert ("before_llm", "before_tool", "after_tool") == hook.methods
-        other = view_builders.tool("other")
-        decision = await hook.before_llm(view_builders.request(tools=[other]))
-        assert ["other", "mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
-        assert await hook.before_llm(view_builders.request(tools=[view_builders.tool("mine")])) is None
-        assert await hook.before_llm(view_builders.request(graceful_terminal=True)) is None
-        await hook.aclose()
-        assert await hook.before_llm(view_builders.request()) is None
-
-    run(main())
+async def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
+    hook = await started(spec(script(tmp_path, OFFERING), "tool"))
+    assert ["mine"] == [tool.name for tool in hook.tools]
+    assert ("before_llm", "before_tool", "after_tool") == hook.methods
+    other = view_builders.tool("other")
+    decision = await hook.before_llm(view_builders.request(tools=[other]))
+    assert ["other", "mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+    assert await hook.before_llm(view_builders.request(tools=[view_builders.tool("mine")])) is None
+    assert await hook.before_llm(view_builders.request(graceful_terminal=True)) is None
+    await hook.aclose()
+    assert await hook.before_llm(view_builders.request()) is None
     assert "The hook 'h' offers an invalid tool" in caplog.text
 
 
-def test_a_hook_that_is_asked_about_requests_sees_its_own_tools_in_them(tmp_path):
+async def test_a_hook_that_is_asked_about_requests_sees_its_own_tools_in_them(tmp_path):
     body = (
         OFFERING
         + """
@@ -585,20 +532,16 @@ def on(method, params):
     answer({"action": "modify", "request": {"model": ",".join(names)}} if params["model"] == "m" else {})
 """
     )
-
-    async def main():
-        hook = await started(spec(script(tmp_path, body), "llm", "tool"))
-        decision = await hook.before_llm(view_builders.request(tools=[view_builders.tool("other")]))
-        assert "other,mine" == decision.changes["model"]
-        assert 2 == len(decision.changes["tools"])
-        decision = await hook.before_llm(view_builders.request(model="n"))
-        assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(script(tmp_path, body), "llm", "tool"))
+    decision = await hook.before_llm(view_builders.request(tools=[view_builders.tool("other")]))
+    assert "other,mine" == decision.changes["model"]
+    assert 2 == len(decision.changes["tools"])
+    decision = await hook.before_llm(view_builders.request(model="n"))
+    assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+    await hook.aclose()
 
 
-def test_its_tools_are_offered_also_where_it_fails_to_be_asked(tmp_path, caplog):
+async def test_its_tools_are_offered_also_where_it_fails_to_be_asked(tmp_path, caplog):
     body = (
         OFFERING
         + """
@@ -606,26 +549,19 @@ def on(method, params):
     os._exit(7) if params["model"] == "exit" else answer({"action": 1})
 """
     )
-
-    async def main():
-        hook = await started(spec(script(tmp_path, body), "llm", "tool", limits=with_limits(spec(("x",)), restarts=1).limits))
-        for model in ("any", "exit"):
-            decision = await hook.before_llm(view_builders.request(model=model))
-            assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(script(tmp_path, body), "llm", "tool", limits=with_limits(spec(("x",)), restarts=1).limits))
+    for model in ("any", "exit"):
+        decision = await hook.before_llm(view_builders.request(model=model))
+        assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+    await hook.aclose()
     assert "The hook 'h' failed at before_llm: its answer to hook.before_llm is refused: action must be a string" in caplog.text
     assert "The hook 'h' failed at before_llm: exit status 7" in caplog.text
 
 
-def test_tools_of_a_hook_that_would_not_be_asked_for_them_are_left_out(tmp_path, caplog):
-    async def main():
-        hook = await started(spec(script(tmp_path, OFFERING), "llm"))
-        assert () == hook.tools
-        await hook.aclose()
-
-    run(main())
+async def test_tools_of_a_hook_that_would_not_be_asked_for_them_are_left_out(tmp_path, caplog):
+    hook = await started(spec(script(tmp_path, OFFERING), "llm"))
+    assert () == hook.tools
+    await hook.aclose()
     assert "offers tools, but before_tool is not enabled for it" in caplog.text
 
 
@@ -633,7 +569,7 @@ def event(kind):
     return Event("evt-1", kind, 0.0, view_builders.META, {}, "info", {"n": kind}, {})
 
 
-def test_an_observer_receives_the_kinds_that_it_named(tmp_path):
+async def test_an_observer_receives_the_kinds_that_it_named(tmp_path):
     command = script(
         tmp_path,
         """
@@ -645,16 +581,12 @@ def test_an_observer_receives_the_kinds_that_it_named(tmp_path):
                 answer({"action": "deny_tool", "reason": json.dumps(seen)})
         """,
     )
-
-    async def main():
-        hook = await started(spec(command, "observe", "tool", kinds=frozenset({"agent.error"})))
-        for kind in ("agent.turn.start", "agent.error"):
-            await hook.on_runtime_event(event(kind))
-        decision = await hook.before_tool(view_builders.call())
-        assert [[None, "agent.error", {"n": "agent.error"}]] == json.loads(decision.reason)
-        await hook.aclose()
-
-    run(main())
+    hook = await started(spec(command, "observe", "tool", kinds=frozenset({"agent.error"})))
+    for kind in ("agent.turn.start", "agent.error"):
+        await hook.on_runtime_event(event(kind))
+    decision = await hook.before_tool(view_builders.call())
+    assert [[None, "agent.error", {"n": "agent.error"}]] == json.loads(decision.reason)
+    await hook.aclose()
 
 
 def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplog):
@@ -721,12 +653,9 @@ def test_a_wrong_type_is_a_failure(tmp_path):
     assert "its answer to hook.before_tool is refused: reason must be a string, not a number" == str(failed)
 
 
-def test_a_command_that_repeats_its_input_is_not_a_hook():
-    async def main():
-        with pytest.raises(HookProcessError, match=r"a request .* instead of a reply"):
-            await ProcessHook(spec(("cat",))).start()
-
-    run(main())
+async def test_a_command_that_repeats_its_input_is_not_a_hook():
+    with pytest.raises(HookProcessError, match=r"a request .* instead of a reply"):
+        await ProcessHook(spec(("cat",))).start()
 
 
 # Starting again.
@@ -740,22 +669,19 @@ def on(method, params):
 """
 
 
-def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog):
-    async def main():
-        hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5))
-        first = (await hook.before_tool(view_builders.call())).reason
-        with pytest.raises(HookProcessError, match="exit status 3"):
-            await hook.before_tool(view_builders.call(tool="crash"))
-        await until(lambda: hook.restarts == 1)
-        assert "running" == hook.state
-        assert first != (await hook.before_tool(view_builders.call())).reason
-        await hook.aclose()
-
-    run(main())
+async def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog):
+    hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5))
+    first = (await hook.before_tool(view_builders.call())).reason
+    with pytest.raises(HookProcessError, match="exit status 3"):
+        await hook.before_tool(view_builders.call(tool="crash"))
+    await until(lambda: hook.restarts == 1)
+    assert "running" == hook.state
+    assert first != (await hook.before_tool(view_builders.call())).reason
+    await hook.aclose()
     assert "The hook 'h' has ended: exit status 3; it is started again in" in caplog.text
 
 
-def test_one_that_fails_too_often_in_a_row_is_given_up(tmp_path, caplog):
+async def test_one_that_fails_too_often_in_a_row_is_given_up(tmp_path, caplog):
     marker = tmp_path / "once"
     body = f"""
     if os.path.exists({str(marker)!r}):
@@ -763,46 +689,36 @@ def test_one_that_fails_too_often_in_a_row_is_given_up(tmp_path, caplog):
     open({str(marker)!r}, "w").close()
     {CRASHING}
     """.replace(CRASHING, CRASHING.replace("\n", "\n    "))
-
-    async def main():
-        hook = await started(with_limits(spec(script(tmp_path, body)), restarts=3))
-        with pytest.raises(HookProcessError):
-            await hook.before_tool(view_builders.call(tool="crash"))
-        await until(lambda: hook.state == "given up")
-        with pytest.raises(HookProcessError, match="not again"):
-            await hook.before_tool(view_builders.call())
-        assert 0 == hook.restarts
-        await hook.aclose()
-
-    run(main())
+    hook = await started(with_limits(spec(script(tmp_path, body)), restarts=3))
+    with pytest.raises(HookProcessError):
+        await hook.before_tool(view_builders.call(tool="crash"))
+    await until(lambda: hook.state == "given up")
+    with pytest.raises(HookProcessError, match="not again"):
+        await hook.before_tool(view_builders.call())
+    assert 0 == hook.restarts
+    await hook.aclose()
     assert 3 == caplog.text.count("it is started again in")
     assert 1 == caplog.text.count("is not started again")
 
 
-def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
-    async def main():
-        hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=1, healthy_after=0.0))
-        for number in range(1, 4):
-            with pytest.raises(HookProcessError):
-                await hook.before_tool(view_builders.call(tool="crash"))
-            await until(lambda number=number: hook.restarts == number)
-        await hook.aclose()
-
-    run(main())
-
-
-def test_it_can_be_closed_while_it_waits_to_be_started_again(tmp_path):
-    async def main():
-        hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
+async def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
+    hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=1, healthy_after=0.0))
+    for number in range(1, 4):
         with pytest.raises(HookProcessError):
             await hook.before_tool(view_builders.call(tool="crash"))
-        await until(lambda: hook.state == "waiting to be started again")
-        with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
-            await hook.before_tool(view_builders.call())
-        await hook.aclose()
-        assert "closed" == hook.state
+        await until(lambda number=number: hook.restarts == number)
+    await hook.aclose()
 
-    run(main())
+
+async def test_it_can_be_closed_while_it_waits_to_be_started_again(tmp_path):
+    hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
+    with pytest.raises(HookProcessError):
+        await hook.before_tool(view_builders.call(tool="crash"))
+    await until(lambda: hook.state == "waiting to be started again")
+    with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
+        await hook.before_tool(view_builders.call())
+    await hook.aclose()
+    assert "closed" == hook.state
 
 
 def test_the_delay_grows_up_to_its_most():
@@ -811,13 +727,10 @@ def test_the_delay_grows_up_to_its_most():
     assert all(0.015 <= delay <= 0.02 for delay in delays[1:])
 
 
-def test_the_manager_closes_it_when_it_is_unmounted(tmp_path):
-    async def main():
-        manager = HookManager()
-        hook = await mount(manager, spec(script(tmp_path, "")))
-        pid = hook.pid
-        manager.unmount("h")
-        await manager.aclose()
-        assert not is_there(pid)
-
-    run(main())
+async def test_the_manager_closes_it_when_it_is_unmounted(tmp_path):
+    manager = HookManager()
+    hook = await mount(manager, spec(script(tmp_path, "")))
+    pid = hook.pid
+    manager.unmount("h")
+    await manager.aclose()
+    assert not is_there(pid)

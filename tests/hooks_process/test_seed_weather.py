@@ -97,24 +97,17 @@ def test_a_call_that_does_not_fit_its_schema_never_reaches_it(seed_hook):
     assert end.tool_executions[0].is_error
 
 
-def test_several_turns_at_a_time_are_answered_each_for_itself(seed_hook):
-    async def main():
-        script = [call(CITY), "fine"]
-        ends = await asyncio.gather(*(ask(config(seed_hook), script, "?") for _ in range(4)))
-        assert ["fine"] * 4 == [end.content for end, _ in ends]
-
-    run(main())
+async def test_several_turns_at_a_time_are_answered_each_for_itself(seed_hook):
+    script = [call(CITY), "fine"]
+    ends = await asyncio.gather(*(ask(config(seed_hook), script, "?") for _ in range(4)))
+    assert ["fine"] * 4 == [end.content for end, _ in ends]
 
 
-def test_as_it_stands_in_the_seed_it_is_left_out_with_the_reason(seed_hook):
+async def test_as_it_stands_in_the_seed_it_is_left_out_with_the_reason(seed_hook):
     seed_hook.write_text(seed_hook.read_text(encoding="utf-8").replace(MENDED, BROKEN), encoding="utf-8")
-
-    async def main():
-        manager = HookManager()
-        configured = await mount_configured(manager, config(seed_hook))
-        assert "hook.hello failed: exit status 1 (SyntaxError: invalid syntax)" == configured.outcomes[0].problem
-
-    run(main())
+    manager = HookManager()
+    configured = await mount_configured(manager, config(seed_hook))
+    assert "hook.hello failed: exit status 1 (SyntaxError: invalid syntax)" == configured.outcomes[0].problem
 
 
 def test_the_doctor_finds_nothing_that_a_host_would_trip_over(seed_hook):

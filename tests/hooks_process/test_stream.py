@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooks_process.peers import run, until
+from hooks_process.peers import until
 from patchbay.hooks.process.child import MOST_BYTES, MOST_LINES, MOST_SECONDS, LineStream
 
 
@@ -36,65 +36,50 @@ def a_stream(answers=(), seconds=0.0):
     return stream, lines, pipe
 
 
-def test_of_lines_that_nobody_waits_for_only_so_many_are_read_at_a_time():
-    async def main():
-        stream, lines, pipe = a_stream()
-        stream.feed(b"x\n" * (2 * MOST_LINES + 1))
-        assert (MOST_LINES, False) == (len(lines), pipe.is_read)
-        await until(lambda: len(lines) == 2 * MOST_LINES)
-        assert not pipe.is_read
-        await until(lambda: len(lines) == 2 * MOST_LINES + 1)
-        assert pipe.is_read
-        stream.stop()
-
-    run(main())
+async def test_of_lines_that_nobody_waits_for_only_so_many_are_read_at_a_time():
+    stream, lines, pipe = a_stream()
+    stream.feed(b"x\n" * (2 * MOST_LINES + 1))
+    assert (MOST_LINES, False) == (len(lines), pipe.is_read)
+    await until(lambda: len(lines) == 2 * MOST_LINES)
+    assert not pipe.is_read
+    await until(lambda: len(lines) == 2 * MOST_LINES + 1)
+    assert pipe.is_read
+    stream.stop()
 
 
-def test_lines_that_a_call_waits_for_are_all_read():
-    async def main():
-        stream, lines, pipe = a_stream(answers=[b"x"])
-        stream.feed(b"x\n" * (2 * MOST_LINES))
-        assert (2 * MOST_LINES, True) == (len(lines), pipe.is_read)
-        stream.stop()
-
-    run(main())
+async def test_lines_that_a_call_waits_for_are_all_read():
+    stream, lines, pipe = a_stream(answers=[b"x"])
+    stream.feed(b"x\n" * (2 * MOST_LINES))
+    assert (2 * MOST_LINES, True) == (len(lines), pipe.is_read)
+    stream.stop()
 
 
-def test_of_lines_that_are_much_work_fewer_are_read_at_a_time():
-    async def main():
-        stream, lines, pipe = a_stream(answers=[b"x"], seconds=0.6 * MOST_SECONDS)
-        stream.feed(b"x\n" * 10 + b"y\n" * 5)
-        assert (10 + 2, False) == (len(lines), pipe.is_read)  # those that are waited for take whatever they take
-        await until(lambda: len(lines) == 14)
-        assert not pipe.is_read
-        await until(lambda: len(lines) == 15)
-        assert pipe.is_read
-        stream.stop()
-
-    run(main())
+async def test_of_lines_that_are_much_work_fewer_are_read_at_a_time():
+    stream, lines, pipe = a_stream(answers=[b"x"], seconds=0.6 * MOST_SECONDS)
+    stream.feed(b"x\n" * 10 + b"y\n" * 5)
+    assert (10 + 2, False) == (len(lines), pipe.is_read)  # those that are waited for take whatever they take
+    await until(lambda: len(lines) == 14)
+    assert not pipe.is_read
+    await until(lambda: len(lines) == 15)
+    assert pipe.is_read
+    stream.stop()
 
 
-def test_so_much_of_one_line_is_read_at_a_time():
-    async def main():
-        stream, lines, pipe = a_stream()
-        for _ in range(MOST_BYTES // 65536):
-            stream.feed(b"x" * 65536)
-        assert pipe.is_read
-        stream.feed(b"x")
-        assert not pipe.is_read
-        await until(lambda: pipe.is_read)
-        assert 1 == len(lines)
-        stream.stop()
-
-    run(main())
+async def test_so_much_of_one_line_is_read_at_a_time():
+    stream, lines, pipe = a_stream()
+    for _ in range(MOST_BYTES // 65536):
+        stream.feed(b"x" * 65536)
+    assert pipe.is_read
+    stream.feed(b"x")
+    assert not pipe.is_read
+    await until(lambda: pipe.is_read)
+    assert 1 == len(lines)
+    stream.stop()
 
 
-def test_at_its_end_all_that_is_left_is_read():
-    async def main():
-        stream, lines, _ = a_stream()
-        stream.feed(b"x\n" * (MOST_LINES + 1) + b"last")
-        stream.end()
-        stream.end()
-        assert (MOST_LINES + 2, b"last", False) == (len(lines), lines[-1], stream.is_open)
-
-    run(main())
+async def test_at_its_end_all_that_is_left_is_read():
+    stream, lines, _ = a_stream()
+    stream.feed(b"x\n" * (MOST_LINES + 1) + b"last")
+    stream.end()
+    stream.end()
+    assert (MOST_LINES + 2, b"last", False) == (len(lines), lines[-1], stream.is_open)

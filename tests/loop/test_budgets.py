@@ -54,16 +54,13 @@ def test_a_budget_that_is_just_enough_lets_the_model_answer():
     assert ("stop", "done") == (end.finish_reason, end.content)
 
 
-def test_rounds_may_be_counted_over_several_turns_of_one_run():
-    async def main() -> list[str]:
-        budget = Budget(max_iterations=3)
-        reasons = []
-        for steps in (["one"], [call(1), "two"], ["never asked for"]):
-            events = [event async for event in turn(ScriptedModel(steps), Executor([echo]).begin(budget=budget), [USER])]
-            reasons.append(f"{final(events).finish_reason} {final(events).iterations}")
-        return reasons
-
-    assert ["stop 1", "stop 2", "max_iterations 0"] == asyncio.run(main())
+async def test_rounds_may_be_counted_over_several_turns_of_one_run():
+    budget = Budget(max_iterations=3)
+    reasons = []
+    for steps in (["one"], [call(1), "two"], ["never asked for"]):
+        events = [event async for event in turn(ScriptedModel(steps), Executor([echo]).begin(budget=budget), [USER])]
+        reasons.append(f"{final(events).finish_reason} {final(events).iterations}")
+    assert ["stop 1", "stop 2", "max_iterations 0"] == reasons
 
 
 @pytest.mark.usefixtures("time_jumps")
@@ -115,7 +112,7 @@ def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
+async def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
     """Law 10: the time is up while the consumer is busy; it is told by the next event, and not by a cancellation."""
 
     class Chatty:
@@ -125,19 +122,16 @@ def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
                 await asyncio.sleep(0)
             yield ModelReply(Reply("xxx"))
 
-    async def main() -> list[str]:
-        seen = []
-        run = Executor([]).begin(budget=Budget(max_seconds=SHORT))
-        loop = asyncio.get_running_loop()
-        async for event in turn(Chatty(), run, [USER]):
-            if not seen:
-                later = asyncio.Event()
-                loop.call_later(SHORT * 3, later.set)
-                await later.wait()
-            seen.append(event.type if event.type != "final" else event.finish_reason)
-        return seen
-
-    assert ["text", "iteration_end", "max_seconds"] == asyncio.run(asyncio.wait_for(main(), 30))
+    seen = []
+    run = Executor([]).begin(budget=Budget(max_seconds=SHORT))
+    loop = asyncio.get_running_loop()
+    async for event in turn(Chatty(), run, [USER]):
+        if not seen:
+            later = asyncio.Event()
+            loop.call_later(SHORT * 3, later.set)
+            await later.wait()
+        seen.append(event.type if event.type != "final" else event.finish_reason)
+    assert ["text", "iteration_end", "max_seconds"] == seen
 
 
 def test_progress_comes_as_events_and_is_in_no_message():

@@ -162,14 +162,12 @@ def test_missing_and_repeated_ids_are_made_distinct():
     assert "call_0" == end.tool_executions[1].call.id
 
 
-def test_ids_of_the_conversation_so_far_are_taken():
+async def test_ids_of_the_conversation_so_far_are_taken():
     history = [USER, {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{}"}}]}]
     history.append({"role": "tool", "tool_call_id": "c", "content": "x"})
-
-    async def main() -> list[LoopEvent]:
-        return [event async for event in turn(ScriptedModel([ToolCall("c", "echo"), "x"]), Executor([echo]), history)]
-
-    assert_settled(final(run(main())).messages)
+    assert_settled(
+        final([event async for event in turn(ScriptedModel([ToolCall("c", "echo"), "x"]), Executor([echo]), history)]).messages
+    )
     assert 3 == len(history)
 
 
@@ -228,79 +226,72 @@ def test_a_model_that_breaks_its_contract_is_an_upstream_error():
 
 @pytest.mark.parametrize("by", ["cancel", "close"])
 @pytest.mark.parametrize("while_", ["model", "tools"])
-def test_stopping_the_turn_stops_the_model_and_the_tools(by, while_):
+async def test_stopping_the_turn_stops_the_model_and_the_tools(by, while_):
     stopped = []
+    begun = asyncio.Event()
 
-    async def main() -> None:
-        begun = asyncio.Event()
+    async def wait() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            stopped.append("tools")
 
-        async def wait() -> None:
+    async def quick() -> None: ...
+
+    class Model:
+        async def respond(self, request: ChatRequest):
             try:
-                begun.set()
-                await asyncio.Event().wait()
+                yield TextDelta("thinking")
+                if while_ == "model":
+                    begun.set()
+                    await asyncio.Event().wait()
+                yield ModelReply(Reply(None, tool_calls=(ToolCall("1", "wait"), ToolCall("2", "quick"))), "tool_calls")
             finally:
-                stopped.append("tools")
+                stopped.append("model")
 
-        async def quick() -> None: ...
+    events = turn(Model(), Executor([wait, quick]), [USER])
+    if by == "cancel":
 
-        class Model:
-            async def respond(self, request: ChatRequest):
-                try:
-                    yield TextDelta("thinking")
-                    if while_ == "model":
-                        begun.set()
-                        await asyncio.Event().wait()
-                    yield ModelReply(Reply(None, tool_calls=(ToolCall("1", "wait"), ToolCall("2", "quick"))), "tool_calls")
-                finally:
-                    stopped.append("model")
+        async def consume() -> None:
+            async for _ in events:
+                pass
 
-        events = turn(Model(), Executor([wait, quick]), [USER])
-        if by == "cancel":
-
-            async def consume() -> None:
-                async for _ in events:
-                    pass
-
-            task = asyncio.create_task(consume())
-            await begun.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        else:
-            async for event in events:
-                if event.type == ("text" if while_ == "model" else "tool_result"):
-                    break
-            await events.aclose()
-        assert [] == [task for task in asyncio.all_tasks() if "Batch._run" in repr(task)]
-
-    run(main())
+        task = asyncio.create_task(consume())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        async for event in events:
+            if event.type == ("text" if while_ == "model" else "tool_result"):
+                break
+        await events.aclose()
+    assert [] == [task for task in asyncio.all_tasks() if "Batch._run" in repr(task)]
     assert ["model"] if while_ == "model" else ["model", "tools"] == stopped
 
 
-def test_the_consumer_is_never_cancelled_by_a_limit_of_ours():
+async def test_the_consumer_is_never_cancelled_by_a_limit_of_ours():
     """A tool's deadline passes while the consumer is busy between two events; the consumer must not feel it."""
     from patchbay.tools import tool
 
-    async def main() -> str:
-        async def never() -> None:
-            await asyncio.Event().wait()
+    async def never() -> None:
+        await asyncio.Event().wait()
 
-        timed_out = asyncio.Event()
+    timed_out = asyncio.Event()
 
-        def watch() -> None: ...
+    def watch() -> None: ...
 
-        model = ScriptedModel([[ToolCall("1", "never"), ToolCall("2", "watch")], "done"])
-        executor = Executor([tool(handler=never, name="never", timeout=0.01), watch])
-        content = ""
-        async for event in turn(model, executor, [USER]):
-            if event.type == "tool_result" and event.execution.call.name == "watch":
-                asyncio.get_running_loop().call_later(0.03, timed_out.set)
-                await timed_out.wait()
-            if event.type == "final":
-                content = event.content or ""
-        return content
-
-    assert "done" == run(main())
+    model = ScriptedModel([[ToolCall("1", "never"), ToolCall("2", "watch")], "done"])
+    executor = Executor([tool(handler=never, name="never", timeout=0.01), watch])
+    content = ""
+    async for event in turn(model, executor, [USER]):
+        if event.type == "tool_result" and event.execution.call.name == "watch":
+            asyncio.get_running_loop().call_later(0.03, timed_out.set)
+            await timed_out.wait()
+        if event.type == "final":
+            content = event.content or ""
+    assert "done" == content
 
 
 # Lone surrogates too: a model's JSON may hold them.
@@ -364,12 +355,9 @@ def test_a_tool_that_changes_the_conversation_it_was_shown_changes_nothing():
     assert 2 == final(events).tool_executions[0].value
 
 
-def test_a_history_with_ids_that_are_none_is_still_a_history():
-    async def main() -> list[LoopEvent]:
-        history = [USER, {"role": "assistant", "tool_calls": [{"id": [1]}, {"id": None}, {}]}]
-        return [event async for event in turn(ScriptedModel(["done"]), Executor([]), history)]
-
-    assert "done" == final(run(main())).content
+async def test_a_history_with_ids_that_are_none_is_still_a_history():
+    history = [USER, {"role": "assistant", "tool_calls": [{"id": [1]}, {"id": None}, {}]}]
+    assert "done" == final([event async for event in turn(ScriptedModel(["done"]), Executor([]), history)]).content
 
 
 def test_an_answer_without_anything_is_a_message_that_can_be_sent_again():

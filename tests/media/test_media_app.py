@@ -218,39 +218,31 @@ def test_only_reading_is_allowed(store):
     assert 1 == store.count
 
 
-def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path):
+async def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"x" * 1_000_000)
     ref = store.store(path)
+    sent: list[Any] = []
 
-    async def main() -> list[Any]:
-        sent: list[Any] = []
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message["type"] == "http.response.start":
+            os.truncate(path, 10)
 
-        async def send(message: Any) -> None:
-            sent.append(message)
-            if message["type"] == "http.response.start":
-                os.truncate(path, 10)
-
-        scope = {"type": "http", "method": "GET", "path": path_of(ref), "headers": []}
-        with pytest.raises(OSError, match="was cut"):
-            await MediaApp(store)(scope, None, send)
-        return sent
-
-    sent = asyncio.run(asyncio.wait_for(main(), 30))
+    scope = {"type": "http", "method": "GET", "path": path_of(ref), "headers": []}
+    with pytest.raises(OSError, match="was cut"):
+        await MediaApp(store)(scope, None, send)
     assert all(message.get("more_body", True) for message in sent)
 
 
-def test_a_client_that_leaves_is_no_fault(store):
+async def test_a_client_that_leaves_is_no_fault(store):
     ref = store.put(b"x" * 1_000_000)
 
-    async def main() -> None:
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                raise OSError("gone")
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError("gone")
 
-        await MediaApp(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    await MediaApp(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
 
 
 def test_behind_the_guard_only_this_machine_gets_files(store):

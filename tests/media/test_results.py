@@ -295,7 +295,7 @@ def test_ordinary_results_touch_no_store(value):
     assert not seen.execution.is_error
 
 
-def test_files_belong_to_the_session_whose_turn_it_is(store):
+async def test_files_belong_to_the_session_whose_turn_it_is(store):
     from patchbay.hooks import HookScope
 
     class Idle:
@@ -305,16 +305,13 @@ def test_files_belong_to_the_session_whose_turn_it_is(store):
     async def look() -> str:
         return URL
 
-    async def main() -> None:
-        manager = HookManager()
-        manager.mount("idle", Idle())
-        run = Executor([look], hooks=manager, media=store).begin(scope=HookScope(session_key="s1", turn_id="t1"))
-        batch = run.start([ToolCall("1", "look")])
-        async for _ in batch:
-            pass
-        await batch.stop()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    manager = HookManager()
+    manager.mount("idle", Idle())
+    run = Executor([look], hooks=manager, media=store).begin(scope=HookScope(session_key="s1", turn_id="t1"))
+    batch = run.start([ToolCall("1", "look")])
+    async for _ in batch:
+        pass
+    await batch.stop()
     assert 1 == store.count
     (ref,) = store._entries
     assert "tool:inline:look:s1:t1" == store.lookup(ref).scope

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 
@@ -81,27 +80,23 @@ def test_what_a_hook_answers_for_a_registered_tool_is_its_words():
 
 
 @pytest.mark.parametrize("kinds", [[], ["image"]])
-def test_base64_of_an_agents_tool_is_an_image_to_the_model_and_in_the_log_and_words_in_later_turns(kinds):
+async def test_base64_of_an_agents_tool_is_an_image_to_the_model_and_in_the_log_and_words_in_later_turns(kinds):
     def look() -> dict:
         """Look."""
         return {"image": URL}
 
     model = ScriptedModel([[ToolCall("1", "look")], "done", "again"])
     chat = Chat(agent(model, look, attachments=kinds))
-
-    async def main() -> None:
-        await chat.say()
-        shown = said_to(model)
-        assert CODE not in shown[2]["content"]
-        images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds else []
-        assert [URL] * len(kinds) == [part["image_url"]["url"] for part in images]
-        session = await chat.session()
-        parts = [part for event in session.events if event.content for part in event.content.parts]
-        assert [Blob("image/png", IMAGE)] * len(kinds) == [part.inline_data for part in parts if part.inline_data]
-        assert all(CODE not in json.dumps(part.function_response.response) for part in parts if part.function_response)
-        await chat.say("more")
-        if kinds:
-            shown[-1] = {"role": "user", "content": f"{introduction(1, '1')}\n{LEFT_OUT}"}
-        assert [*shown, {"role": "assistant", "content": "done"}, {"role": "user", "content": "more"}] == said_to(model)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    await chat.say()
+    shown = said_to(model)
+    assert CODE not in shown[2]["content"]
+    images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds else []
+    assert [URL] * len(kinds) == [part["image_url"]["url"] for part in images]
+    session = await chat.session()
+    parts = [part for event in session.events if event.content for part in event.content.parts]
+    assert [Blob("image/png", IMAGE)] * len(kinds) == [part.inline_data for part in parts if part.inline_data]
+    assert all(CODE not in json.dumps(part.function_response.response) for part in parts if part.function_response)
+    await chat.say("more")
+    if kinds:
+        shown[-1] = {"role": "user", "content": f"{introduction(1, '1')}\n{LEFT_OUT}"}
+    assert [*shown, {"role": "assistant", "content": "done"}, {"role": "user", "content": "more"}] == said_to(model)

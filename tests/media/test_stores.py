@@ -75,27 +75,24 @@ def test_what_is_no_store_is_refused_at_once(make):
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_the_files_of_a_session_go_with_it_and_no_others(store, tmp_path, hooked):
-    async def main() -> None:
-        for service in (InMemorySessionService(), DatabaseSessionService(tmp_path / "sessions.db")):
-            runner = Runner(painter(), "app", service, media=store, hooks=_watching() if hooked else None)
-            # The second would be the first to whoever joins names by colons.
-            for user, session in (("u", "s:t"), ("u:s", "t"), ("u", "s")):
-                await say(runner, user, session)
-            assert 3 == store.count
-            await service.delete_session("app", "u", "s:t")
-            assert [session_key("app", "u:s", "t"), session_key("app", "u", "s")] == [
-                store.lookup(ref).meta.session for ref in refs(store)
-            ]
-            await service.delete_session("app", "u", "nobody")
-            assert 2 == store.count
-            for user, session in (("u:s", "t"), ("u", "s")):
-                await service.delete_session("app", user, session)
-            assert 0 == store.count
-            assert [] == [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
-            await service.close()
-
-    run(main())
+async def test_the_files_of_a_session_go_with_it_and_no_others(store, tmp_path, hooked):
+    for service in (InMemorySessionService(), DatabaseSessionService(tmp_path / "sessions.db")):
+        runner = Runner(painter(), "app", service, media=store, hooks=_watching() if hooked else None)
+        # The second would be the first to whoever joins names by colons.
+        for user, session in (("u", "s:t"), ("u:s", "t"), ("u", "s")):
+            await say(runner, user, session)
+        assert 3 == store.count
+        await service.delete_session("app", "u", "s:t")
+        assert [session_key("app", "u:s", "t"), session_key("app", "u", "s")] == [
+            store.lookup(ref).meta.session for ref in refs(store)
+        ]
+        await service.delete_session("app", "u", "nobody")
+        assert 2 == store.count
+        for user, session in (("u:s", "t"), ("u", "s")):
+            await service.delete_session("app", user, session)
+        assert 0 == store.count
+        assert [] == [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+        await service.close()
 
 
 def _watching() -> HookManager:
@@ -108,32 +105,26 @@ def _watching() -> HookManager:
     return manager
 
 
-def test_without_a_store_of_its_own_a_sessions_files_are_in_the_shared_one_and_go_from_there():
+async def test_without_a_store_of_its_own_a_sessions_files_are_in_the_shared_one_and_go_from_there():
     def files() -> int:  # those of others are in the same store
         store, key = shared_store(), session_key("no store of its own", "u", "s")
         return sum(key == store.lookup(ref).meta.session for ref in refs(store))
 
-    async def main() -> None:
-        service = InMemorySessionService()
-        await say(Runner(painter(), "no store of its own", service))
-        assert 1 == files()
-        await service.delete_session("no store of its own", "u", "s")
-        assert 0 == files()
-
-    run(main())
+    service = InMemorySessionService()
+    await say(Runner(painter(), "no store of its own", service))
+    assert 1 == files()
+    await service.delete_session("no store of its own", "u", "s")
+    assert 0 == files()
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_files_of_an_agent_that_is_a_tool_are_the_callers_sessions(store, hooked):
-    async def main() -> None:
-        service = InMemorySessionService()
-        boss = agent(ScriptedModel([ToolCall("1", "painter", '{"request": "paint"}'), "done"]), AgentTool(painter()), name="boss")
-        await say(Runner(boss, "app", service, media=store, hooks=_watching() if hooked else None))
-        assert [session_key("app", "u", "s")] == [store.lookup(ref).meta.session for ref in refs(store)]
-        await service.delete_session("app", "u", "s")
-        assert 0 == store.count
-
-    run(main())
+async def test_files_of_an_agent_that_is_a_tool_are_the_callers_sessions(store, hooked):
+    service = InMemorySessionService()
+    boss = agent(ScriptedModel([ToolCall("1", "painter", '{"request": "paint"}'), "done"]), AgentTool(painter()), name="boss")
+    await say(Runner(boss, "app", service, media=store, hooks=_watching() if hooked else None))
+    assert [session_key("app", "u", "s")] == [store.lookup(ref).meta.session for ref in refs(store)]
+    await service.delete_session("app", "u", "s")
+    assert 0 == store.count
 
 
 def test_an_agent_that_is_a_tool_of_a_tool_runner_has_the_runners_store(store):

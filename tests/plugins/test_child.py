@@ -83,25 +83,22 @@ def plugin_of(tmp_path: Path, body: str, toml: str = "") -> Path:
     )
 
 
-def test_a_plugin_starts_registers_answers_and_stops(weather):
-    async def main():
-        async with RigHost(weather, reason="restart") as host:
-            assert StartupResult(status="ready", hooks=("reload", "shutdown", "startup")) == await host.ready()
-            tools = await host.register(2)
-            assert [("get_weather", "weather", 60.0, None), ("hang", "weather", 60.0, None)] == [
-                (tool.name, tool.plugin_id, tool.timeout_seconds, tool.role) for tool in tools
-            ]
-            answer = await host.call("get_weather", arguments={"city": "北京"})
-            assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == answer
-            host.send(Stop())
-            assert 0 == await host.exited()
-            await host.closed.wait()
-            assert "startup restart\nshutdown stop\n" == host.stdout
-            assert "" == host.stderr
-            kinds = [type(message) for message in host.said if not isinstance(message, Log | Begun)]
-            assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
-
-    run(main())
+async def test_a_plugin_starts_registers_answers_and_stops(weather):
+    async with RigHost(weather, reason="restart") as host:
+        assert StartupResult(status="ready", hooks=("reload", "shutdown", "startup")) == await host.ready()
+        tools = await host.register(2)
+        assert [("get_weather", "weather", 60.0, None), ("hang", "weather", 60.0, None)] == [
+            (tool.name, tool.plugin_id, tool.timeout_seconds, tool.role) for tool in tools
+        ]
+        answer = await host.call("get_weather", arguments={"city": "北京"})
+        assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == answer
+        host.send(Stop())
+        assert 0 == await host.exited()
+        await host.closed.wait()
+        assert "startup restart\nshutdown stop\n" == host.stdout
+        assert "" == host.stderr
+        kinds = [type(message) for message in host.said if not isinstance(message, Log | Begun)]
+        assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
 
 
 def test_the_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
@@ -124,27 +121,24 @@ def test_the_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
     assert "" == answer["output"][3]
 
 
-def test_a_hundred_calls_at_once_are_under_way_together_and_answered_in_any_order(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            hanging = [host.trigger("hang", arguments={"name": str(n)}, run_id="all") for n in range(100)]
-            for req_id in hanging:
-                await host.expect(Progress, lambda progress, req_id=req_id: progress.req_id == req_id)
-            assert not (await host.call("get_weather", arguments={"city": "Rome"}))["is_error"]
-            host.send(CancelRun(run_id=hanging[7]))
-            assert "TOOL_CANCELLED" == (await host.answer(hanging[7]))["error"]
-            host.send(CancelRun(run_id="all"))
-            errors = {(await host.answer(req_id))["error"] for req_id in hanging if req_id != hanging[7]}
-            assert {"TOOL_CANCELLED"} == errors
-            host.send(Stop())
-            await host.exited()
-            assert {f"ended {n}" for n in range(100)} <= set(host.stdout.splitlines())
-
-    run(main())
+async def test_a_hundred_calls_at_once_are_under_way_together_and_answered_in_any_order(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        hanging = [host.trigger("hang", arguments={"name": str(n)}, run_id="all") for n in range(100)]
+        for req_id in hanging:
+            await host.expect(Progress, lambda progress, req_id=req_id: progress.req_id == req_id)
+        assert not (await host.call("get_weather", arguments={"city": "Rome"}))["is_error"]
+        host.send(CancelRun(run_id=hanging[7]))
+        assert "TOOL_CANCELLED" == (await host.answer(hanging[7]))["error"]
+        host.send(CancelRun(run_id="all"))
+        errors = {(await host.answer(req_id))["error"] for req_id in hanging if req_id != hanging[7]}
+        assert {"TOOL_CANCELLED"} == errors
+        host.send(Stop())
+        await host.exited()
+        assert {f"ended {n}" for n in range(100)} <= set(host.stdout.splitlines())
 
 
-def test_begun_is_written_before_the_handler_runs(tmp_path):
+async def test_begun_is_written_before_the_handler_runs(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -153,20 +147,16 @@ def test_begun_is_written_before_the_handler_runs(tmp_path):
             os._exit(9)
         """,
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            call = host.trigger("die")
-            assert 9 == await host.exited()
-            await host.closed.wait()
-            assert [call] == [message.req_id for message in host.said if isinstance(message, Begun)]
-            assert host.connection.was_read_to_end
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        call = host.trigger("die")
+        assert 9 == await host.exited()
+        await host.closed.wait()
+        assert [call] == [message.req_id for message in host.said if isinstance(message, Begun)]
+        assert host.connection.was_read_to_end
 
 
-def test_a_plugin_that_blocks_answers_no_ping(tmp_path):
+async def test_a_plugin_that_blocks_answers_no_ping(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -181,20 +171,16 @@ def test_a_plugin_that_blocks_answers_no_ping(tmp_path):
     )
     fifo = folder / "fifo"
     os.mkfifo(fifo)
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            call = host.trigger("block", arguments={"path": str(fifo)})
-            await host.expect(Progress)
-            with await asyncio.to_thread(fifo.open, "w") as stuck:  # opens when the plugin does
-                host.send(Ping())
-                assert not any(isinstance(message, Pong) for message in host.said)
-                stuck.write("go")
-            assert "done" == (await host.answer(call))["output"]
-            await host.expect(Pong)
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        call = host.trigger("block", arguments={"path": str(fifo)})
+        await host.expect(Progress)
+        with await asyncio.to_thread(fifo.open, "w") as stuck:  # opens when the plugin does
+            host.send(Ping())
+            assert not any(isinstance(message, Pong) for message in host.said)
+            stuck.write("go")
+        assert "done" == (await host.answer(call))["output"]
+        await host.expect(Pong)
 
 
 def test_one_request_that_comes_twice_is_carried_out_once(weather):
@@ -212,7 +198,7 @@ def test_one_request_that_comes_twice_is_carried_out_once(weather):
     assert 1 == run(main())
 
 
-def test_a_call_has_the_idempotency_key_that_it_came_with_or_one_of_its_own(tmp_path):
+async def test_a_call_has_the_idempotency_key_that_it_came_with_or_one_of_its_own(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -221,21 +207,17 @@ def test_a_call_has_the_idempotency_key_that_it_came_with_or_one_of_its_own(tmp_
             return tool_context.idempotency_key
         """,
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            keys = [
-                (await host.call("key", call_id=call_id, idempotency_key=key))["output"]
-                for call_id, key in [("c", "k"), ("c", "other"), ("d", "k"), ("c", ""), ("c", "")]
-            ]
-            assert ["k", "other", "k"] == keys[:3]
-            assert 5 == len({*keys, "k", "other", ""})
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        keys = [
+            (await host.call("key", call_id=call_id, idempotency_key=key))["output"]
+            for call_id, key in [("c", "k"), ("c", "other"), ("d", "k"), ("c", ""), ("c", "")]
+        ]
+        assert ["k", "other", "k"] == keys[:3]
+        assert 5 == len({*keys, "k", "other", ""})
 
 
-def test_tools_that_come_and_go_are_told_and_states_reach_the_plugin(tmp_path):
+async def test_tools_that_come_and_go_are_told_and_states_reach_the_plugin(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -250,23 +232,19 @@ def test_tools_that_come_and_go_are_told_and_states_reach_the_plugin(tmp_path):
             return await asyncio.to_thread(self.unregister_llm_tool, name)
         """,
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register(2)
-            call = host.trigger("add", arguments={"name": "late"})
-            tool = await host.expect(LlmToolRegister)
-            host.send(LlmToolState(name="late", state="active", registration=tool.registration))
-            assert "active" == (await host.answer(call))["output"]
-            assert "late" == (await host.call("late"))["output"]
-            assert (await host.call("drop", arguments={"name": "late"}))["output"]
-            assert tool.registration == (await host.expect(LlmToolUnregister)).registration
-            assert "TOOL_NOT_REGISTERED" == (await host.call("late"))["error"]
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register(2)
+        call = host.trigger("add", arguments={"name": "late"})
+        tool = await host.expect(LlmToolRegister)
+        host.send(LlmToolState(name="late", state="active", registration=tool.registration))
+        assert "active" == (await host.answer(call))["output"]
+        assert "late" == (await host.call("late"))["output"]
+        assert (await host.call("drop", arguments={"name": "late"}))["output"]
+        assert tool.registration == (await host.expect(LlmToolUnregister)).registration
+        assert "TOOL_NOT_REGISTERED" == (await host.call("late"))["error"]
 
 
-def test_freeze_unfreeze_and_a_changed_file_reach_the_plugin(tmp_path):
+async def test_freeze_unfreeze_and_a_changed_file_reach_the_plugin(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -280,28 +258,24 @@ def test_freeze_unfreeze_and_a_changed_file_reach_the_plugin(tmp_path):
         """,
         '[own]\nunits = "C"\n',
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            assert "C" == (await host.call("units"))["output"]
-            host.send(Freeze(req_id="f"))
-            assert (await host.result("f")).success
-            assert "PLUGIN_NOT_RUNNING" == (await host.call("units"))["error"]
-            toml = folder / "plugin.toml"
-            toml.write_text(toml.read_text().replace('"C"', '"F"'))
-            host.send(ConfigUpdate(req_id="c"))
-            assert ["C", "F"] == (await host.answer("c"))["output"]
-            host.send(ConfigUpdate(req_id="d", config={"own": {"units": "K"}}))
-            assert ["F", "K"] == (await host.answer("d"))["output"]
-            toml.write_text("[plugin")
-            host.send(ConfigUpdate(req_id="e"))
-            assert "ConfigurationError" == (await host.result("e")).error
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        assert "C" == (await host.call("units"))["output"]
+        host.send(Freeze(req_id="f"))
+        assert (await host.result("f")).success
+        assert "PLUGIN_NOT_RUNNING" == (await host.call("units"))["error"]
+        toml = folder / "plugin.toml"
+        toml.write_text(toml.read_text().replace('"C"', '"F"'))
+        host.send(ConfigUpdate(req_id="c"))
+        assert ["C", "F"] == (await host.answer("c"))["output"]
+        host.send(ConfigUpdate(req_id="d", config={"own": {"units": "K"}}))
+        assert ["F", "K"] == (await host.answer("d"))["output"]
+        toml.write_text("[plugin")
+        host.send(ConfigUpdate(req_id="e"))
+        assert "ConfigurationError" == (await host.result("e")).error
 
 
-def test_a_result_that_is_too_long_to_be_sent_is_an_error_and_the_plugin_lives_on(tmp_path):
+async def test_a_result_that_is_too_long_to_be_sent_is_an_error_and_the_plugin_lives_on(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -310,15 +284,11 @@ def test_a_result_that_is_too_long_to_be_sent_is_an_error_and_the_plugin_lives_o
             return "x" * size
         """,
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            answer = await host.call("much", arguments={"size": MAX_FRAME_BYTES})
-            assert "RESULT_TOO_LARGE" == answer["error"]
-            assert 5_000_000 == len((await host.call("much", arguments={"size": 5_000_000}))["output"])
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        answer = await host.call("much", arguments={"size": MAX_FRAME_BYTES})
+        assert "RESULT_TOO_LARGE" == answer["error"]
+        assert 5_000_000 == len((await host.call("much", arguments={"size": 5_000_000}))["output"])
 
 
 def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
@@ -345,7 +315,7 @@ def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
 # -- logs and prints
 
 
-def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
+async def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -360,17 +330,13 @@ def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
                 self.logger.exception("failed")
         """,
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            await host.call("talk")
-            warned, failed = [message for message in host.said if isinstance(message, Log)]
-            assert (30, "plugin.plugin", "warned �") == (warned.level, warned.logger, warned.message)
-            assert failed.message.startswith("failed\nTraceback")
-            assert "printed 北\n" == host.stdout
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        await host.call("talk")
+        warned, failed = [message for message in host.said if isinstance(message, Log)]
+        assert (30, "plugin.plugin", "warned �") == (warned.level, warned.logger, warned.message)
+        assert failed.message.startswith("failed\nTraceback")
+        assert "printed 北\n" == host.stdout
 
 
 # -- how it fails to start
@@ -389,23 +355,20 @@ def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
         ("class Plugin(NekoPluginBase):\n    @llm_tool(name='a b')\n    def a(self): ...", "'a b'", "line 3, in Plugin", True),
     ],
 )
-def test_a_plugin_that_cannot_be_loaded_says_why_and_where_in_its_own_files_and_ends(tmp_path, source, words, place, lasts):
-    async def main():
-        async with RigHost(write_plugin(tmp_path / "broken", source)) as host:
-            crash = await host.expect(Crash)
-            assert words in crash.error
-            assert lasts == crash.lasts
-            assert (place != "") == (crash.traceback != "")
-            assert place in crash.traceback
-            assert "llm_tool.py" not in crash.traceback
-            assert "importlib" not in crash.traceback
-            assert 1 == await host.exited()
-
-    run(main())
+async def test_a_plugin_that_cannot_be_loaded_says_why_and_where_in_its_own_files_and_ends(tmp_path, source, words, place, lasts):
+    async with RigHost(write_plugin(tmp_path / "broken", source)) as host:
+        crash = await host.expect(Crash)
+        assert words in crash.error
+        assert lasts == crash.lasts
+        assert (place != "") == (crash.traceback != "")
+        assert place in crash.traceback
+        assert "llm_tool.py" not in crash.traceback
+        assert "importlib" not in crash.traceback
+        assert 1 == await host.exited()
 
 
 @pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
-def test_a_startup_that_fails_ends_the_plugin_only_if_it_is_told_to(tmp_path, policy):
+async def test_a_startup_that_fails_ends_the_plugin_only_if_it_is_told_to(tmp_path, policy):
     folder = plugin_of(
         tmp_path,
         """
@@ -417,21 +380,17 @@ def test_a_startup_that_fails_ends_the_plugin_only_if_it_is_told_to(tmp_path, po
         def ask(self): ...
         """,
     )
-
-    async def main():
-        async with RigHost(folder, startup_failure=policy) as host:
-            started = await host.ready()
-            assert "failed" == started.status
-            assert "no key" in started.startup_error
-            if policy == "fail":
-                assert 1 == await host.exited()
-            else:
-                await host.register()
-
-    run(main())
+    async with RigHost(folder, startup_failure=policy) as host:
+        started = await host.ready()
+        assert "failed" == started.status
+        assert "no key" in started.startup_error
+        if policy == "fail":
+            assert 1 == await host.exited()
+        else:
+            await host.register()
 
 
-def test_a_startup_that_blocks_its_process_and_ends_beyond_its_limit_has_failed(tmp_path):
+async def test_a_startup_that_blocks_its_process_and_ends_beyond_its_limit_has_failed(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -441,16 +400,12 @@ def test_a_startup_that_blocks_its_process_and_ends_beyond_its_limit_has_failed(
             time.sleep(0.2)
         """,
     )
-
-    async def main():
-        async with RigHost(folder, startup_timeout=0.05) as host:
-            started = await host.ready()
-            assert ("failed", "the startup took longer than 0.05 s") == (started.status, started.startup_error)
-
-    run(main())
+    async with RigHost(folder, startup_timeout=0.05) as host:
+        started = await host.ready()
+        assert ("failed", "the startup took longer than 0.05 s") == (started.status, started.startup_error)
 
 
-def test_a_startup_that_hangs_fails_at_its_limit_and_can_be_stopped_before(tmp_path):
+async def test_a_startup_that_hangs_fails_at_its_limit_and_can_be_stopped_before(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -461,22 +416,18 @@ def test_a_startup_that_hangs_fails_at_its_limit_and_can_be_stopped_before(tmp_p
             await asyncio.Event().wait()
         """,
     )
-
-    async def main():
-        async with RigHost(folder, startup_timeout=0.05) as host:
-            assert "the startup took longer than 0.05 s" == (await host.ready()).startup_error
-        async with RigHost(folder, startup_timeout=60.0) as host:
-            await host.expect(Log)
-            host.send(Stop())
-            assert 0 == await host.exited()
-
-    run(main())
+    async with RigHost(folder, startup_timeout=0.05) as host:
+        assert "the startup took longer than 0.05 s" == (await host.ready()).startup_error
+    async with RigHost(folder, startup_timeout=60.0) as host:
+        await host.expect(Log)
+        host.send(Stop())
+        assert 0 == await host.exited()
 
 
 # -- how it ends
 
 
-def test_stop_lets_calls_finish_while_it_drains_and_takes_no_more(tmp_path):
+async def test_stop_lets_calls_finish_while_it_drains_and_takes_no_more(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -495,69 +446,53 @@ def test_stop_lets_calls_finish_while_it_drains_and_takes_no_more(tmp_path):
             self.go.set()
         """,
     )
-
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            waiting = host.trigger("wait")
-            await host.expect(Progress)
-            host.send(Stop(drain=BOUND))
-            while "stopping" not in str((await host.call("wait", timeout=0.01))["output"]):
-                pass
-            host.send(Freeze(req_id="f"))
-            assert "done" == (await host.answer(waiting))["output"]
-            assert 0 == await host.exited()
-
-    run(main())
+    async with RigHost(folder) as host:
+        await host.register()
+        waiting = host.trigger("wait")
+        await host.expect(Progress)
+        host.send(Stop(drain=BOUND))
+        while "stopping" not in str((await host.call("wait", timeout=0.01))["output"]):
+            pass
+        host.send(Freeze(req_id="f"))
+        assert "done" == (await host.answer(waiting))["output"]
+        assert 0 == await host.exited()
 
 
-def test_stop_without_draining_cancels_and_answers_what_is_under_way(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            hanging = host.trigger("hang")
-            await host.expect(Progress)
-            host.send(Stop(reason="reload"))
-            assert "TOOL_CANCELLED" == (await host.answer(hanging))["error"]
-            assert 0 == await host.exited()
-            assert "reload\nshutdown reload\n" in host.stdout
-
-    run(main())
+async def test_stop_without_draining_cancels_and_answers_what_is_under_way(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        hanging = host.trigger("hang")
+        await host.expect(Progress)
+        host.send(Stop(reason="reload"))
+        assert "TOOL_CANCELLED" == (await host.answer(hanging))["error"]
+        assert 0 == await host.exited()
+        assert "reload\nshutdown reload\n" in host.stdout
 
 
-def test_sigterm_is_a_stop(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            host.process.send_signal(signal.SIGTERM)
-            assert 0 == await host.exited()
-            assert "shutdown stop" in host.stdout
-
-    run(main())
+async def test_sigterm_is_a_stop(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        host.process.send_signal(signal.SIGTERM)
+        assert 0 == await host.exited()
+        assert "shutdown stop" in host.stdout
 
 
-def test_a_plugin_whose_host_is_gone_shuts_down_and_ends(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            host.trigger("hang", arguments={"name": "call"})
-            await host.expect(Progress)
-            host.connection.abort()
-            await host.exited()
-            assert "ended call\nshutdown stop\n" in host.stdout
-
-    run(main())
+async def test_a_plugin_whose_host_is_gone_shuts_down_and_ends(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        host.trigger("hang", arguments={"name": "call"})
+        await host.expect(Progress)
+        host.connection.abort()
+        await host.exited()
+        assert "ended call\nshutdown stop\n" in host.stdout
 
 
-def test_the_end_of_the_pipe_alone_is_the_end_of_the_host(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            host.process.stdin.close()
-            await host.exited()
-            assert "shutdown stop\n" in host.stdout
-
-    run(main())
+async def test_the_end_of_the_pipe_alone_is_the_end_of_the_host(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        host.process.stdin.close()
+        await host.exited()
+        assert "shutdown stop\n" in host.stdout
 
 
 @pytest.mark.parametrize(
@@ -568,7 +503,7 @@ def test_the_end_of_the_pipe_alone_is_the_end_of_the_host(weather):
         "signal = __import__('signal'); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(10**6)",
     ],
 )
-def test_a_plugin_that_is_stuck_does_not_outlive_its_host(tmp_path, stuck):
+async def test_a_plugin_that_is_stuck_does_not_outlive_its_host(tmp_path, stuck):
     folder = plugin_of(
         tmp_path,
         f"""
@@ -579,21 +514,17 @@ def test_a_plugin_that_is_stuck_does_not_outlive_its_host(tmp_path, stuck):
             {stuck}
         """,
     )
-
-    async def main():
-        async with RigHost(folder, grace=0.1) as host:
-            await host.register()
-            host.trigger("block")
-            await host.expect(Progress)
-            host.process.stdin.close()
-            host.connection.abort()
-            await host.exited()
-
-    run(main())
+    async with RigHost(folder, grace=0.1) as host:
+        await host.register()
+        host.trigger("block")
+        await host.expect(Progress)
+        host.process.stdin.close()
+        host.connection.abort()
+        await host.exited()
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux to wait for a process that is not a child")
-def test_what_a_plugin_has_started_does_not_outlive_the_host(tmp_path):
+async def test_what_a_plugin_has_started_does_not_outlive_the_host(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -603,45 +534,34 @@ def test_what_a_plugin_has_started_does_not_outlive_the_host(tmp_path):
             return process.pid
         """,
     )
-
-    async def main():
-        async with RigHost(folder, grace=0.1) as host:
-            await host.register()
-            grandchild = os.pidfd_open((await host.call("start"))["output"])
-            try:
-                host.process.stdin.close()
-                host.connection.abort()
-                await host.exited()
-                ended, _, _ = await asyncio.to_thread(select.select, [grandchild], [], [], BOUND)
-                assert ended
-            finally:
-                os.close(grandchild)
-
-    run(main())
-
-
-def test_garbage_from_the_host_ends_the_plugin(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            host.connection._transport.write(b"\xff" * 64)
+    async with RigHost(folder, grace=0.1) as host:
+        await host.register()
+        grandchild = os.pidfd_open((await host.call("start"))["output"])
+        try:
+            host.process.stdin.close()
+            host.connection.abort()
             await host.exited()
-            assert "shutdown stop\n" in host.stdout
+            ended, _, _ = await asyncio.to_thread(select.select, [grandchild], [], [], BOUND)
+            assert ended
+        finally:
+            os.close(grandchild)
 
-    run(main())
+
+async def test_garbage_from_the_host_ends_the_plugin(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        host.connection._transport.write(b"\xff" * 64)
+        await host.exited()
+        assert "shutdown stop\n" in host.stdout
 
 
-def test_a_host_that_says_no_start_is_left(tmp_path):
+async def test_a_host_that_says_no_start_is_left(tmp_path):
     folder = write_plugin(tmp_path / "p", "class Plugin(NekoPluginBase): ...")
-
-    async def main():
-        host = RigHost(folder)
-        host.start = None
-        host._receive = lambda _hello: host.connection.abort()
-        async with host:
-            assert 70 == await host.exited()
-
-    run(main())
+    host = RigHost(folder)
+    host.start = None
+    host._receive = lambda _hello: host.connection.abort()
+    async with host:
+        assert 70 == await host.exited()
 
 
 # -- the line on standard input

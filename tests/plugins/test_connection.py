@@ -84,61 +84,46 @@ async def one_end(**options):
             await end.closed
 
 
-def test_messages_that_arrive_together_are_passed_on_in_order():
-    async def main():
-        async with one_end() as end:
-            await end.say(b"".join(encode(Progress(req_id=str(n))) for n in range(5)))
-            assert [str(n) for n in range(5)] == [message.req_id for message in end.taken]
-
-    run(main())
+async def test_messages_that_arrive_together_are_passed_on_in_order():
+    async with one_end() as end:
+        await end.say(b"".join(encode(Progress(req_id=str(n))) for n in range(5)))
+        assert [str(n) for n in range(5)] == [message.req_id for message in end.taken]
 
 
-def test_a_worker_answers_the_calls_that_arrive_together_by_begun_in_one_write():
-    async def main():
-        async with one_end(is_worker=True) as end:
-            await end.say(b"".join(encode(Trigger(req_id=str(n), entry_id="t")) for n in range(3)) + encode(Ping()))
-            assert 4 == len(end.taken)
-            assert b"".join(encode(Begun(req_id=str(n))) for n in range(3)) == end.socket.recv(1000)
-
-    run(main())
+async def test_a_worker_answers_the_calls_that_arrive_together_by_begun_in_one_write():
+    async with one_end(is_worker=True) as end:
+        await end.say(b"".join(encode(Trigger(req_id=str(n), entry_id="t")) for n in range(3)) + encode(Ping()))
+        assert 4 == len(end.taken)
+        assert b"".join(encode(Begun(req_id=str(n))) for n in range(3)) == end.socket.recv(1000)
 
 
-def test_a_worker_passes_a_call_on_only_when_begun_is_with_the_kernel():
-    async def main():
-        async with one_end(is_worker=True) as end:
-            end.connection.send(BIG)
-            await asyncio.get_running_loop().sock_sendall(end.socket, encode(CALL))
-            assert [] == end.taken
-            assert [BIG, Begun(req_id="r")] == await end.hear(2)
-            await end.news.wait()
-            assert [CALL] == end.taken
-
-    run(main())
+async def test_a_worker_passes_a_call_on_only_when_begun_is_with_the_kernel():
+    async with one_end(is_worker=True) as end:
+        end.connection.send(BIG)
+        await asyncio.get_running_loop().sock_sendall(end.socket, encode(CALL))
+        assert [] == end.taken
+        assert [BIG, Begun(req_id="r")] == await end.hear(2)
+        await end.news.wait()
+        assert [CALL] == end.taken
 
 
-def test_a_worker_does_not_begin_a_call_that_it_cannot_report():
-    async def main():
-        async with one_end(is_worker=True) as end:
-            end.socket.send(encode(CALL))
-            end.socket.close()
-            await asyncio.shield(end.closed)
-            assert [] == end.taken
-
-    run(main())
+async def test_a_worker_does_not_begin_a_call_that_it_cannot_report():
+    async with one_end(is_worker=True) as end:
+        end.socket.send(encode(CALL))
+        end.socket.close()
+        await asyncio.shield(end.closed)
+        assert [] == end.taken
 
 
-def test_what_may_be_dropped_is_dropped_when_too_much_waits_and_nothing_else_is():
-    async def main():
-        async with one_end() as end:
-            assert end.connection.offer(Ping())
-            end.connection.send(BIG)
-            assert not end.connection.offer(Ping())
-            end.connection.send(Progress(req_id="kept"))
-            assert len(BIG.data) > DROP_ABOVE
-            assert [Ping(), BIG, Progress(req_id="kept")] == await end.hear(3)
-            assert not end.connection.offer(Progress(req_id="\ud800"))
-
-    run(main())
+async def test_what_may_be_dropped_is_dropped_when_too_much_waits_and_nothing_else_is():
+    async with one_end() as end:
+        assert end.connection.offer(Ping())
+        end.connection.send(BIG)
+        assert not end.connection.offer(Ping())
+        end.connection.send(Progress(req_id="kept"))
+        assert len(BIG.data) > DROP_ABOVE
+        assert [Ping(), BIG, Progress(req_id="kept")] == await end.hear(3)
+        assert not end.connection.offer(Progress(req_id="\ud800"))
 
 
 def test_a_peer_that_reads_nothing_is_disconnected_when_too_much_waits_for_it():
@@ -151,62 +136,50 @@ def test_a_peer_that_reads_nothing_is_disconnected_when_too_much_waits_for_it():
     assert "The other side does not read" in run(main())
 
 
-def test_close_waits_until_all_that_was_sent_has_left():
-    async def main():
-        async with one_end() as end:
-            end.connection.send(BIG)
-            closing = asyncio.create_task(end.connection.close(within=30))
-            assert [BIG] == await end.hear(1)
-            await closing
-            assert end.connection.is_closed
-            end.connection.send(Ping())  # is discarded
-
-    run(main())
+async def test_close_waits_until_all_that_was_sent_has_left():
+    async with one_end() as end:
+        end.connection.send(BIG)
+        closing = asyncio.create_task(end.connection.close(within=30))
+        assert [BIG] == await end.hear(1)
+        await closing
+        assert end.connection.is_closed
+        end.connection.send(Ping())  # is discarded
 
 
-def test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_first():
-    async def main():
-        async with one_end() as end:
-            end.connection.send(Ping())
-            await end.hear(1)
-            assert not end.connection.was_read_to_end
-            # All in one step of the loop: it has read nothing of this when its write fails.
-            end.socket.send(encode(Begun(req_id="r")))
-            end.socket.close()
-            end.connection.send(Ping())
-            await asyncio.shield(end.closed)
-            assert end.connection.was_read_to_end
-            assert [Begun(req_id="r")] == end.taken
-
-    run(main())
+async def test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_first():
+    async with one_end() as end:
+        end.connection.send(Ping())
+        await end.hear(1)
+        assert not end.connection.was_read_to_end
+        # All in one step of the loop: it has read nothing of this when its write fails.
+        end.socket.send(encode(Begun(req_id="r")))
+        end.socket.close()
+        end.connection.send(Ping())
+        await asyncio.shield(end.closed)
+        assert end.connection.was_read_to_end
+        assert [Begun(req_id="r")] == end.taken
 
 
-def test_of_a_side_that_is_cut_off_while_it_lives_it_is_not_known_what_it_would_have_said():
-    async def main():
-        async with one_end() as end:
-            end.connection.send(Ping())
-            await end.hear(1)
-            end.connection.abort()
-            await asyncio.shield(end.closed)
-            assert not end.connection.was_read_to_end
-
-    run(main())
+async def test_of_a_side_that_is_cut_off_while_it_lives_it_is_not_known_what_it_would_have_said():
+    async with one_end() as end:
+        end.connection.send(Ping())
+        await end.hear(1)
+        end.connection.abort()
+        await asyncio.shield(end.closed)
+        assert not end.connection.was_read_to_end
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [(b"\xff" * 8, "longer than"), (b"\0\0\0\1x", "Not a message"), (encode(Ping())[:4] + b"\x01" * 12, "Not a message")],
 )
-def test_what_came_before_garbage_is_taken_and_the_garbage_closes_the_connection(data, words):
-    async def main():
-        async with one_end() as end:
-            await end.say(encode(Ping()) + data + encode(Ping()))
-            error = await asyncio.shield(end.closed)
-            assert isinstance(error, FrameError)
-            assert words in str(error)
-            assert [Ping()] == end.taken
-
-    run(main())
+async def test_what_came_before_garbage_is_taken_and_the_garbage_closes_the_connection(data, words):
+    async with one_end() as end:
+        await end.say(encode(Ping()) + data + encode(Ping()))
+        error = await asyncio.shield(end.closed)
+        assert isinstance(error, FrameError)
+        assert words in str(error)
+        assert [Ping()] == end.taken
 
 
 def test_an_end_within_a_message_is_told_as_such_and_one_between_two_is_not():
@@ -220,17 +193,14 @@ def test_an_end_within_a_message_is_told_as_such_and_one_between_two_is_not():
     assert None is run(main(encode(Ping())))
 
 
-def test_a_message_that_cannot_be_taken_is_logged_and_the_next_one_is_taken(caplog):
-    async def main():
-        async with one_end() as end:
+async def test_a_message_that_cannot_be_taken_is_logged_and_the_next_one_is_taken(caplog):
+    async with one_end() as end:
 
-            def fail(message):
-                end.connection._on_message = end._take
-                raise ValueError("not this one")
+        def fail(message):
+            end.connection._on_message = end._take
+            raise ValueError("not this one")
 
-            end.connection._on_message = fail
-            await end.say(encode(Ping()) + encode(Ping()))
-            assert [Ping()] == end.taken
-
-    run(main())
+        end.connection._on_message = fail
+        await end.say(encode(Ping()) + encode(Ping()))
+        assert [Ping()] == end.taken
     assert "Handling a Ping failed" in caplog.text

@@ -18,7 +18,6 @@ from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.protocol import Begun, CancelRun, Connection, Progress, Result, Trigger
 from patchbay.server.http_client import HttpClient
 from patchbay.server.origin import Origin
-from plugins.host_rig import run
 from plugins.tool_server import Served, post
 
 
@@ -100,137 +99,112 @@ def failure(message, error, code, ran):
     return {"output": {"error": message}, "is_error": True, "error": error, "code": code, "ran": ran}
 
 
-def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url:
-            raw = b'{"name": "t", "arguments": {"n": 1.10, "big": 12345678901234567890123}, "call_id": "call_1", "raw_arguments": "x"}'
-            asking = asyncio.create_task(post(url, None, raw=raw, headers=[(b"Idempotency-Key", b"k1")]))
-            [trigger] = await plugin.hear(Trigger)
-            assert ('{"n": 1.10, "big": 12345678901234567890123}', "__llm_tool__t", 30.0, "call_1", "k1") == (
-                trigger.args,
-                trigger.entry_id,
-                trigger.timeout,
-                trigger.call_id,
-                trigger.idempotency_key,
-            )
-            await plugin.answer(trigger, {"temp_c": 22})
-            assert {"output": {"temp_c": 22}, "is_error": False} == await asking
-
-    run(main())
+async def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+        raw = (
+            b'{"name": "t", "arguments": {"n": 1.10, "big": 12345678901234567890123}, "call_id": "call_1", "raw_arguments": "x"}'
+        )
+        asking = asyncio.create_task(post(url, None, raw=raw, headers=[(b"Idempotency-Key", b"k1")]))
+        [trigger] = await plugin.hear(Trigger)
+        assert ('{"n": 1.10, "big": 12345678901234567890123}', "__llm_tool__t", 30.0, "call_1", "k1") == (
+            trigger.args,
+            trigger.entry_id,
+            trigger.timeout,
+            trigger.call_id,
+            trigger.idempotency_key,
+        )
+        await plugin.answer(trigger, {"temp_c": 22})
+        assert {"output": {"temp_c": 22}, "is_error": False} == await asking
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"text"', "null", "7"])
-def test_arguments_that_are_no_object_are_none(tmp_path, arguments):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url:
-            asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
-            [trigger] = await plugin.hear(Trigger)
-            assert "{}" == trigger.args
-            await plugin.answer(trigger, None)
-            await asking
-
-    run(main())
+async def test_arguments_that_are_no_object_are_none(tmp_path, arguments):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+        asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
+        [trigger] = await plugin.hear(Trigger)
+        assert "{}" == trigger.args
+        await plugin.answer(trigger, None)
+        await asking
 
 
-def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with served(calls) as url:
-            other = await post(url[:-1] + "x", {})
-            assert failure("tool 'x' is not registered for plugin 'p'", "TOOL_NOT_REGISTERED", "unknown_tool", "no") == other
-            assert failure("plugin 'p' is not running", "PLUGIN_NOT_RUNNING", "plugin_not_running", "no") == await post(url, {})
-
-    run(main())
+async def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
+    calls = InFlightCalls("p")
+    async with served(calls) as url:
+        other = await post(url[:-1] + "x", {})
+        assert failure("tool 'x' is not registered for plugin 'p'", "TOOL_NOT_REGISTERED", "unknown_tool", "no") == other
+        assert failure("plugin 'p' is not running", "PLUGIN_NOT_RUNNING", "plugin_not_running", "no") == await post(url, {})
 
 
-def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
-            assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
-            [trigger] = await plugin.hear(Trigger)
-            [cancel] = await plugin.hear(CancelRun)
-            assert trigger.run_id == cancel.run_id
-            await plugin.answer(trigger, "too late")
-            assert await calls.call("t", "{}", within=0.2)  # the late answer has been read by now
-            assert 0 == len(calls)
-
-    run(main())
+async def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
+        assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
+        [trigger] = await plugin.hear(Trigger)
+        [cancel] = await plugin.hear(CancelRun)
+        assert trigger.run_id == cancel.run_id
+        await plugin.answer(trigger, "too late")
+        assert await calls.call("t", "{}", within=0.2)  # the late answer has been read by now
+        assert 0 == len(calls)
 
 
-def test_a_caller_that_leaves_cancels_the_call(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url:
-            asking = asyncio.create_task(post(url, {}))
-            [trigger] = await plugin.hear(Trigger)
-            asking.cancel()
-            [cancel] = await plugin.hear(CancelRun)
-            assert trigger.run_id == cancel.run_id
-
-    run(main())
+async def test_a_caller_that_leaves_cancels_the_call(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+        asking = asyncio.create_task(post(url, {}))
+        [trigger] = await plugin.hear(Trigger)
+        asking.cancel()
+        [cancel] = await plugin.hear(CancelRun)
+        assert trigger.run_id == cancel.run_id
 
 
-def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            begun = asyncio.create_task(calls.call("t", "{}", within=30))
-            await plugin.hear(Trigger)
-            await all_begun(calls)
-            plugin.connection._transport.pause_reading()
-            sent = asyncio.create_task(calls.call("t", "{}", within=30))
-            await asyncio.sleep(0)
-            plugin.connection.abort()
-            bodies = [json.loads(body) for body in await asyncio.gather(begun, sent)]
-            assert ["PLUGIN_NOT_RUNNING"] * 2 == [body["error"] for body in bodies]
-            assert ["unknown", "no"] == [body["ran"] for body in bodies]
-            assert "with unknown effects" in bodies[0]["output"]["error"]
-            assert "it did not run" in bodies[1]["output"]["error"]
-            assert not calls.is_attached
-
-    run(main())
+async def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        begun = asyncio.create_task(calls.call("t", "{}", within=30))
+        await plugin.hear(Trigger)
+        await all_begun(calls)
+        plugin.connection._transport.pause_reading()
+        sent = asyncio.create_task(calls.call("t", "{}", within=30))
+        await asyncio.sleep(0)
+        plugin.connection.abort()
+        bodies = [json.loads(body) for body in await asyncio.gather(begun, sent)]
+        assert ["PLUGIN_NOT_RUNNING"] * 2 == [body["error"] for body in bodies]
+        assert ["unknown", "no"] == [body["ran"] for body in bodies]
+        assert "with unknown effects" in bodies[0]["output"]["error"]
+        assert "it did not run" in bodies[1]["output"]["error"]
+        assert not calls.is_attached
 
 
-def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            plugin.connection._transport.pause_reading()
-            sent = asyncio.create_task(calls.call("t", "{}", within=30))
-            await asyncio.sleep(0)
-            calls.detach(calls._connection)
-            assert "may have run" in json.loads(await sent)["output"]["error"]
-
-    run(main())
+async def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        plugin.connection._transport.pause_reading()
+        sent = asyncio.create_task(calls.call("t", "{}", within=30))
+        await asyncio.sleep(0)
+        calls.detach(calls._connection)
+        assert "may have run" in json.loads(await sent)["output"]["error"]
 
 
-def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
-    async def main():
-        calls = InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))
-        async with connected(calls, tmp_path) as plugin:
-            under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
-            triggers = await plugin.hear(Trigger, 2)
-            assert "PLUGIN_BUSY" == json.loads(await calls.call("t", "{}", within=30))["error"]
-            for trigger in triggers:
-                await plugin.answer(trigger, 1)
-            assert [{"output": 1, "is_error": False}] * 2 == [json.loads(body) for body in await asyncio.gather(*under_way)]
-            assert "PLUGIN_BUSY" == json.loads(await calls.call("t", '{"a": "%s"}' % ("x" * 200), within=30))["error"]
-
-    run(main())
+async def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
+    calls = InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))
+    async with connected(calls, tmp_path) as plugin:
+        under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
+        triggers = await plugin.hear(Trigger, 2)
+        assert "PLUGIN_BUSY" == json.loads(await calls.call("t", "{}", within=30))["error"]
+        for trigger in triggers:
+            await plugin.answer(trigger, 1)
+        assert [{"output": 1, "is_error": False}] * 2 == [json.loads(body) for body in await asyncio.gather(*under_way)]
+        assert "PLUGIN_BUSY" == json.loads(await calls.call("t", '{"a": "%s"}' % ("x" * 200), within=30))["error"]
 
 
-def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with served(calls, secret=b"s3cret") as url:
-            assert 403 == (await post(url, {}))[0]
-            assert 403 == (await post(url, {}, secret="another"))[0]
-            assert "PLUGIN_NOT_RUNNING" == (await post(url, {}, secret="s3cret"))["error"]
-
-    run(main())
+async def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
+    calls = InFlightCalls("p")
+    async with served(calls, secret=b"s3cret") as url:
+        assert 403 == (await post(url, {}))[0]
+        assert 403 == (await post(url, {}, secret="another"))[0]
+        assert "PLUGIN_NOT_RUNNING" == (await post(url, {}, secret="s3cret"))["error"]
 
 
 @pytest.mark.parametrize(
@@ -247,12 +221,9 @@ def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
         (413, {"raw": b'{"arguments": {"a": "' + b"x" * (16 * 1024 * 1024) + b'"}}'}),
     ],
 )
-def test_what_is_no_call_is_turned_away(status, options):
-    async def main():
-        async with served(InFlightCalls("p")) as url:
-            assert status == (await post(url, {}, **options))[0]
-
-    run(main())
+async def test_what_is_no_call_is_turned_away(status, options):
+    async with served(InFlightCalls("p")) as url:
+        assert status == (await post(url, {}, **options))[0]
 
 
 @pytest.mark.parametrize(
@@ -268,28 +239,25 @@ def test_what_is_no_call_is_turned_away(status, options):
         (200, "::1", [b"[::1]:48916"]),
     ],
 )
-def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts):
+async def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts):
     async def nobody(*_):
         return None
 
-    async def main():
-        sent = []
-        read = []
+    sent = []
+    read = []
 
-        async def receive():
-            read.append(1)
-            return {"type": "http.request", "body": b"{}"} if len(read) == 1 else await asyncio.Event().wait()
+    async def receive():
+        read.append(1)
+        return {"type": "http.request", "body": b"{}"} if len(read) == 1 else await asyncio.Event().wait()
 
-        async def send(message):
-            sent.append(message)
+    async def send(message):
+        sent.append(message)
 
-        headers = [(b"content-type", b"application/json"), *((b"host", host) for host in hosts)]
-        scope = {"type": "http", "method": "POST", "path": "/api/llm-tools/callback/p/t", "headers": headers, "client": (peer, 5)}
-        await CallbackApp(nobody)(scope, receive, send)
-        assert status == sent[0]["status"]
-        assert (status == 200) == bool(read)
-
-    run(main())
+    headers = [(b"content-type", b"application/json"), *((b"host", host) for host in hosts)]
+    scope = {"type": "http", "method": "POST", "path": "/api/llm-tools/callback/p/t", "headers": headers, "client": (peer, 5)}
+    await CallbackApp(nobody)(scope, receive, send)
+    assert status == sent[0]["status"]
+    assert (status == 200) == bool(read)
 
 
 IN_LINES = [(b"Accept", b"application/json, application/x-ndjson;q=0.9")]
@@ -323,114 +291,93 @@ async def line_of(answer, kept):
     return json.loads(line)
 
 
-def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
-            [trigger] = await plugin.hear(Trigger)
-            say = partial(Progress, req_id=trigger.req_id)
-            plugin.connection.send(say(message="half", fraction=0.5))
-            answer, kept = await asking, bytearray()
-            assert (200, "application/x-ndjson") == (answer.status, answer.content_type)
-            assert {"progress": {"message": "half", "fraction": 0.5}} == await line_of(answer, kept)
-            plugin.connection.send(say(data='{"n":\n1}'))
-            assert {"progress": {"data": {"n": 1}}} == await line_of(answer, kept)
-            await plugin.answer(trigger, {"found": 3})
-            assert {"output": {"found": 3}, "is_error": False} == await line_of(answer, kept)
-            assert (b"", b"") == (bytes(kept), await answer.read())
-
-    run(main())
+async def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+        [trigger] = await plugin.hear(Trigger)
+        say = partial(Progress, req_id=trigger.req_id)
+        plugin.connection.send(say(message="half", fraction=0.5))
+        answer, kept = await asking, bytearray()
+        assert (200, "application/x-ndjson") == (answer.status, answer.content_type)
+        assert {"progress": {"message": "half", "fraction": 0.5}} == await line_of(answer, kept)
+        plugin.connection.send(say(data='{"n":\n1}'))
+        assert {"progress": {"data": {"n": 1}}} == await line_of(answer, kept)
+        await plugin.answer(trigger, {"found": 3})
+        assert {"output": {"found": 3}, "is_error": False} == await line_of(answer, kept)
+        assert (b"", b"") == (bytes(kept), await answer.read())
 
 
-def test_progress_that_came_with_the_result_stands_before_it(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
-            [trigger] = await plugin.hear(Trigger)
-            for number in range(100):
-                plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
-            await plugin.answer(trigger, "done")
-            answer, kept = await asking, bytearray()
-            lines = [await line_of(answer, kept) for _ in range(101)]
-            assert [{"progress": {"fraction": number / 100}} for number in range(100)] == lines[:100]
-            assert {"output": "done", "is_error": False} == lines[100]
-
-    run(main())
+async def test_progress_that_came_with_the_result_stands_before_it(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+        [trigger] = await plugin.hear(Trigger)
+        for number in range(100):
+            plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
+        await plugin.answer(trigger, "done")
+        answer, kept = await asking, bytearray()
+        lines = [await line_of(answer, kept) for _ in range(101)]
+        assert [{"progress": {"fraction": number / 100}} for number in range(100)] == lines[:100]
+        assert {"output": "done", "is_error": False} == lines[100]
 
 
 @pytest.mark.parametrize(
     "headers",
     [[], [(b"Accept", b"*/*")], [(b"Accept", b"application/json")], [(b"Accept", b"application/x-ndjson;q=0, application/json")]],
 )
-def test_who_did_not_ask_for_lines_is_answered_in_one_piece(tmp_path, headers):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url, headers) as asking:
+async def test_who_did_not_ask_for_lines_is_answered_in_one_piece(tmp_path, headers):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url, headers) as asking:
+        [trigger] = await plugin.hear(Trigger)
+        plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
+        await plugin.answer(trigger, 1)
+        answer = await asking
+        assert ("application/json", "29") == (answer.content_type, answer.header(b"content-length"))
+        assert b'{"output":1,"is_error":false}' == await answer.read()
+
+
+async def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+        [trigger] = await plugin.hear(Trigger)
+        plugin.connection.send(Progress(req_id="another", message="not of this call"))
+        await plugin.answer(trigger, 1)
+        assert ("application/json", "29") == ((answer := await asking).content_type, answer.header(b"content-length"))
+
+
+async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+        [trigger] = await plugin.hear(Trigger)
+        plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
+        for number in range(1500):
+            plugin.connection.send(Progress(req_id=trigger.req_id, message=str(number)))
+        await plugin.answer(trigger, "done")
+        answer, kept = await asking, bytearray()
+        lines = [await line_of(answer, kept) for _ in range(1001)]
+        assert [str(number) for number in range(1000)] == [line["progress"]["message"] for line in lines[:1000]]
+        assert "done" == lines[1000]["output"]
+
+
+async def test_a_caller_that_leaves_in_the_middle_of_the_progress_cancels_the_call(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+        async with asked(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
-            await plugin.answer(trigger, 1)
-            answer = await asking
-            assert ("application/json", "29") == (answer.content_type, answer.header(b"content-length"))
-            assert b'{"output":1,"is_error":false}' == await answer.read()
-
-    run(main())
+            await asking
+        [cancel] = await plugin.hear(CancelRun)
+        assert (trigger.run_id, 0) == (cancel.run_id, len(calls))
 
 
-def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
-            [trigger] = await plugin.hear(Trigger)
-            plugin.connection.send(Progress(req_id="another", message="not of this call"))
-            await plugin.answer(trigger, 1)
-            assert ("application/json", "29") == ((answer := await asking).content_type, answer.header(b"content-length"))
-
-    run(main())
-
-
-def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
-            [trigger] = await plugin.hear(Trigger)
-            plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
-            for number in range(1500):
-                plugin.connection.send(Progress(req_id=trigger.req_id, message=str(number)))
-            await plugin.answer(trigger, "done")
-            answer, kept = await asking, bytearray()
-            lines = [await line_of(answer, kept) for _ in range(1001)]
-            assert [str(number) for number in range(1000)] == [line["progress"]["message"] for line in lines[:1000]]
-            assert "done" == lines[1000]["output"]
-
-    run(main())
-
-
-def test_a_caller_that_leaves_in_the_middle_of_the_progress_cancels_the_call(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url:
-            async with asked(url) as asking:
-                [trigger] = await plugin.hear(Trigger)
-                plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
-                await asking
-            [cancel] = await plugin.hear(CancelRun)
-            assert (trigger.run_id, 0) == (cancel.run_id, len(calls))
-
-    run(main())
-
-
-def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
-            [trigger] = await plugin.hear(Trigger)
-            plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
-            answer, kept = await asking, bytearray()
-            assert "half" == (await line_of(answer, kept))["progress"]["message"]
-            plugin.connection.abort()
-            assert "PLUGIN_NOT_RUNNING" == (await line_of(answer, kept))["error"]
-
-    run(main())
+async def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+        [trigger] = await plugin.hear(Trigger)
+        plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
+        answer, kept = await asking, bytearray()
+        assert "half" == (await line_of(answer, kept))["progress"]["message"]
+        plugin.connection.abort()
+        assert "PLUGIN_NOT_RUNNING" == (await line_of(answer, kept))["error"]
 
 
 def test_the_host_needs_no_web_framework():

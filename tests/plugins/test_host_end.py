@@ -16,7 +16,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host import process as process_module
 from patchbay.plugins.host.control import ControlServer, NoHostError, ask, make_folder, socket_path
-from plugins.host_rig import BOUND, run, write_plugin
+from plugins.host_rig import BOUND, write_plugin
 from plugins.host_stand import QUICK, Stand
 from plugins.tool_server import ToolServer
 
@@ -53,61 +53,52 @@ def asked(folder, **what):
     return asyncio.to_thread(lambda: list(ask(folder, **what)))
 
 
-def test_a_plugin_is_not_started_any_more_when_the_host_is_about_to_end(tmp_path):
-    async def main():
-        file = tmp_path / "go"
-        async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
-            await stand.registered()
-            call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(file)}))
-            await stand.said("one", "waits")
-            plugin = stand.host.plugins["one"]
-            ending = asyncio.create_task(stand.host.aclose())
-            await stand.host.until(lambda: plugin.state == "stopping")
-            reloading = asyncio.create_task(stand.host.reload("one"))
-            await asyncio.sleep(0)
-            file.touch()
-            with pytest.raises(PluginError, match="the host stops"):
-                await reloading
-            await asyncio.gather(ending, call)
-            assert ("stopped", 0) == (plugin.state, plugin.pid)
-
-    run(main())
+async def test_a_plugin_is_not_started_any_more_when_the_host_is_about_to_end(tmp_path):
+    file = tmp_path / "go"
+    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
+        await stand.registered()
+        call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(file)}))
+        await stand.said("one", "waits")
+        plugin = stand.host.plugins["one"]
+        ending = asyncio.create_task(stand.host.aclose())
+        await stand.host.until(lambda: plugin.state == "stopping")
+        reloading = asyncio.create_task(stand.host.reload("one"))
+        await asyncio.sleep(0)
+        file.touch()
+        with pytest.raises(PluginError, match="the host stops"):
+            await reloading
+        await asyncio.gather(ending, call)
+        assert ("stopped", 0) == (plugin.state, plugin.pid)
 
 
-def test_a_reload_that_was_under_way_starts_nothing_after_a_kill(tmp_path):
-    async def main():
-        async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
-            await stand.registered()
-            call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(tmp_path / "never")}))
-            await stand.said("one", "waits")
-            plugin = stand.host.plugins["one"]
-            reloading = asyncio.create_task(stand.host.reload("one"))
-            await stand.host.until(lambda: plugin.state == "stopping")
-            await stand.host.kill()
-            with pytest.raises(PluginError, match="the host stops"):
-                await reloading
-            assert ("stopped", 0) == (plugin.state, plugin.pid)
-            await call
-
-    run(main())
+async def test_a_reload_that_was_under_way_starts_nothing_after_a_kill(tmp_path):
+    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
+        await stand.registered()
+        call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(tmp_path / "never")}))
+        await stand.said("one", "waits")
+        plugin = stand.host.plugins["one"]
+        reloading = asyncio.create_task(stand.host.reload("one"))
+        await stand.host.until(lambda: plugin.state == "stopping")
+        await stand.host.kill()
+        with pytest.raises(PluginError, match="the host stops"):
+            await reloading
+        assert ("stopped", 0) == (plugin.state, plugin.pid)
+        await call
 
 
-def test_one_plugin_that_is_slow_to_stop_keeps_no_other_from_being_reloaded(tmp_path):
-    async def main():
-        file = tmp_path / "go"
-        slow, quick = waiting(tmp_path / "slow"), waiting(tmp_path / "quick")
-        async with ToolServer() as server, Stand(slow, quick, server=server, policy=replace(QUICK, drain=3 * BOUND)) as stand:
-            await stand.registered()
-            call = asyncio.create_task(stand.call("slow", "wait_slow", {"path": str(file)}))
-            await stand.said("slow", "waits")
-            await stand.host.watch(interval=0.05)
-            await touched(slow, stand, lambda: stand.host.plugins["slow"].state == "stopping")
-            await touched(quick, stand, lambda: any("is reloaded" in text for _, text in stand.lines("quick")))
-            assert "stopping" == stand.host.plugins["slow"].state
-            file.touch()
-            await call
-
-    run(main())
+async def test_one_plugin_that_is_slow_to_stop_keeps_no_other_from_being_reloaded(tmp_path):
+    file = tmp_path / "go"
+    slow, quick = waiting(tmp_path / "slow"), waiting(tmp_path / "quick")
+    async with ToolServer() as server, Stand(slow, quick, server=server, policy=replace(QUICK, drain=3 * BOUND)) as stand:
+        await stand.registered()
+        call = asyncio.create_task(stand.call("slow", "wait_slow", {"path": str(file)}))
+        await stand.said("slow", "waits")
+        await stand.host.watch(interval=0.05)
+        await touched(slow, stand, lambda: stand.host.plugins["slow"].state == "stopping")
+        await touched(quick, stand, lambda: any("is reloaded" in text for _, text in stand.lines("quick")))
+        assert "stopping" == stand.host.plugins["slow"].state
+        file.touch()
+        await call
 
 
 async def touched(folder, stand, holds):
@@ -121,7 +112,7 @@ async def touched(folder, stand, holds):
         changed.cancel()
 
 
-def test_calls_are_answered_at_once_when_a_plugin_dies_though_a_child_of_it_lives_on(tmp_path, monkeypatch):
+async def test_calls_are_answered_at_once_when_a_plugin_dies_though_a_child_of_it_lives_on(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "_PIPES_SECONDS", 10 * BOUND)
     pid_file = tmp_path / "pid"
     folder = write_plugin(
@@ -144,66 +135,53 @@ def test_calls_are_answered_at_once_when_a_plugin_dies_though_a_child_of_it_live
                 os._exit(1)
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            await stand.registered()
-            try:
-                answer = await stand.call("parent", "fork_and_die")
-            finally:
-                os.kill(int(pid_file.read_text()), signal.SIGKILL)
-            assert "PLUGIN_NOT_RUNNING" == answer["error"]
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        await stand.registered()
+        try:
+            answer = await stand.call("parent", "fork_and_die")
+        finally:
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        assert "PLUGIN_NOT_RUNNING" == answer["error"]
 
 
-def test_whoever_asks_a_host_that_ends_is_told_that_it_was_not_done():
-    async def main():
-        with tempfile.TemporaryDirectory(prefix="pb-") as name:
-            folder = Path(name)
+async def test_whoever_asks_a_host_that_ends_is_told_that_it_was_not_done():
+    with tempfile.TemporaryDirectory(prefix="pb-") as name:
+        folder = Path(name)
 
-            async def take(reader, writer):
-                await reader.readline()
-                writer.close()
+        async def take(reader, writer):
+            await reader.readline()
+            writer.close()
 
-            async with await asyncio.start_unix_server(take, str(socket_path(folder))):
-                for what in ({"do": "list"}, {"do": "stop", "plugin": "one"}):
-                    with pytest.raises(NoHostError, match="ended before it had answered"):
-                        await asked(folder, **what)
-                assert [[], []] == [await asked(folder, do="stop"), await asked(folder, do="logs")]
-
-    run(main())
+        async with await asyncio.start_unix_server(take, str(socket_path(folder))):
+            for what in ({"do": "list"}, {"do": "stop", "plugin": "one"}):
+                with pytest.raises(NoHostError, match="ended before it had answered"):
+                    await asked(folder, **what)
+            assert [[], []] == [await asked(folder, do="stop"), await asked(folder, do="logs")]
 
 
-def test_of_all_that_are_reloaded_one_that_fails_keeps_no_other_from_it(tmp_path):
-    async def main():
-        bad, good = waiting(tmp_path / "bad"), waiting(tmp_path / "good")
-        async with ToolServer() as server, Stand(bad, good, server=server) as stand, controlled(stand) as folder:
-            await stand.registered()
-            pid = stand.host.plugins["good"].pid
-            (bad / "main.py").write_text("raise RuntimeError('no luck')")
-            with pytest.raises(PluginError, match="'bad' was started and has ended: RuntimeError: no luck"):
-                await asked(folder, do="reload")
-            assert "running" == stand.host.plugins["good"].state
-            assert pid != stand.host.plugins["good"].pid
-            assert [{"done": "good"}] == await asked(folder, do="reload", plugin="good")
-
-    run(main())
+async def test_of_all_that_are_reloaded_one_that_fails_keeps_no_other_from_it(tmp_path):
+    bad, good = waiting(tmp_path / "bad"), waiting(tmp_path / "good")
+    async with ToolServer() as server, Stand(bad, good, server=server) as stand, controlled(stand) as folder:
+        await stand.registered()
+        pid = stand.host.plugins["good"].pid
+        (bad / "main.py").write_text("raise RuntimeError('no luck')")
+        with pytest.raises(PluginError, match="'bad' was started and has ended: RuntimeError: no luck"):
+            await asked(folder, do="reload")
+        assert "running" == stand.host.plugins["good"].state
+        assert pid != stand.host.plugins["good"].pid
+        assert [{"done": "good"}] == await asked(folder, do="reload", plugin="good")
 
 
 @pytest.mark.parametrize(
     "line", ["", "[]", "{}", "5", '{"do": "logs", "lines": 1e999}', '{"do": "reload", "plugin": ["a"]}', "{" * 99]
 )
-def test_who_asks_for_what_there_is_not_is_not_answered_and_does_no_harm(tmp_path, caplog, line):
-    async def main():
-        async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand, controlled(stand) as folder:
-            reader, writer = await asyncio.open_unix_connection(str(socket_path(folder)))
-            writer.write(line.encode() + b"\n")
-            assert b"" == await reader.read()
-            writer.close()
-            assert ["one"] == [each["id"] for each in await asked(folder, do="list")]
-
-    run(main())
+async def test_who_asks_for_what_there_is_not_is_not_answered_and_does_no_harm(tmp_path, caplog, line):
+    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand, controlled(stand) as folder:
+        reader, writer = await asyncio.open_unix_connection(str(socket_path(folder)))
+        writer.write(line.encode() + b"\n")
+        assert b"" == await reader.read()
+        writer.close()
+        assert ["one"] == [each["id"] for each in await asked(folder, do="list")]
     assert [] == [record for record in caplog.records if "Unhandled" in record.getMessage()]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from patchbay.plugins.errors import PluginError
-from plugins.host_rig import run, write_plugin
+from plugins.host_rig import write_plugin
 from plugins.host_stand import QUICK, Stand
 from plugins.tool_server import ToolServer
 
@@ -62,102 +62,86 @@ def heater(tmp_path):
     return write_plugin(tmp_path / "heater", HEATER)
 
 
-def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen(heater):
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server) as stand:
-            await stand.registered()
-            pid = stand.host.plugins["heater"].pid
-            await stand.host.freeze("heater")
-            assert set() == server.names()
-            refused = await stand.call("heater", "heat")
-            assert ("PLUGIN_NOT_RUNNING", {"error": "plugin 'heater' is frozen"}) == (refused["error"], refused["output"])
-            await stand.said("heater", "cooling")
-            [status] = stand.host.status()
-            assert ("frozen", pid) == (status.state, status.pid)
-            assert {("heat", "pending", "the plugin is frozen")} <= {(t.name, t.state, t.reason) for t in status.tools}
-            await stand.host.freeze("heater")  # which it is
-            await stand.host.unfreeze("heater")
-            await stand.registered()
-            assert {"heat", "hang", "read"} == server.names()
-            assert "hot" == (await stand.call("heater", "heat"))["output"]
-            await stand.said("heater", "warming")
-            assert pid == stand.host.plugins["heater"].pid
-
-    run(main())
+async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen(heater):
+    async with ToolServer() as server, Stand(heater, server=server) as stand:
+        await stand.registered()
+        pid = stand.host.plugins["heater"].pid
+        await stand.host.freeze("heater")
+        assert set() == server.names()
+        refused = await stand.call("heater", "heat")
+        assert ("PLUGIN_NOT_RUNNING", {"error": "plugin 'heater' is frozen"}) == (refused["error"], refused["output"])
+        await stand.said("heater", "cooling")
+        [status] = stand.host.status()
+        assert ("frozen", pid) == (status.state, status.pid)
+        assert {("heat", "pending", "the plugin is frozen")} <= {(t.name, t.state, t.reason) for t in status.tools}
+        await stand.host.freeze("heater")  # which it is
+        await stand.host.unfreeze("heater")
+        await stand.registered()
+        assert {"heat", "hang", "read"} == server.names()
+        assert "hot" == (await stand.call("heater", "heat"))["output"]
+        await stand.said("heater", "warming")
+        assert pid == stand.host.plugins["heater"].pid
 
 
-def test_freezing_lets_calls_under_way_end(heater, tmp_path):
+async def test_freezing_lets_calls_under_way_end(heater, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=30)) as stand:
-            await stand.registered()
-            reading = asyncio.create_task(stand.call("heater", "read", {"path": str(pipe)}))
-            await stand.said("heater", "reading")
-            freezing = asyncio.create_task(stand.host.freeze("heater"))
-            while (await stand.call("heater", "heat"))["error"] is None:
-                pass
-            assert not freezing.done()
-            await asyncio.to_thread(pipe.write_text, "the end")
-            assert "the end" == (await reading)["output"]
-            await freezing
-            await stand.said("heater", "cooling")
-
-    run(main())
+    async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=30)) as stand:
+        await stand.registered()
+        reading = asyncio.create_task(stand.call("heater", "read", {"path": str(pipe)}))
+        await stand.said("heater", "reading")
+        freezing = asyncio.create_task(stand.host.freeze("heater"))
+        while (await stand.call("heater", "heat"))["error"] is None:
+            pass
+        assert not freezing.done()
+        await asyncio.to_thread(pipe.write_text, "the end")
+        assert "the end" == (await reading)["output"]
+        await freezing
+        await stand.said("heater", "cooling")
 
 
-def test_a_call_that_does_not_end_is_stopped_before_the_hook_is_run(heater):
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=0.05)) as stand:
-            await stand.registered()
-            hanging = asyncio.create_task(stand.call("heater", "hang"))
-            await stand.said("heater", "hanging")
-            await stand.host.freeze("heater")
-            assert "TOOL_CANCELLED" == (await hanging)["error"]
-
-    run(main())
+async def test_a_call_that_does_not_end_is_stopped_before_the_hook_is_run(heater):
+    async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=0.05)) as stand:
+        await stand.registered()
+        hanging = asyncio.create_task(stand.call("heater", "hang"))
+        await stand.said("heater", "hanging")
+        await stand.host.freeze("heater")
+        assert "TOOL_CANCELLED" == (await hanging)["error"]
 
 
-def test_a_plugin_stays_frozen_through_a_crash_and_a_reload_and_not_through_a_stop(heater):
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server) as stand:
-            await stand.registered()
-            plugin = stand.host.plugins["heater"]
-            await stand.host.freeze("heater")
-            pid = plugin.pid
-            os.kill(pid, signal.SIGKILL)
-            await stand.host.until(lambda: plugin.state == "frozen" and plugin.pid not in (0, pid))
-            await stand.host.reload("heater")
-            await stand.host.until(lambda: plugin.state == "frozen" and len(plugin.tools.states()) == 3)
-            assert "heater' is frozen" in (await stand.call("heater", "heat"))["output"]["error"]
-            assert set() == server.names()
-            await stand.host.unfreeze("heater")
-            await stand.registered()
-            await stand.host.freeze("heater")
-            await stand.host.stop_plugin("heater")
-            assert "is not running" in (await stand.call("heater", "heat"))["output"]["error"]
-            await stand.host.reload("heater")
-            await stand.registered()
-
-    run(main())
+async def test_a_plugin_stays_frozen_through_a_crash_and_a_reload_and_not_through_a_stop(heater):
+    async with ToolServer() as server, Stand(heater, server=server) as stand:
+        await stand.registered()
+        plugin = stand.host.plugins["heater"]
+        await stand.host.freeze("heater")
+        pid = plugin.pid
+        os.kill(pid, signal.SIGKILL)
+        await stand.host.until(lambda: plugin.state == "frozen" and plugin.pid not in (0, pid))
+        await stand.host.reload("heater")
+        await stand.host.until(lambda: plugin.state == "frozen" and len(plugin.tools.states()) == 3)
+        assert "heater' is frozen" in (await stand.call("heater", "heat"))["output"]["error"]
+        assert set() == server.names()
+        await stand.host.unfreeze("heater")
+        await stand.registered()
+        await stand.host.freeze("heater")
+        await stand.host.stop_plugin("heater")
+        assert "is not running" in (await stand.call("heater", "heat"))["output"]["error"]
+        await stand.host.reload("heater")
+        await stand.registered()
 
 
-def test_a_plugin_that_is_unfrozen_while_it_is_away_comes_back_with_its_tools(heater):
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, backoff_first=0.3)) as stand:
-            await stand.registered()
-            plugin = stand.host.plugins["heater"]
-            await stand.host.freeze("heater")
-            os.kill(plugin.pid, signal.SIGKILL)
-            await stand.host.until(lambda: plugin.state == "backoff")
-            await stand.host.unfreeze("heater")
-            await stand.registered()
-
-    run(main())
+async def test_a_plugin_that_is_unfrozen_while_it_is_away_comes_back_with_its_tools(heater):
+    async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, backoff_first=0.3)) as stand:
+        await stand.registered()
+        plugin = stand.host.plugins["heater"]
+        await stand.host.freeze("heater")
+        os.kill(plugin.pid, signal.SIGKILL)
+        await stand.host.until(lambda: plugin.state == "backoff")
+        await stand.host.unfreeze("heater")
+        await stand.registered()
 
 
-def test_a_tool_that_is_registered_while_the_plugin_is_frozen_waits(tmp_path):
+async def test_a_tool_that_is_registered_while_the_plugin_is_frozen_waits(tmp_path):
     folder = write_plugin(
         tmp_path / "late",
         """
@@ -172,21 +156,17 @@ def test_a_tool_that_is_registered_while_the_plugin_is_frozen_waits(tmp_path):
                 return 1
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            await stand.registered()
-            await stand.host.freeze("late")
-            await stand.host.until(lambda: ["late"] == [*stand.host.plugins["late"].tools.states()])
-            assert set() == server.names()
-            await stand.host.unfreeze("late")
-            await stand.host.until_registered("late", "late")
-            assert {"late"} == server.names()
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        await stand.registered()
+        await stand.host.freeze("late")
+        await stand.host.until(lambda: ["late"] == [*stand.host.plugins["late"].tools.states()])
+        assert set() == server.names()
+        await stand.host.unfreeze("late")
+        await stand.host.until_registered("late", "late")
+        assert {"late"} == server.names()
 
 
-def test_a_hook_that_fails_is_told_and_the_plugin_stays_frozen(tmp_path):
+async def test_a_hook_that_fails_is_told_and_the_plugin_stays_frozen(tmp_path):
     folder = write_plugin(
         tmp_path / "broken",
         """
@@ -208,22 +188,18 @@ def test_a_hook_that_fails_is_told_and_the_plugin_stays_frozen(tmp_path):
                 return "hot"
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            await stand.registered()
-            with pytest.raises(PluginError, match="is frozen, but its freeze hook failed: OSError: no valve"):
-                await stand.host.freeze("broken")
-            with pytest.raises(PluginError, match=r"stays frozen: its unfreeze hook failed: .*no fuel"):
-                await stand.host.unfreeze("broken")
-            assert ("frozen", set()) == (stand.host.plugins["broken"].state, server.names())
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        await stand.registered()
+        with pytest.raises(PluginError, match="is frozen, but its freeze hook failed: OSError: no valve"):
+            await stand.host.freeze("broken")
+        with pytest.raises(PluginError, match=r"stays frozen: its unfreeze hook failed: .*no fuel"):
             await stand.host.unfreeze("broken")
-            await stand.registered()
+        assert ("frozen", set()) == (stand.host.plugins["broken"].state, server.names())
+        await stand.host.unfreeze("broken")
+        await stand.registered()
 
-    run(main())
 
-
-def test_a_plugin_that_dies_over_its_hook_is_told_of_at_once(tmp_path):
+async def test_a_plugin_that_dies_over_its_hook_is_told_of_at_once(tmp_path):
     folder = write_plugin(
         tmp_path / "dies",
         """
@@ -238,30 +214,23 @@ def test_a_plugin_that_dies_over_its_hook_is_told_of_at_once(tmp_path):
                 return "hot"
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, grace=60)) as stand:
-            await stand.registered()
-            with pytest.raises(PluginError, match="ended before it answered"):
-                await stand.host.freeze("dies")
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, grace=60)) as stand:
+        await stand.registered()
+        with pytest.raises(PluginError, match="ended before it answered"):
+            await stand.host.freeze("dies")
 
 
-def test_what_cannot_be_frozen_or_unfrozen_is_told(heater):
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server) as stand:
-            await stand.registered()
-            with pytest.raises(PluginError, match="is not frozen: it is running"):
-                await stand.host.unfreeze("heater")
-            await stand.host.stop_plugin("heater")
-            for asked in (stand.host.freeze, stand.host.change_config):
-                with pytest.raises(PluginError, match="is stopped"):
-                    await asked("heater")
-            with pytest.raises(PluginError, match="There is no plugin 'nobody'; there are: heater"):
-                await stand.host.freeze("nobody")
-
-    run(main())
+async def test_what_cannot_be_frozen_or_unfrozen_is_told(heater):
+    async with ToolServer() as server, Stand(heater, server=server) as stand:
+        await stand.registered()
+        with pytest.raises(PluginError, match="is not frozen: it is running"):
+            await stand.host.unfreeze("heater")
+        await stand.host.stop_plugin("heater")
+        for asked in (stand.host.freeze, stand.host.change_config):
+            with pytest.raises(PluginError, match="is stopped"):
+                await asked("heater")
+        with pytest.raises(PluginError, match="There is no plugin 'nobody'; there are: heater"):
+            await stand.host.freeze("nobody")
 
 
 # -- configuration
@@ -271,67 +240,56 @@ def configure(folder, units, more=""):
     write_plugin(folder, CONFIGURED, f'{more}[own]\nunits = "{units}"\n')
 
 
-def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
+async def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
     folder = tmp_path / "p"
     configure(folder, "C")
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            await stand.registered()
-            pid = stand.host.plugins["p"].pid
-            await stand.host.change_config("p")  # nothing is new
-            configure(folder, "F")
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        await stand.registered()
+        pid = stand.host.plugins["p"].pid
+        await stand.host.change_config("p")  # nothing is new
+        configure(folder, "F")
+        await stand.host.change_config("p")
+        assert "F" == (await stand.call("p", "units"))["output"]
+        configure(folder, "bad")
+        with pytest.raises(PluginError, match=r"did not take its new configuration well: .*no such unit"):
             await stand.host.change_config("p")
-            assert "F" == (await stand.call("p", "units"))["output"]
-            configure(folder, "bad")
-            with pytest.raises(PluginError, match=r"did not take its new configuration well: .*no such unit"):
-                await stand.host.change_config("p")
-            (folder / "plugin.toml").write_text("[[[")
-            with pytest.raises(PluginError, match=r"plugin\.toml"):
-                await stand.host.change_config("p")
-            await stand.said("p", "changed F bad")
-            assert ["changed C F", "changed F bad"] == [text for stream, text in stand.lines("p") if stream == "stdout"]
-            assert pid == stand.host.plugins["p"].pid
-
-    run(main())
+        (folder / "plugin.toml").write_text("[[[")
+        with pytest.raises(PluginError, match=r"plugin\.toml"):
+            await stand.host.change_config("p")
+        await stand.said("p", "changed F bad")
+        assert ["changed C F", "changed F bad"] == [text for stream, text in stand.lines("p") if stream == "stdout"]
+        assert pid == stand.host.plugins["p"].pid
 
 
-def test_watching_hands_over_a_configuration_and_reloads_for_all_else(tmp_path):
+async def test_watching_hands_over_a_configuration_and_reloads_for_all_else(tmp_path):
     folder = tmp_path / "p"
     configure(folder, "C")
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            await stand.registered()
-            plugin = stand.host.plugins["p"]
-            pid = plugin.pid
-            changing = asyncio.create_task(stand.said("p", "changed C F"))
-            await stand.host.watch(interval=0.05)
-            number = 0
-            while not changing.done():  # the first look may come after the first change
-                number += 1
-                (folder / "plugin.toml").write_text(f'[plugin]\nentry = "main:Plugin"\n[own]\nunits = "F"\nn = {number}\n')
-                await asyncio.wait({changing}, timeout=1)
-            assert (pid, "F") == (plugin.pid, (await stand.call("p", "units"))["output"])
-            configure(folder, "F", "[plugin_runtime]\ntimeout = 20\n")
-            await stand.host.until(lambda: plugin.pid not in (0, pid) and plugin.state == "running")
-            assert 20 == plugin.spec.startup_timeout
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        await stand.registered()
+        plugin = stand.host.plugins["p"]
+        pid = plugin.pid
+        changing = asyncio.create_task(stand.said("p", "changed C F"))
+        await stand.host.watch(interval=0.05)
+        number = 0
+        while not changing.done():  # the first look may come after the first change
+            number += 1
+            (folder / "plugin.toml").write_text(f'[plugin]\nentry = "main:Plugin"\n[own]\nunits = "F"\nn = {number}\n')
+            await asyncio.wait({changing}, timeout=1)
+        assert (pid, "F") == (plugin.pid, (await stand.call("p", "units"))["output"])
+        configure(folder, "F", "[plugin_runtime]\ntimeout = 20\n")
+        await stand.host.until(lambda: plugin.pid not in (0, pid) and plugin.state == "running")
+        assert 20 == plugin.spec.startup_timeout
 
 
-def test_watching_reloads_a_plugin_that_does_not_want_to_be_told_of_its_configuration(heater):
-    async def main():
-        async with ToolServer() as server, Stand(heater, server=server) as stand:
-            await stand.registered()
-            plugin = stand.host.plugins["heater"]
-            pid = plugin.pid
-            await stand.host.watch(interval=0.05)
-            reloaded = asyncio.create_task(stand.host.until(lambda: plugin.pid not in (0, pid)))
-            number = 0
-            while not reloaded.done():
-                number += 1
-                (heater / "plugin.toml").write_text(f'[plugin]\nentry = "main:Plugin"\n[own]\nn = {number}\n')
-                await asyncio.wait({reloaded}, timeout=1)
-
-    run(main())
+async def test_watching_reloads_a_plugin_that_does_not_want_to_be_told_of_its_configuration(heater):
+    async with ToolServer() as server, Stand(heater, server=server) as stand:
+        await stand.registered()
+        plugin = stand.host.plugins["heater"]
+        pid = plugin.pid
+        await stand.host.watch(interval=0.05)
+        reloaded = asyncio.create_task(stand.host.until(lambda: plugin.pid not in (0, pid)))
+        number = 0
+        while not reloaded.done():
+            number += 1
+            (heater / "plugin.toml").write_text(f'[plugin]\nentry = "main:Plugin"\n[own]\nn = {number}\n')
+            await asyncio.wait({reloaded}, timeout=1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from plugins.host_rig import run, write_plugin
+from plugins.host_rig import write_plugin
 from plugins.host_stand import QUICK, Stand
 from plugins.tool_server import ToolServer
 
@@ -54,99 +54,84 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_plugins_tools_are_registered_called_and_taken_away_when_it_stops(weather):
-    async def main():
-        async with ToolServer() as server:
-            async with Stand(weather, server=server) as stand:
-                await stand.registered()
-                row = server.tools["ben"]["get_weather"]
-                assert ("plugin:weather", 60.0, stand.url("weather", "get_weather")) == (
-                    row["source"],
-                    row["timeout_seconds"],
-                    row["callback_url"],
-                )
-                body = await stand.call("weather", "get_weather", {"city": "北京"})
-                assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == body
-                pid = stand.host.plugins["weather"].pid
-            assert {"ann": {}, "ben": {}} == server.tools
-            assert gone(pid)
-            assert ("stdout", "startup start") in stand.lines("weather")
-            assert ("log", "to be logged") in stand.lines("weather")
-            assert ("stdout", "shutdown stop") in stand.lines("weather")
-
-    run(main())
-
-
-def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weather):
-    async def main():
-        async with ToolServer() as server, Stand(weather, server=server) as stand:
+async def test_a_plugins_tools_are_registered_called_and_taken_away_when_it_stops(weather):
+    async with ToolServer() as server:
+        async with Stand(weather, server=server) as stand:
             await stand.registered()
-            calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
-            for n in range(20):
-                await stand.said("weather", f"began {n}")
-            plugin = stand.host.plugins["weather"]
-            killed = plugin.pid
-            os.kill(killed, signal.SIGKILL)
-            bodies = await asyncio.gather(*calls)
-            assert {("PLUGIN_NOT_RUNNING", "plugin_not_running")} == {(body["error"], body["code"]) for body in bodies}
-            assert {"unknown"} == {body["ran"] for body in bodies}
-            assert all("with unknown effects" in body["output"]["error"] for body in bodies)
-            await stand.host.until(lambda: plugin.restarts == 1)
-            await stand.registered()
-            assert plugin.pid not in (0, killed)
-            assert not (await server.call("get_weather", {"city": "Rome"}))["is_error"]
-            await stand.said("weather", "startup restart")
-            assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
-
-    run(main())
+            row = server.tools["ben"]["get_weather"]
+            assert ("plugin:weather", 60.0, stand.url("weather", "get_weather")) == (
+                row["source"],
+                row["timeout_seconds"],
+                row["callback_url"],
+            )
+            body = await stand.call("weather", "get_weather", {"city": "北京"})
+            assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == body
+            pid = stand.host.plugins["weather"].pid
+        assert {"ann": {}, "ben": {}} == server.tools
+        assert gone(pid)
+        assert ("stdout", "startup start") in stand.lines("weather")
+        assert ("log", "to be logged") in stand.lines("weather")
+        assert ("stdout", "shutdown stop") in stand.lines("weather")
 
 
-def test_a_plugin_whose_calls_were_just_answered_since_it_ended_is_waited_for(weather):
-    async def main():
-        async with ToolServer() as server, Stand(weather, server=server) as stand:
-            await stand.registered()
-            plugin = stand.host.plugins["weather"]
-            under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
-            await stand.said("weather", "began n")
-            os.kill(plugin.pid, signal.SIGKILL)
-            assert b"PLUGIN_NOT_RUNNING" in await under_way  # of the process nobody knows yet that it is gone
-            await stand.registered()
-            assert b'"is_error":false' in await plugin.calls.call("get_weather", '{"city": "Rome"}', within=60)
-
-    run(main())
-
-
-def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
-    async def main():
-        async with ToolServer() as server:
-            server.refuse["get_weather"] = "another has it"
-            async with Stand(weather, server=server) as stand:
-                states = stand.host.plugins["weather"].tools.states
-                await stand.host.until(lambda: states().get("get_weather", ("",))[0] == "refused")
-                status, answer = await stand.call("weather", "get_weather", {"city": "Rome"})
-                assert (403, True) == (status, "not signed" in answer["detail"])
-
-    run(main())
+async def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weather):
+    async with ToolServer() as server, Stand(weather, server=server) as stand:
+        await stand.registered()
+        calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
+        for n in range(20):
+            await stand.said("weather", f"began {n}")
+        plugin = stand.host.plugins["weather"]
+        killed = plugin.pid
+        os.kill(killed, signal.SIGKILL)
+        bodies = await asyncio.gather(*calls)
+        assert {("PLUGIN_NOT_RUNNING", "plugin_not_running")} == {(body["error"], body["code"]) for body in bodies}
+        assert {"unknown"} == {body["ran"] for body in bodies}
+        assert all("with unknown effects" in body["output"]["error"] for body in bodies)
+        await stand.host.until(lambda: plugin.restarts == 1)
+        await stand.registered()
+        assert plugin.pid not in (0, killed)
+        assert not (await server.call("get_weather", {"city": "Rome"}))["is_error"]
+        await stand.said("weather", "startup restart")
+        assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
 
 
-def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
-    async def main():
-        async with ToolServer() as server, Stand(weather, server=server) as stand:
-            await stand.registered()
-            await stand.host.stop_plugin("weather")
-            assert set() == server.names()
-            body = await stand.call("weather", "get_weather", {"city": "Rome"})
-            message = {"error": "plugin 'weather' is not running"}
-            error = {"error": "PLUGIN_NOT_RUNNING", "code": "plugin_not_running", "ran": "no"}
-            assert {"output": message, "is_error": True, **error} == body
-            await stand.host.start_plugin("weather")
-            await stand.registered()
-            assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
-
-    run(main())
+async def test_a_plugin_whose_calls_were_just_answered_since_it_ended_is_waited_for(weather):
+    async with ToolServer() as server, Stand(weather, server=server) as stand:
+        await stand.registered()
+        plugin = stand.host.plugins["weather"]
+        under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
+        await stand.said("weather", "began n")
+        os.kill(plugin.pid, signal.SIGKILL)
+        assert b"PLUGIN_NOT_RUNNING" in await under_way  # of the process nobody knows yet that it is gone
+        await stand.registered()
+        assert b'"is_error":false' in await plugin.calls.call("get_weather", '{"city": "Rome"}', within=60)
 
 
-def test_stopping_takes_the_tools_away_first_and_lets_calls_end(tmp_path):
+async def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
+    async with ToolServer() as server:
+        server.refuse["get_weather"] = "another has it"
+        async with Stand(weather, server=server) as stand:
+            states = stand.host.plugins["weather"].tools.states
+            await stand.host.until(lambda: states().get("get_weather", ("",))[0] == "refused")
+            status, answer = await stand.call("weather", "get_weather", {"city": "Rome"})
+            assert (403, True) == (status, "not signed" in answer["detail"])
+
+
+async def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
+    async with ToolServer() as server, Stand(weather, server=server) as stand:
+        await stand.registered()
+        await stand.host.stop_plugin("weather")
+        assert set() == server.names()
+        body = await stand.call("weather", "get_weather", {"city": "Rome"})
+        message = {"error": "plugin 'weather' is not running"}
+        error = {"error": "PLUGIN_NOT_RUNNING", "code": "plugin_not_running", "ran": "no"}
+        assert {"output": message, "is_error": True, **error} == body
+        await stand.host.start_plugin("weather")
+        await stand.registered()
+        assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
+
+
+async def test_stopping_takes_the_tools_away_first_and_lets_calls_end(tmp_path):
     slow = write_plugin(
         tmp_path / "slow",
         """
@@ -160,24 +145,20 @@ def test_stopping_takes_the_tools_away_first_and_lets_calls_end(tmp_path):
                 return "done"
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(slow, server=server, policy=replace(QUICK, drain=60)) as stand:
-            await stand.registered()
-            call = asyncio.create_task(stand.call("slow", "wait"))
-            await stand.said("slow", "waiting")
-            stopping = asyncio.create_task(stand.host.stop_plugin("slow"))
-            await server.until(lambda: not server.names())
-            assert not call.done()
-            (slow / "go").touch()
-            assert {"output": "done", "is_error": False} == await call
-            await stopping
-            assert "stopped" == stand.host.plugins["slow"].state
-
-    run(main())
+    async with ToolServer() as server, Stand(slow, server=server, policy=replace(QUICK, drain=60)) as stand:
+        await stand.registered()
+        call = asyncio.create_task(stand.call("slow", "wait"))
+        await stand.said("slow", "waiting")
+        stopping = asyncio.create_task(stand.host.stop_plugin("slow"))
+        await server.until(lambda: not server.names())
+        assert not call.done()
+        (slow / "go").touch()
+        assert {"output": "done", "is_error": False} == await call
+        await stopping
+        assert "stopped" == stand.host.plugins["slow"].state
 
 
-def test_what_a_plugin_has_started_ends_with_it(tmp_path):
+async def test_what_a_plugin_has_started_ends_with_it(tmp_path):
     folder = write_plugin(
         tmp_path / "parent",
         """
@@ -190,71 +171,56 @@ def test_what_a_plugin_has_started_ends_with_it(tmp_path):
                 return child.pid
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            await stand.registered()
-            child = (await stand.call("parent", "spawn"))["output"]
-            assert not gone(child)
-            watched = os.pidfd_open(child)
-            os.kill(stand.host.plugins["parent"].pid, signal.SIGKILL)
-            ended = asyncio.Event()
-            asyncio.get_running_loop().add_reader(watched, ended.set)
-            await ended.wait()
-            asyncio.get_running_loop().remove_reader(watched)
-            os.close(watched)
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        await stand.registered()
+        child = (await stand.call("parent", "spawn"))["output"]
+        assert not gone(child)
+        watched = os.pidfd_open(child)
+        os.kill(stand.host.plugins["parent"].pid, signal.SIGKILL)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(watched, ended.set)
+        await ended.wait()
+        asyncio.get_running_loop().remove_reader(watched)
+        os.close(watched)
 
 
-def test_reloading_runs_what_the_files_say_now(weather):
-    async def main():
-        async with ToolServer() as server, Stand(weather, server=server) as stand:
-            await stand.registered()
-            write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
-            await stand.host.reload("weather")
-            await stand.registered()
-            assert {"get_forecast", "hang"} == server.names()
-            assert ("stdout", "shutdown reload") in stand.lines("weather")
-            await stand.said("weather", "startup reload")
-
-    run(main())
+async def test_reloading_runs_what_the_files_say_now(weather):
+    async with ToolServer() as server, Stand(weather, server=server) as stand:
+        await stand.registered()
+        write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
+        await stand.host.reload("weather")
+        await stand.registered()
+        assert {"get_forecast", "hang"} == server.names()
+        assert ("stdout", "shutdown reload") in stand.lines("weather")
+        await stand.said("weather", "startup reload")
 
 
-def test_watching_reloads_what_was_edited_and_nothing_else(weather, tmp_path):
+async def test_watching_reloads_what_was_edited_and_nothing_else(weather, tmp_path):
     other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
-
-    async def main():
-        async with ToolServer() as server, Stand(weather, other, server=server) as stand:
-            await stand.registered()
-            pids = {key: plugin.pid for key, plugin in stand.host.plugins.items()}
-            await stand.host.watch(interval=0.05)
-            while "get_forecast" not in server.names():
-                write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
-                waiting = asyncio.create_task(server.until(lambda: "get_forecast" in server.names()))
-                await asyncio.wait({waiting}, timeout=10)  # a start takes its time on a busy machine
-                waiting.cancel()
-            assert pids["other"] == stand.host.plugins["other"].pid
-            assert pids["weather"] != stand.host.plugins["weather"].pid
-
-    run(main())
+    async with ToolServer() as server, Stand(weather, other, server=server) as stand:
+        await stand.registered()
+        pids = {key: plugin.pid for key, plugin in stand.host.plugins.items()}
+        await stand.host.watch(interval=0.05)
+        while "get_forecast" not in server.names():
+            write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
+            waiting = asyncio.create_task(server.until(lambda: "get_forecast" in server.names()))
+            await asyncio.wait({waiting}, timeout=10)  # a start takes its time on a busy machine
+            waiting.cancel()
+        assert pids["other"] == stand.host.plugins["other"].pid
+        assert pids["weather"] != stand.host.plugins["weather"].pid
 
 
-def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path):
+async def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path):
     broken = write_plugin(tmp_path / "broken", "raise RuntimeError('no such library')")
-
-    async def main():
-        policy = replace(QUICK, failures_most=3, backoff_first=0.01)
-        async with ToolServer() as server, Stand(broken, server=server, policy=policy) as stand:
-            plugin = stand.host.plugins["broken"]
-            await stand.host.until(lambda: plugin.state == "failed")
-            assert "RuntimeError: no such library" in plugin.reason
-            assert 2 == plugin.restarts
-            write_plugin(broken, WEATHER)
-            await stand.host.reload("broken")
-            await stand.registered()
-
-    run(main())
+    policy = replace(QUICK, failures_most=3, backoff_first=0.01)
+    async with ToolServer() as server, Stand(broken, server=server, policy=policy) as stand:
+        plugin = stand.host.plugins["broken"]
+        await stand.host.until(lambda: plugin.state == "failed")
+        assert "RuntimeError: no such library" in plugin.reason
+        assert 2 == plugin.restarts
+        write_plugin(broken, WEATHER)
+        await stand.host.reload("broken")
+        await stand.registered()
 
 
 @pytest.mark.parametrize(
@@ -265,26 +231,22 @@ def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path):
         ("Plugin = 5", "There is no class 'Plugin' in 'main'.", 0),
     ],
 )
-def test_a_file_that_is_broken_is_told_of_once_and_not_run_again_until_it_is_mended(tmp_path, source, reason, lines):
+async def test_a_file_that_is_broken_is_told_of_once_and_not_run_again_until_it_is_mended(tmp_path, source, reason, lines):
     broken = write_plugin(tmp_path / "broken", source)
-
-    async def main():
-        async with ToolServer() as server, Stand(broken, server=server) as stand:
-            plugin = stand.host.plugins["broken"]
-            await stand.host.until(lambda: plugin.state == "failed")
-            assert (reason, 0, True) == (plugin.reason, plugin.restarts, plugin.is_broken)
-            said = [text for stream, text in stand.lines("broken") if stream == "host"]
-            assert (lines, f"It cannot be run as it is: {reason}") == (len(said[:-1]), said[-1])
-            await stand.host.watch(interval=0.05)
-            while plugin.state == "failed":
-                write_plugin(broken, WEATHER)
-                waiting = asyncio.create_task(stand.host.until(lambda: plugin.state == "running"))
-                await asyncio.wait({waiting}, timeout=10)  # a start takes its time on a busy machine
-                waiting.cancel()
-            await stand.registered()
-            assert not plugin.is_broken
-
-    run(main())
+    async with ToolServer() as server, Stand(broken, server=server) as stand:
+        plugin = stand.host.plugins["broken"]
+        await stand.host.until(lambda: plugin.state == "failed")
+        assert (reason, 0, True) == (plugin.reason, plugin.restarts, plugin.is_broken)
+        said = [text for stream, text in stand.lines("broken") if stream == "host"]
+        assert (lines, f"It cannot be run as it is: {reason}") == (len(said[:-1]), said[-1])
+        await stand.host.watch(interval=0.05)
+        while plugin.state == "failed":
+            write_plugin(broken, WEATHER)
+            waiting = asyncio.create_task(stand.host.until(lambda: plugin.state == "running"))
+            await asyncio.wait({waiting}, timeout=10)  # a start takes its time on a busy machine
+            waiting.cancel()
+        await stand.registered()
+        assert not plugin.is_broken
 
 
 BLOCKS = """
@@ -302,31 +264,27 @@ class Plugin(NekoPluginBase):
 
 
 @pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
-def test_a_startup_that_blocks_its_process_beyond_its_time_has_failed_like_any_other(tmp_path, policy):
+async def test_a_startup_that_blocks_its_process_beyond_its_time_has_failed_like_any_other(tmp_path, policy):
     folder = write_plugin(tmp_path / "p", BLOCKS, f'[plugin_runtime]\ntimeout = 0.1\nstartup_failure = "{policy}"\n')
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, startup_margin=0.1)) as stand:
-            plugin = stand.host.plugins["p"]
-            await stand.host.until(lambda: plugin.state not in ("starting", "backoff"))
-            assert ("failed" if policy == "fail" else "running", "the startup failed: it did not end within 0.1 s", 0) == (
-                plugin.state,
-                plugin.reason,
-                plugin.restarts,
-            )
-            assert (policy == "fail") == (plugin.pid == 0)
-            noted = any("did not end within" in text for stream, text in stand.lines("p") if stream == "host")
-            assert (policy != "ignore") == noted
-            (folder / "go").touch()
-            if policy != "fail":
-                await stand.registered()  # as documented: late, and all the same
-                assert {"startup"} == plugin.hooks
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, startup_margin=0.1)) as stand:
+        plugin = stand.host.plugins["p"]
+        await stand.host.until(lambda: plugin.state not in ("starting", "backoff"))
+        assert ("failed" if policy == "fail" else "running", "the startup failed: it did not end within 0.1 s", 0) == (
+            plugin.state,
+            plugin.reason,
+            plugin.restarts,
+        )
+        assert (policy == "fail") == (plugin.pid == 0)
+        noted = any("did not end within" in text for stream, text in stand.lines("p") if stream == "host")
+        assert (policy != "ignore") == noted
+        (folder / "go").touch()
+        if policy != "fail":
+            await stand.registered()  # as documented: late, and all the same
+            assert {"startup"} == plugin.hooks
 
 
 @pytest.mark.parametrize(("policy", "state", "tools"), [("warn", "running", 1), ("ignore", "running", 1), ("fail", "failed", 0)])
-def test_a_startup_that_fails_is_handled_as_the_plugin_wants(tmp_path, policy, state, tools):
+async def test_a_startup_that_fails_is_handled_as_the_plugin_wants(tmp_path, policy, state, tools):
     folder = write_plugin(
         tmp_path / "p",
         """
@@ -341,21 +299,17 @@ def test_a_startup_that_fails_is_handled_as_the_plugin_wants(tmp_path, policy, s
         """,
         f'[plugin_runtime]\nstartup_failure = "{policy}"\n',
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(folder, server=server) as stand:
-            plugin = stand.host.plugins["p"]
-            await stand.host.until(lambda: plugin.state == state)
-            await server.until(lambda: len(server.names()) == tools)
-            assert "no network" in plugin.reason
-            assert 0 == plugin.restarts
-            noted = any(stream == "host" and "no network" in text for stream, text in stand.lines("p"))
-            assert (policy != "ignore") == noted
-
-    run(main())
+    async with ToolServer() as server, Stand(folder, server=server) as stand:
+        plugin = stand.host.plugins["p"]
+        await stand.host.until(lambda: plugin.state == state)
+        await server.until(lambda: len(server.names()) == tools)
+        assert "no network" in plugin.reason
+        assert 0 == plugin.restarts
+        noted = any(stream == "host" and "no network" in text for stream, text in stand.lines("p"))
+        assert (policy != "ignore") == noted
 
 
-def test_a_startup_that_hangs_holds_up_nobody_else(tmp_path, weather):
+async def test_a_startup_that_hangs_holds_up_nobody_else(tmp_path, weather):
     hangs = write_plugin(
         tmp_path / "hangs",
         """
@@ -368,18 +322,14 @@ def test_a_startup_that_hangs_holds_up_nobody_else(tmp_path, weather):
         """,
         "[plugin_runtime]\ntimeout = 300\n",
     )
-
-    async def main():
-        policy = replace(QUICK, starting_at_once=1)
-        async with ToolServer() as server, Stand(hangs, weather, server=server, policy=policy) as stand:
-            await stand.registered("weather")
-            await stand.said("hangs", "hanging")
-            assert "starting" == stand.host.plugins["hangs"].state
-
-    run(main())
+    policy = replace(QUICK, starting_at_once=1)
+    async with ToolServer() as server, Stand(hangs, weather, server=server, policy=policy) as stand:
+        await stand.registered("weather")
+        await stand.said("hangs", "hanging")
+        assert "starting" == stand.host.plugins["hangs"].state
 
 
-def test_a_plugin_that_reads_nothing_is_ended_and_started_again(tmp_path):
+async def test_a_plugin_that_reads_nothing_is_ended_and_started_again(tmp_path):
     stuck = write_plugin(
         tmp_path / "stuck",
         """
@@ -390,44 +340,36 @@ def test_a_plugin_that_reads_nothing_is_ended_and_started_again(tmp_path):
                 os.kill(os.getpid(), signal.SIGSTOP)
         """,
     )
-
-    async def main():
-        policy = replace(QUICK, ping_interval=0.05, stuck_after=1.5)
-        async with ToolServer() as server, Stand(stuck, server=server, policy=policy) as stand:
-            await stand.registered()
-            plugin = stand.host.plugins["stuck"]
-            body = await stand.call("stuck", "sleep")
-            assert ("TOOL_TIMEOUT", {"error": "tool 'sleep' timed out after 1.0s"}) == (body["error"], body["output"])
-            await stand.host.until(lambda: plugin.restarts == 1)
-            await stand.registered()
-            assert any("has not read anything" in text for _, text in stand.lines("stuck"))
-
-    run(main())
+    policy = replace(QUICK, ping_interval=0.05, stuck_after=1.5)
+    async with ToolServer() as server, Stand(stuck, server=server, policy=policy) as stand:
+        await stand.registered()
+        plugin = stand.host.plugins["stuck"]
+        body = await stand.call("stuck", "sleep")
+        assert ("TOOL_TIMEOUT", {"error": "tool 'sleep' timed out after 1.0s"}) == (body["error"], body["output"])
+        await stand.host.until(lambda: plugin.restarts == 1)
+        await stand.registered()
+        assert any("has not read anything" in text for _, text in stand.lines("stuck"))
 
 
-def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, weather):
+async def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, weather):
     other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
-
-    async def main():
-        async with ToolServer() as server, Stand(weather, other, server=server) as stand:
-            await stand.registered()
-            hanging = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(64)]
-            for n in range(64):
-                await stand.said("weather", f"began {n}")
-            assert 64 == stand.host.status()[0].calls
-            bodies = await asyncio.gather(*(stand.call("other", "get_other", {"city": "Rome"}) for _ in range(20)))
-            assert not any(body["is_error"] for body in bodies)
-            assert not any(call.done() for call in hanging)
-            for call in hanging:
-                call.cancel()
-            await asyncio.gather(*hanging, return_exceptions=True)
-            for n in range(64):
-                await stand.said("weather", f"ended {n}")
-
-    run(main())
+    async with ToolServer() as server, Stand(weather, other, server=server) as stand:
+        await stand.registered()
+        hanging = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(64)]
+        for n in range(64):
+            await stand.said("weather", f"began {n}")
+        assert 64 == stand.host.status()[0].calls
+        bodies = await asyncio.gather(*(stand.call("other", "get_other", {"city": "Rome"}) for _ in range(20)))
+        assert not any(body["is_error"] for body in bodies)
+        assert not any(call.done() for call in hanging)
+        for call in hanging:
+            call.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        for n in range(64):
+            await stand.said("weather", f"ended {n}")
 
 
-def test_a_plugin_that_prints_without_end_holds_up_nobody_and_is_kept_within_bounds(tmp_path, weather):
+async def test_a_plugin_that_prints_without_end_holds_up_nobody_and_is_kept_within_bounds(tmp_path, weather):
     loud = write_plugin(
         tmp_path / "loud",
         """
@@ -441,20 +383,16 @@ def test_a_plugin_that_prints_without_end_holds_up_nobody_and_is_kept_within_bou
                 threading.Thread(target=shout, daemon=True).start()
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(loud, weather, server=server) as stand:
-            await stand.said("loud", "left out")
-            await stand.registered("weather")
-            assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
-            lines = stand.host.book.last("loud")
-            assert 512 * 1024 >= sum(len(line.text) for line in lines)
-            assert 5000 > max(len(line.text) for line in lines)
-
-    run(main())
+    async with ToolServer() as server, Stand(loud, weather, server=server) as stand:
+        await stand.said("loud", "left out")
+        await stand.registered("weather")
+        assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
+        lines = stand.host.book.last("loud")
+        assert 512 * 1024 >= sum(len(line.text) for line in lines)
+        assert 5000 > max(len(line.text) for line in lines)
 
 
-def test_a_plugin_whose_handler_blocks_everything_in_it_does_not_hold_up_another(tmp_path, weather):
+async def test_a_plugin_whose_handler_blocks_everything_in_it_does_not_hold_up_another(tmp_path, weather):
     stuck = write_plugin(
         tmp_path / "stuck",
         """
@@ -466,16 +404,12 @@ def test_a_plugin_whose_handler_blocks_everything_in_it_does_not_hold_up_another
                 time.sleep(60)  # in the event loop: nothing in this process runs any more
         """,
     )
-
-    async def main():
-        async with ToolServer() as server, Stand(stuck, weather, server=server) as stand:
-            await stand.registered()
-            calls = [asyncio.create_task(stand.call("stuck", "block")) for _ in range(64)]
-            await stand.said("stuck", "blocking")
-            bodies = await asyncio.gather(*(stand.call("weather", "get_weather", {"city": "Rome"}) for _ in range(20)))
-            assert not any(body["is_error"] for body in bodies)
-            assert not any(call.done() for call in calls)
-            await stand.host.plugins["stuck"].kill()
-            assert {"PLUGIN_NOT_RUNNING"} == {body["error"] for body in await asyncio.gather(*calls)}
-
-    run(main())
+    async with ToolServer() as server, Stand(stuck, weather, server=server) as stand:
+        await stand.registered()
+        calls = [asyncio.create_task(stand.call("stuck", "block")) for _ in range(64)]
+        await stand.said("stuck", "blocking")
+        bodies = await asyncio.gather(*(stand.call("weather", "get_weather", {"city": "Rome"}) for _ in range(20)))
+        assert not any(body["is_error"] for body in bodies)
+        assert not any(call.done() for call in calls)
+        await stand.host.plugins["stuck"].kill()
+        assert {"PLUGIN_NOT_RUNNING"} == {body["error"] for body in await asyncio.gather(*calls)}

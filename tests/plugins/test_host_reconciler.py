@@ -13,7 +13,6 @@ from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.registrar import DesiredTool, PluginTools, Registrar, ServerSnapshot
 from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
-from plugins.host_rig import run
 from plugins.tool_server import ToolServer
 
 QUICK = HostPolicy(poll_interval=0.05, poll_retry=0.01, refused_retry=0.05, clear_timeout=60)
@@ -63,65 +62,53 @@ def want(reconciler, tool):
 
 
 @pytest.mark.parametrize("seed", [False, True])
-def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
-    async def main():
-        async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one"))
-            await told.until("p", "one", "active")
-            await server.stop()
-            await told.until("p", "one", "stale")
+async def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
+    async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "active")
+        await server.stop()
+        await told.until("p", "one", "stale")
+        await server.restart()
+        await told.until("p", "one", "active", times=2)
+        assert {"one"} == server.names("ann") == server.names("ben")
+        assert ["active", "stale", "active"] == [state for state, _ in groupby(state for *_, state, _ in told.states)]
+
+
+async def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_there():
+    async with ToolServer() as server:
+        await server.stop()
+        async with reconciling(server.url) as (reconciler, told):
+            for n in range(50):
+                want(reconciler, wanted(f"t{n}"))
+            while "refused" not in reconciler.problem:
+                await asyncio.sleep(0)
+            assert [] == told.states
             await server.restart()
-            await told.until("p", "one", "active", times=2)
-            assert {"one"} == server.names("ann") == server.names("ben")
-            assert ["active", "stale", "active"] == [state for state, _ in groupby(state for *_, state, _ in told.states)]
-
-    run(main())
+            for n in range(50):
+                await told.until("p", f"t{n}", "active")
+            assert 50 == len(server.names())
 
 
-def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_there():
-    async def main():
-        async with ToolServer() as server:
-            await server.stop()
-            async with reconciling(server.url) as (reconciler, told):
-                for n in range(50):
-                    want(reconciler, wanted(f"t{n}"))
-                while "refused" not in reconciler.problem:
-                    await asyncio.sleep(0)
-                assert [] == told.states
-                await server.restart()
-                for n in range(50):
-                    await told.until("p", f"t{n}", "active")
-                assert 50 == len(server.names())
-
-    run(main())
+async def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_keeps_no_list_of_its_own():
+    async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "active")
+        server.tools["ben"] = {}
+        server.changed()
+        await told.until("p", "one", "active", times=2)
+        assert {"one"} == server.names("ben")
 
 
-def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_keeps_no_list_of_its_own():
-    async def main():
-        async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one"))
-            await told.until("p", "one", "active")
-            server.tools["ben"] = {}
-            server.changed()
-            await told.until("p", "one", "active", times=2)
-            assert {"one"} == server.names("ben")
-
-    run(main())
-
-
-def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_keeps_the_list():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one"))
-            await told.until("p", "one", "active")
-            del server.tools["ben"]["one"]
-            server.changed()
-            seen = server.listed
-            await server.until(lambda: server.listed > seen + 2)
-            assert set() == server.names("ben")
-            assert 1 == len(told.states)
-
-    run(main())
+async def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_keeps_the_list():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "active")
+        del server.tools["ben"]["one"]
+        server.changed()
+        seen = server.listed
+        await server.until(lambda: server.listed > seen + 2)
+        assert set() == server.names("ben")
+        assert 1 == len(told.states)
 
 
 @pytest.mark.parametrize(
@@ -135,227 +122,182 @@ def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_
         {"state": "hidden"},
     ],
 )
-def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            parameters = {"type": "object", "properties": {}}
-            tool = wanted("one", description="as it is", parameters=parameters, annotations={"destructive": True})
-            want(reconciler, tool)
-            await told.until("p", "one", "active")
-            for role in server.tools.values():
-                role["one"].update(edit)
-            server.changed()
-            await told.until("p", "one", "active", times=2)
-            row = server.tools["ann"]["one"]
-            assert (tool.description, tool.parameters, 30.0, tool.annotations, tool.callback_url) == (
-                row["description"],
-                row["parameters"],
-                row["timeout_seconds"],
-                row["annotations"],
-                row["callback_url"],
+async def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        parameters = {"type": "object", "properties": {}}
+        tool = wanted("one", description="as it is", parameters=parameters, annotations={"destructive": True})
+        want(reconciler, tool)
+        await told.until("p", "one", "active")
+        for role in server.tools.values():
+            role["one"].update(edit)
+        server.changed()
+        await told.until("p", "one", "active", times=2)
+        row = server.tools["ann"]["one"]
+        assert (tool.description, tool.parameters, 30.0, tool.annotations, tool.callback_url) == (
+            row["description"],
+            row["parameters"],
+            row["timeout_seconds"],
+            row["annotations"],
+            row["callback_url"],
+        )
+
+
+async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff():
+    policy = replace(QUICK, poll_interval=0.02, refused_retry=1000)
+    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
+        keep = server._register
+
+        def rewrite(asked):
+            answer = keep(asked)
+            for tools in server.tools.values():
+                tools["one"]["description"] = "what the server made of it"
+            return answer
+
+        server._register = rewrite
+        want(reconciler, wanted("one", description="mine"))
+        await server.until(lambda: server.listed >= 12)
+        assert 2 < len(server.requests) < 7
+        assert "active" == told.states[-1][2]
+
+
+async def test_a_refusal_is_told_with_its_reason_and_tried_again():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        server.refuse["one"] = "cross-source overwrite refused"
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "refused")
+        assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == told.states[0][3]
+        server.refuse.clear()
+        await told.until("p", "one", "active")
+
+
+async def test_a_role_that_is_not_there_yet_is_waited_for():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one", role="eve"))
+        await told.until("p", "one", "refused")
+        assert "unknown role: eve" == told.states[0][3]
+        server.tools["eve"] = {}
+        server.changed()
+        await told.until("p", "one", "active")
+        assert {"one"} == server.names("eve")
+        assert set() == server.names("ann")
+
+
+async def test_an_answer_that_is_none_is_not_a_refusal():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        server.fail.add("one")
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "pending")
+        assert "503" in told.states[0][3]
+        server.fail.clear()
+        await told.until("p", "one", "active")
+
+
+async def test_what_is_left_of_an_earlier_host_is_taken_away_and_other_sources_are_left_alone():
+    async with ToolServer() as server:
+        for name, source in (("old", "plugin:p"), ("other", "plugin:px"), ("mine", "my_plugin")):
+            server._register(
+                {
+                    "name": name,
+                    "role": None,
+                    "source": source,
+                    "description": "",
+                    "callback_url": "http://127.0.0.1:9/",
+                    "parameters": {},
+                    "timeout_seconds": 1.0,
+                }
             )
-
-    run(main())
-
-
-def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff():
-    async def main():
-        policy = replace(QUICK, poll_interval=0.02, refused_retry=1000)
-        async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
-            keep = server._register
-
-            def rewrite(asked):
-                answer = keep(asked)
-                for tools in server.tools.values():
-                    tools["one"]["description"] = "what the server made of it"
-                return answer
-
-            server._register = rewrite
-            want(reconciler, wanted("one", description="mine"))
-            await server.until(lambda: server.listed >= 12)
-            assert 2 < len(server.requests) < 7
-            assert "active" == told.states[-1][2]
-
-    run(main())
+        async with reconciling(server.url) as (reconciler, _):
+            reconciler.manage("p")
+            await server.until(lambda: "old" not in server.names())
+            assert {"other", "mine"} == server.names()
+            asked = [body for what, body in server.requests if what == "unregister"]
+            assert {("old", "plugin:p")} == {(body["name"], body["expected_source"]) for body in asked}
 
 
-def test_a_refusal_is_told_with_its_reason_and_tried_again():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            server.refuse["one"] = "cross-source overwrite refused"
+async def test_clear_takes_all_tools_of_one_plugin_away():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        for plugin in ("p", "px"):
+            want(reconciler, wanted(f"tool_{plugin}", plugin=plugin))
+            await told.until(plugin, f"tool_{plugin}", "active")
+        assert await reconciler.manage("p").clear()
+        assert {"tool_px"} == server.names()
+        assert {} == reconciler.manage("p").states()
+
+
+async def test_clear_reaches_a_server_that_is_back_before_it_was_asked_again():
+    policy = replace(QUICK, poll_interval=600, poll_retry=600)
+    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "active")
+        await server.stop()
+        want(reconciler, wanted("two"))
+        await told.until("p", "one", "stale")
+        await server.restart()
+        assert await reconciler.manage("p").clear()
+        assert "clear" in server.requests[-1][0]
+
+
+async def test_clear_does_not_wait_for_a_server_that_is_away():
+    async with ToolServer() as server:
+        await server.stop()
+        async with reconciling(server.url) as (reconciler, _):
             want(reconciler, wanted("one"))
-            await told.until("p", "one", "refused")
-            assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == told.states[0][3]
-            server.refuse.clear()
-            await told.until("p", "one", "active")
-
-    run(main())
+            assert not await reconciler.manage("p").clear()
 
 
-def test_a_role_that_is_not_there_yet_is_waited_for():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one", role="eve"))
-            await told.until("p", "one", "refused")
-            assert "unknown role: eve" == told.states[0][3]
-            server.tools["eve"] = {}
-            server.changed()
-            await told.until("p", "one", "active")
-            assert {"one"} == server.names("eve")
-            assert set() == server.names("ann")
-
-    run(main())
-
-
-def test_an_answer_that_is_none_is_not_a_refusal():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            server.fail.add("one")
+async def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_may():
+    async with ToolServer() as server:
+        server.hold = asyncio.Event()
+        policy = replace(QUICK, clear_timeout=0.05)
+        async with reconciling(server.url, policy=policy, timeout=0.05) as (reconciler, _):
             want(reconciler, wanted("one"))
-            await told.until("p", "one", "pending")
-            assert "503" in told.states[0][3]
-            server.fail.clear()
-            await told.until("p", "one", "active")
-
-    run(main())
+            assert not await reconciler.manage("p").clear()
+        server.hold.set()
 
 
-def test_what_is_left_of_an_earlier_host_is_taken_away_and_other_sources_are_left_alone():
-    async def main():
-        async with ToolServer() as server:
-            for name, source in (("old", "plugin:p"), ("other", "plugin:px"), ("mine", "my_plugin")):
-                server._register(
-                    {
-                        "name": name,
-                        "role": None,
-                        "source": source,
-                        "description": "",
-                        "callback_url": "http://127.0.0.1:9/",
-                        "parameters": {},
-                        "timeout_seconds": 1.0,
-                    }
-                )
-            async with reconciling(server.url) as (reconciler, _):
-                reconciler.manage("p")
-                await server.until(lambda: "old" not in server.names())
-                assert {"other", "mine"} == server.names()
-                asked = [body for what, body in server.requests if what == "unregister"]
-                assert {("old", "plugin:p")} == {(body["name"], body["expected_source"]) for body in asked}
-
-    run(main())
+async def test_a_tool_that_moves_to_another_role_leaves_the_first():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one", role="ann"))
+        await told.until("p", "one", "active")
+        reconciler.manage("p").unwant("one", 1)
+        want(reconciler, wanted("one", role="ben", registration=2))
+        await server.until(lambda: server.names("ben") == {"one"} and not server.names("ann"))
 
 
-def test_clear_takes_all_tools_of_one_plugin_away():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            for plugin in ("p", "px"):
-                want(reconciler, wanted(f"tool_{plugin}", plugin=plugin))
-                await told.until(plugin, f"tool_{plugin}", "active")
-            assert await reconciler.manage("p").clear()
-            assert {"tool_px"} == server.names()
-            assert {} == reconciler.manage("p").states()
-
-    run(main())
+async def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one", registration=2))
+        reconciler.manage("p").unwant("one", 1)
+        await told.until("p", "one", "active")
+        assert {"one"} == server.names()
 
 
-def test_clear_reaches_a_server_that_is_back_before_it_was_asked_again():
-    async def main():
-        policy = replace(QUICK, poll_interval=600, poll_retry=600)
-        async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
+async def test_a_server_that_has_nothing_new_says_only_that():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        want(reconciler, wanted("one"))
+        await told.until("p", "one", "active")
+        await server.until(lambda: server.unchanged > 3)
+        assert 1 == len(server.requests)
+
+
+async def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_asked_for_once():
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        for n in range(1000):
+            want(reconciler, wanted(f"t{n}", plugin=f"p{n % 50}"))
+        await server.until(lambda: len(server.names()) == 1000)
+        await told.until("p49", "t999", "active")
+        assert 1000 == len(server.requests)
+        first = [body["source"] for _, body in server.requests[:200]]
+        assert 40 < len(set(first))  # nobody's many tools come before another's first ones
+
+
+async def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
+    async with ToolServer() as server:
+        server.token = "right"
+        tokens = iter(["wrong", "right"])
+        async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, told):
             want(reconciler, wanted("one"))
             await told.until("p", "one", "active")
-            await server.stop()
-            want(reconciler, wanted("two"))
-            await told.until("p", "one", "stale")
-            await server.restart()
-            assert await reconciler.manage("p").clear()
-            assert "clear" in server.requests[-1][0]
-
-    run(main())
-
-
-def test_clear_does_not_wait_for_a_server_that_is_away():
-    async def main():
-        async with ToolServer() as server:
-            await server.stop()
-            async with reconciling(server.url) as (reconciler, _):
-                want(reconciler, wanted("one"))
-                assert not await reconciler.manage("p").clear()
-
-    run(main())
-
-
-def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_may():
-    async def main():
-        async with ToolServer() as server:
-            server.hold = asyncio.Event()
-            policy = replace(QUICK, clear_timeout=0.05)
-            async with reconciling(server.url, policy=policy, timeout=0.05) as (reconciler, _):
-                want(reconciler, wanted("one"))
-                assert not await reconciler.manage("p").clear()
-            server.hold.set()
-
-    run(main())
-
-
-def test_a_tool_that_moves_to_another_role_leaves_the_first():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one", role="ann"))
-            await told.until("p", "one", "active")
-            reconciler.manage("p").unwant("one", 1)
-            want(reconciler, wanted("one", role="ben", registration=2))
-            await server.until(lambda: server.names("ben") == {"one"} and not server.names("ann"))
-
-    run(main())
-
-
-def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one", registration=2))
-            reconciler.manage("p").unwant("one", 1)
-            await told.until("p", "one", "active")
-            assert {"one"} == server.names()
-
-    run(main())
-
-
-def test_a_server_that_has_nothing_new_says_only_that():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one"))
-            await told.until("p", "one", "active")
-            await server.until(lambda: server.unchanged > 3)
-            assert 1 == len(server.requests)
-
-    run(main())
-
-
-def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_asked_for_once():
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            for n in range(1000):
-                want(reconciler, wanted(f"t{n}", plugin=f"p{n % 50}"))
-            await server.until(lambda: len(server.names()) == 1000)
-            await told.until("p49", "t999", "active")
-            assert 1000 == len(server.requests)
-            first = [body["source"] for _, body in server.requests[:200]]
-            assert 40 < len(set(first))  # nobody's many tools come before another's first ones
-
-    run(main())
-
-
-def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
-    async def main():
-        async with ToolServer() as server:
-            server.token = "right"
-            tokens = iter(["wrong", "right"])
-            async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, told):
-                want(reconciler, wanted("one"))
-                await told.until("p", "one", "active")
-
-    run(main())
 
 
 @pytest.mark.parametrize(
@@ -365,54 +307,45 @@ def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
         ("wrong", "the server does not take the token: Unauthorized"),
     ],
 )
-def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logged_once(caplog, shown, reason):
-    async def main():
-        async with ToolServer() as server:
-            server.token = "right"
-            async with reconciling(server.url, token=lambda: shown) as (reconciler, told):
-                want(reconciler, wanted("one"))
-                want(reconciler, wanted("two"))
-                await told.until("p", "one", "refused")
-                await told.until("p", "two", "refused")
-                assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
-                server.token = shown
-                await told.until("p", "one", "active")
-                await told.until("p", "two", "active")
-
-    run(main())
+async def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logged_once(caplog, shown, reason):
+    async with ToolServer() as server:
+        server.token = "right"
+        async with reconciling(server.url, token=lambda: shown) as (reconciler, told):
+            want(reconciler, wanted("one"))
+            want(reconciler, wanted("two"))
+            await told.until("p", "one", "refused")
+            await told.until("p", "two", "refused")
+            assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
+            server.token = shown
+            await told.until("p", "one", "active")
+            await told.until("p", "two", "active")
     assert [f"No tool can be registered: {reason}"] == [
         each.getMessage() for each in caplog.records if each.levelname == "WARNING"
     ]
 
 
-def test_a_plugins_source_that_is_kept_for_those_with_the_token_is_told_as_that(caplog):
-    async def main():
-        async with ToolServer() as server:
-            server.reserved = True
-            async with reconciling(server.url) as (reconciler, told):
-                want(reconciler, wanted("one"))
-                want(reconciler, wanted("two"))
-                for name in ("one", "two"):
-                    await told.until("p", name, "refused")
-                    assert "the server wants a token: --token-file FILE" in reconciler.manage("p").states()[name][1]
-
-    run(main())
+async def test_a_plugins_source_that_is_kept_for_those_with_the_token_is_told_as_that(caplog):
+    async with ToolServer() as server:
+        server.reserved = True
+        async with reconciling(server.url) as (reconciler, told):
+            want(reconciler, wanted("one"))
+            want(reconciler, wanted("two"))
+            for name in ("one", "two"):
+                await told.until("p", name, "refused")
+                assert "the server wants a token: --token-file FILE" in reconciler.manage("p").states()[name][1]
     assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
 
 
-def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
-    async def main():
-        async with ToolServer() as server:
-            await server.stop()
-            async with reconciling(server.url) as (reconciler, _):
-                want(reconciler, wanted("one"))
-                while "refused" not in reconciler.problem:
-                    await asyncio.sleep(0)
-                state, reason = reconciler.manage("p").states()["one"]
-                assert "pending" == state
-                assert reason.startswith(f"the server cannot be reached at {server.url}: ")
-
-    run(main())
+async def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
+    async with ToolServer() as server:
+        await server.stop()
+        async with reconciling(server.url) as (reconciler, _):
+            want(reconciler, wanted("one"))
+            while "refused" not in reconciler.problem:
+                await asyncio.sleep(0)
+            state, reason = reconciler.manage("p").states()["one"]
+            assert "pending" == state
+            assert reason.startswith(f"the server cannot be reached at {server.url}: ")
 
 
 def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothing_of_it():
@@ -421,60 +354,51 @@ def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothi
     assert DesiredTool(wanted("one"), settled=5).settled > snapshot.requested
 
 
-def test_tools_that_are_registered_together_are_told_of_together_with_their_roles(monkeypatch):
-    async def main():
-        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            in_a_while = []
-            loop = asyncio.get_running_loop()
-            later = loop.call_later
+async def test_tools_that_are_registered_together_are_told_of_together_with_their_roles(monkeypatch):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+        in_a_while = []
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
 
-            def call_later(delay, work, *arguments):
-                if getattr(work, "__func__", None) is not PluginTools._announce:
-                    return later(delay, work, *arguments)
-                return in_a_while.append(work)
+        def call_later(delay, work, *arguments):
+            if getattr(work, "__func__", None) is not PluginTools._announce:
+                return later(delay, work, *arguments)
+            return in_a_while.append(work)
 
-            monkeypatch.setattr(loop, "call_later", call_later)
-            for name in ("one", "two"):
-                want(reconciler, wanted(name))
-                await told.until("p", name, "active")
-            assert [] == told.lines
-            [tell] = in_a_while
-            tell()
-            assert [("p", {"one", "two"}, ("ann", "ben"))] == told.lines
-
-    run(main())
+        monkeypatch.setattr(loop, "call_later", call_later)
+        for name in ("one", "two"):
+            want(reconciler, wanted(name))
+            await told.until("p", name, "active")
+        assert [] == told.lines
+        [tell] = in_a_while
+        tell()
+        assert [("p", {"one", "two"}, ("ann", "ben"))] == told.lines
 
 
-def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
-    async def main():
-        wrong = [OSError("no such file"), ConfigurationError("its mode is 0644")]
+async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
+    wrong = [OSError("no such file"), ConfigurationError("its mode is 0644")]
 
-        def token():
-            if wrong:
-                raise wrong.pop()
-            return "t"
+    def token():
+        if wrong:
+            raise wrong.pop()
+        return "t"
 
-        async with ToolServer() as server:
-            server.token = "t"
-            async with reconciling(server.url, token=token) as (reconciler, told):
-                want(reconciler, wanted("one"))
-                await told.until("p", "one", "active")
-
-    run(main())
+    async with ToolServer() as server:
+        server.token = "t"
+        async with reconciling(server.url, token=token) as (reconciler, told):
+            want(reconciler, wanted("one"))
+            await told.until("p", "one", "active")
 
 
-def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_for_ever():
-    async def main():
-        policy = replace(QUICK, refused_retry=1000)
-        async with ToolServer() as server, reconciling(server.url) as (first, _):
-            want(first, wanted("one"))
-            await server.until(lambda: server.names())
-            async with reconciling(server.url, policy=policy) as (second, told):
-                want(second, wanted("one", callback_url="http://127.0.0.1:10/one"))
-                await told.until("p", "one", "refused")
-                assert "another host has registered it too: http://127.0.0.1:9/" in told.states[-1][3]
-
-    run(main())
+async def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_for_ever():
+    policy = replace(QUICK, refused_retry=1000)
+    async with ToolServer() as server, reconciling(server.url) as (first, _):
+        want(first, wanted("one"))
+        await server.until(lambda: server.names())
+        async with reconciling(server.url, policy=policy) as (second, told):
+            want(second, wanted("one", callback_url="http://127.0.0.1:10/one"))
+            await told.until("p", "one", "refused")
+            assert "another host has registered it too: http://127.0.0.1:9/" in told.states[-1][3]
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:one", "http://[::1", "http://" + "é" * 64])
@@ -484,17 +408,14 @@ def test_an_address_that_is_none_is_refused(url):
 
 
 @pytest.mark.parametrize("seed", [False, True])
-def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_answered(seed):
-    async def main():
-        async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, told):
-            server.held_answers = asyncio.Event()
-            want(reconciler, wanted("one"))
-            await server.until(lambda: "one" in server.names())  # which may call it from now on
-            asking = asyncio.create_task(reconciler.manage("p").wanted("one"))
-            assert not (await asyncio.wait({asking}, timeout=0.05))[0]
-            server.held_answers.set()
-            assert (wanted("one"), not seed) == await asking
-            await told.until("p", "one", "active")
-            assert (wanted("one"), not seed) == await reconciler.manage("p").wanted("one")
-
-    run(main())
+async def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_answered(seed):
+    async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, told):
+        server.held_answers = asyncio.Event()
+        want(reconciler, wanted("one"))
+        await server.until(lambda: "one" in server.names())  # which may call it from now on
+        asking = asyncio.create_task(reconciler.manage("p").wanted("one"))
+        assert not (await asyncio.wait({asking}, timeout=0.05))[0]
+        server.held_answers.set()
+        assert (wanted("one"), not seed) == await asking
+        await told.until("p", "one", "active")
+        assert (wanted("one"), not seed) == await reconciler.manage("p").wanted("one")

@@ -9,7 +9,6 @@ import pytest
 
 from patchbay.plugins.host.calls import IdempotencyCache, InFlightCalls, KeyReusedError
 from patchbay.plugins.protocol import CancelRun, Result, Trigger
-from plugins.host_rig import run
 from plugins.test_host_callback import all_begun, connected, served
 from plugins.tool_server import post
 
@@ -38,183 +37,153 @@ async def several(calls, count):
     return asking
 
 
-def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            asking = await several(calls, 5)
-            [trigger] = await plugin.hear(Trigger)
-            assert ("k", 1) == (trigger.idempotency_key, len(calls))
-            await plugin.answer(trigger, 1)
-            assert [DONE] * 5 == [json.loads(body) for body in await asyncio.gather(*asking)]
-            assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
-
-    run(main())
+async def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        asking = await several(calls, 5)
+        [trigger] = await plugin.hear(Trigger)
+        assert ("k", 1) == (trigger.idempotency_key, len(calls))
+        await plugin.answer(trigger, 1)
+        assert [DONE] * 5 == [json.loads(body) for body in await asyncio.gather(*asking)]
+        assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
 
 
-def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            first = ask(calls)
-            [trigger] = await plugin.hear(Trigger)
-            await plugin.answer(trigger, 1)
-            assert await first == await ask(calls)
-        assert DONE == json.loads(await ask(calls)), "also when the plugin is gone"
-
-    run(main())
+async def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        first = ask(calls)
+        [trigger] = await plugin.hear(Trigger)
+        await plugin.answer(trigger, 1)
+        assert await first == await ask(calls)
+    assert DONE == json.loads(await ask(calls)), "also when the plugin is gone"
 
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("other", [{"args": '{"a": 1}'}, {"name": "u"}])
-def test_another_call_under_a_key_that_is_taken_is_refused(tmp_path, over, other):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            first = ask(calls)
-            [trigger] = await plugin.hear(Trigger)
-            if over:
-                await plugin.answer(trigger, 1)
-                await first
-            refused = json.loads(await ask(calls, **other))
-            assert ("IDEMPOTENCY_KEY_REUSED", "idempotency_key_reused") == (refused["error"], refused["code"])
-            assert "did not run" in refused["output"]["error"]
-            if not over:
-                await plugin.answer(trigger, 1)
-            assert DONE == json.loads(await first), "the one that has the key is none the worse for it"
-            assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
-
-    run(main())
-
-
-def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            asking = [ask(calls, key) for key in ("", "", "a", "b")]
-            triggers = await plugin.hear(Trigger, 4)
-            assert ["", "", "a", "b"] == [each.idempotency_key for each in triggers]
-            for each in triggers:
-                await plugin.answer(each, 1)
-            await asyncio.gather(*asking)
-
-    run(main())
-
-
-def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            first = ask(calls)
-            await plugin.hear(Trigger)
-            await all_begun(calls)
-        said = json.loads(await first)
-        assert "PLUGIN_NOT_RUNNING" == said["error"]
-        assert "may have run" in said["output"]["error"]
-        (tmp_path / "s").unlink(missing_ok=True)  # Python 3.13 removes it
-        async with connected(calls, tmp_path) as plugin:
-            assert said == json.loads(await ask(calls))
-            assert [] == plugin.heard
-
-    run(main())
-
-
-def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
-        async with connected(calls, tmp_path) as plugin:
-            second = ask(calls)
-            [trigger] = await plugin.hear(Trigger)
-            plugin.connection.send(Result(req_id=trigger.req_id, success=False, data=b'"frozen"', error="X", ran=False))
-            assert b'"frozen"' == await second
-            third = ask(calls)
-            [_, trigger] = await plugin.hear(Trigger, 2)
+async def test_another_call_under_a_key_that_is_taken_is_refused(tmp_path, over, other):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        first = ask(calls)
+        [trigger] = await plugin.hear(Trigger)
+        if over:
             await plugin.answer(trigger, 1)
-            assert DONE == json.loads(await third)
-
-    run(main())
-
-
-def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kept(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url:
-            headers = [(b"Idempotency-Key", b"k")]
-            one, other = (asyncio.create_task(post(url, {}, headers=headers)) for _ in range(2))
-            [trigger] = await plugin.hear(Trigger)
-            while callers(calls) < 2:
-                await asyncio.sleep(0)
-            one.cancel()
-            while callers(calls) > 1:
-                await asyncio.sleep(0)
-            assert [] == [each for each in plugin.heard if isinstance(each, CancelRun)]
-            other.cancel()
-            [cancel] = await plugin.hear(CancelRun)
-            assert trigger.run_id == cancel.run_id
-            again = asyncio.create_task(post(url, {}, headers=headers))
-            while not callers(calls):
-                await asyncio.sleep(0)
+            await first
+        refused = json.loads(await ask(calls, **other))
+        assert ("IDEMPOTENCY_KEY_REUSED", "idempotency_key_reused") == (refused["error"], refused["code"])
+        assert "did not run" in refused["output"]["error"]
+        if not over:
             await plugin.answer(trigger, 1)
-            assert DONE == await again
-            assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
-
-    run(main())
+        assert DONE == json.loads(await first), "the one that has the key is none the worse for it"
+        assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
 
 
-def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_for_the_key(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin, served(calls) as url:
-            headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
-            lost = asyncio.create_task(post(url, {}, headers=headers))
-            [trigger] = await plugin.hear(Trigger)
-            while not callers(calls):
-                await asyncio.sleep(0)
+async def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        asking = [ask(calls, key) for key in ("", "", "a", "b")]
+        triggers = await plugin.hear(Trigger, 4)
+        assert ["", "", "a", "b"] == [each.idempotency_key for each in triggers]
+        for each in triggers:
+            await plugin.answer(each, 1)
+        await asyncio.gather(*asking)
+
+
+async def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        first = ask(calls)
+        await plugin.hear(Trigger)
+        await all_begun(calls)
+    said = json.loads(await first)
+    assert "PLUGIN_NOT_RUNNING" == said["error"]
+    assert "may have run" in said["output"]["error"]
+    (tmp_path / "s").unlink(missing_ok=True)  # Python 3.13 removes it
+    async with connected(calls, tmp_path) as plugin:
+        assert said == json.loads(await ask(calls))
+        assert [] == plugin.heard
+
+
+async def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path):
+    calls = InFlightCalls("p")
+    assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
+    async with connected(calls, tmp_path) as plugin:
+        second = ask(calls)
+        [trigger] = await plugin.hear(Trigger)
+        plugin.connection.send(Result(req_id=trigger.req_id, success=False, data=b'"frozen"', error="X", ran=False))
+        assert b'"frozen"' == await second
+        third = ask(calls)
+        [_, trigger] = await plugin.hear(Trigger, 2)
+        await plugin.answer(trigger, 1)
+        assert DONE == json.loads(await third)
+
+
+async def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kept(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+        headers = [(b"Idempotency-Key", b"k")]
+        one, other = (asyncio.create_task(post(url, {}, headers=headers)) for _ in range(2))
+        [trigger] = await plugin.hear(Trigger)
+        while callers(calls) < 2:
+            await asyncio.sleep(0)
+        one.cancel()
+        while callers(calls) > 1:
+            await asyncio.sleep(0)
+        assert [] == [each for each in plugin.heard if isinstance(each, CancelRun)]
+        other.cancel()
+        [cancel] = await plugin.hear(CancelRun)
+        assert trigger.run_id == cancel.run_id
+        again = asyncio.create_task(post(url, {}, headers=headers))
+        while not callers(calls):
+            await asyncio.sleep(0)
+        await plugin.answer(trigger, 1)
+        assert DONE == await again
+        assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+
+
+async def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_for_the_key(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+        headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
+        lost = asyncio.create_task(post(url, {}, headers=headers))
+        [trigger] = await plugin.hear(Trigger)
+        while not callers(calls):
+            await asyncio.sleep(0)
+        lost.cancel()
+        while callers(calls):
+            await asyncio.sleep(0)
+        await all_begun(calls)
+        await plugin.answer(trigger, 1)
+        while calls:
+            await asyncio.sleep(0)
+        assert DONE == await post(url, {}, headers=headers)
+        assert [trigger] == plugin.heard, "it was not stopped, and not made again"
+
+
+async def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        for back in (True, False):
+            lost = asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=f"{back}", grace=0.01))
+            [*_, trigger] = await plugin.hear(Trigger, 1 if back else 2)
             lost.cancel()
-            while callers(calls):
-                await asyncio.sleep(0)
-            await all_begun(calls)
-            await plugin.answer(trigger, 1)
-            while calls:
-                await asyncio.sleep(0)
-            assert DONE == await post(url, {}, headers=headers)
-            assert [trigger] == plugin.heard, "it was not stopped, and not made again"
-
-    run(main())
-
-
-def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            for back in (True, False):
-                lost = asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=f"{back}", grace=0.01))
-                [*_, trigger] = await plugin.hear(Trigger, 1 if back else 2)
-                lost.cancel()
-                await asyncio.wait([lost])
-                if back:
-                    again = ask(calls, f"{back}")
-                    while not callers(calls):
-                        await asyncio.sleep(0)
-                    assert calls._calls[trigger.req_id].grace is None
-                    await plugin.answer(trigger, 1)
-                    assert DONE == json.loads(await again)
-            [cancel] = await plugin.hear(CancelRun)
-            assert trigger.run_id == cancel.run_id
-
-    run(main())
+            await asyncio.wait([lost])
+            if back:
+                again = ask(calls, f"{back}")
+                while not callers(calls):
+                    await asyncio.sleep(0)
+                assert calls._calls[trigger.req_id].grace is None
+                await plugin.answer(trigger, 1)
+                assert DONE == json.loads(await again)
+        [cancel] = await plugin.hear(CancelRun)
+        assert trigger.run_id == cancel.run_id
 
 
-def test_a_timeout_is_kept_too(tmp_path):
-    async def main():
-        calls = InFlightCalls("p")
-        async with connected(calls, tmp_path) as plugin:
-            first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
-            assert ("TOOL_TIMEOUT", first) == (first["error"], json.loads(await ask(calls)))
-            assert 1 == len(await plugin.hear(Trigger))
-
-    run(main())
+async def test_a_timeout_is_kept_too(tmp_path):
+    calls = InFlightCalls("p")
+    async with connected(calls, tmp_path) as plugin:
+        first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
+        assert ("TOOL_TIMEOUT", first) == (first["error"], json.loads(await ask(calls)))
+        assert 1 == len(await plugin.hear(Trigger))
 
 
 @pytest.mark.parametrize(
@@ -224,12 +193,9 @@ def test_a_timeout_is_kept_too(tmp_path):
         ([(b"Idempotency-Key", b"k"), (b"Idempotency-Key", b"k")], 400),
     ],
 )
-def test_a_key_that_would_have_to_be_cut_or_chosen_is_turned_away(headers, status):
-    async def main():
-        async with served(InFlightCalls("p")) as url:
-            assert status == (await post(url, {}, headers=headers))[0]
-
-    run(main())
+async def test_a_key_that_would_have_to_be_cut_or_chosen_is_turned_away(headers, status):
+    async with served(InFlightCalls("p")) as url:
+        assert status == (await post(url, {}, headers=headers))[0]
 
 
 # What is kept, and how long.

@@ -393,26 +393,23 @@ def test_a_thread_learns_that_its_time_is_up():
     assert learnt.wait(BOUND)
 
 
-def test_cancelling_a_call_cancels_the_handler():
-    async def main():
-        began, ended = asyncio.Event(), asyncio.Event()
+async def test_cancelling_a_call_cancels_the_handler():
+    began, ended = asyncio.Event(), asyncio.Event()
 
-        async def handler(self):
-            began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    async def handler(self):
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-        async with run_plugin(plugin_with(handler)) as plugin:
-            call = asyncio.create_task(plugin.call("tool"))
-            await began.wait()
-            call.cancel()
-            await ended.wait()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-
-    run(main())
+    async with run_plugin(plugin_with(handler)) as plugin:
+        call = asyncio.create_task(plugin.call("tool"))
+        await began.wait()
+        call.cancel()
+        await ended.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
 
 # -- progress
@@ -527,29 +524,24 @@ def test_a_plugin_lists_its_tools_as_plain_dicts():
     assert [expected] == run(main())
 
 
-def test_a_tool_may_be_registered_and_unregistered_while_the_plugin_runs():
+async def test_a_tool_may_be_registered_and_unregistered_while_the_plugin_runs():
     async def add(a: int, b: int):
         return a + b
 
-    async def main():
-        async with run_plugin(Shop) as running:
-            plugin = running.plugin
-            schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-            assert plugin.register_llm_tool(
-                name="add", description="Add.", parameters=schema, handler=add, timeout=30.0, role=None
-            )
-            assert "pending" == plugin.llm_tool_state("add").state
-            await plugin.registered("add", timeout=BOUND)
-            assert "active" == plugin.llm_tool_state("add").state
-            assert 5 == (await running.call("add", a=2, b=3)).output
-            assert plugin.unregister_llm_tool("add")
-            assert not plugin.unregister_llm_tool("add")
-            await asyncio.sleep(0)
-            assert ["open_shop"] == list(running.tools)
-            assert "TOOL_NOT_REGISTERED" == (await running.call("add", a=2, b=3)).error
-            assert plugin.register_llm_tool("add", "Add.", schema, add)
-
-    run(main())
+    async with run_plugin(Shop) as running:
+        plugin = running.plugin
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+        assert plugin.register_llm_tool(name="add", description="Add.", parameters=schema, handler=add, timeout=30.0, role=None)
+        assert "pending" == plugin.llm_tool_state("add").state
+        await plugin.registered("add", timeout=BOUND)
+        assert "active" == plugin.llm_tool_state("add").state
+        assert 5 == (await running.call("add", a=2, b=3)).output
+        assert plugin.unregister_llm_tool("add")
+        assert not plugin.unregister_llm_tool("add")
+        await asyncio.sleep(0)
+        assert ["open_shop"] == list(running.tools)
+        assert "TOOL_NOT_REGISTERED" == (await running.call("add", a=2, b=3)).error
+        assert plugin.register_llm_tool("add", "Add.", schema, add)
 
 
 def test_a_name_that_is_taken_is_a_conflict_and_changes_nothing():
@@ -626,35 +618,29 @@ def test_waiting_ends_with_the_reason_when_a_tool_is_refused():
     assert ("refused", "taken") == (state.state, state.reason)
 
 
-def test_who_has_given_up_waiting_is_forgotten():
-    async def main():
-        table = ToolTable("p", lambda _message: None)
-        table.add(lambda: 1, LlmToolMeta("tool"))
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await table.registered()
-        return table._waiters
-
-    assert [] == run(main())
+async def test_who_has_given_up_waiting_is_forgotten():
+    table = ToolTable("p", lambda _message: None)
+    table.add(lambda: 1, LlmToolMeta("tool"))
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await table.registered()
+    assert [] == table._waiters
 
 
-def test_a_tool_that_is_taken_back_is_not_waited_for():
-    async def main():
-        async with run_plugin(Shop) as running:
-            number = running.tools["open_shop"].registration
-            running._runtime.receive(LlmToolState(name="open_shop", state="pending", registration=number))
-            waiting = asyncio.create_task(running.plugin.registered("open_shop"))
-            await asyncio.sleep(0)
-            running.plugin.unregister_llm_tool("open_shop")
-            await waiting
-            with pytest.raises(KeyError):
-                await running.plugin.registered("open_shop")
-
-    run(main())
+async def test_a_tool_that_is_taken_back_is_not_waited_for():
+    async with run_plugin(Shop) as running:
+        number = running.tools["open_shop"].registration
+        running._runtime.receive(LlmToolState(name="open_shop", state="pending", registration=number))
+        waiting = asyncio.create_task(running.plugin.registered("open_shop"))
+        await asyncio.sleep(0)
+        running.plugin.unregister_llm_tool("open_shop")
+        await waiting
+        with pytest.raises(KeyError):
+            await running.plugin.registered("open_shop")
 
 
-def test_the_startup_hook_cannot_wait_for_what_comes_after_it_but_a_task_of_its_own_can():
+async def test_the_startup_hook_cannot_wait_for_what_comes_after_it_but_a_task_of_its_own_can():
     class Plugin(Shop):
         @lifecycle(id="startup")
         async def startup(self, **_):
@@ -662,14 +648,11 @@ def test_the_startup_hook_cannot_wait_for_what_comes_after_it_but_a_task_of_its_
             with pytest.raises(RuntimeError, match="when the startup hook has returned"):
                 await self.registered()
 
-    async def main():
-        async with run_plugin(Plugin) as running:
-            await running.plugin.task
-
-    run(main())
+    async with run_plugin(Plugin) as running:
+        await running.plugin.task
 
 
-def test_one_tool_that_cannot_be_registered_spares_the_others_and_is_told_to_whoever_tests(caplog):
+async def test_one_tool_that_cannot_be_registered_spares_the_others_and_is_told_to_whoever_tests(caplog):
     class Plugin(Shop):
         @llm_tool(parameters={"type": "no such type"})
         def broken(self): ...
@@ -677,19 +660,16 @@ def test_one_tool_that_cannot_be_registered_spares_the_others_and_is_told_to_who
         @llm_tool(name="open_shop")
         def zz_again(self): ...
 
-    async def main():
+    with pytest.raises(ValueError, match="broken"), caplog.at_level(logging.ERROR):
         async with run_plugin(Plugin):
             pass
-
-    with pytest.raises(ValueError, match="broken"), caplog.at_level(logging.ERROR):
-        run(main())
     assert ["broken", "open_shop"] == [record.args[0] for record in caplog.records]
 
 
 # -- the plugin's life
 
 
-def test_hooks_are_called_in_their_turn_with_what_they_take():
+async def test_hooks_are_called_in_their_turn_with_what_they_take():
     said = []
 
     class Plugin(NekoPluginBase):
@@ -718,17 +698,14 @@ def test_hooks_are_called_in_their_turn_with_what_they_take():
         async def ask(self):
             return self.config.get("units")
 
-    async def main():
-        async with run_plugin(Plugin, config={"units": "C"}) as running:
-            assert not (await running.freeze()).is_error
-            refused = await running.call("ask")
-            assert ("PLUGIN_NOT_RUNNING", {"error": "plugin 'test' is frozen"}) == (refused.error, refused.output)
-            assert "warm" == (await running.unfreeze()).output
-            assert "C" == (await running.call("ask")).output
-            await running.change_config({"units": "F"})
-            assert "F" == (await running.call("ask")).output
-
-    run(main())
+    async with run_plugin(Plugin, config={"units": "C"}) as running:
+        assert not (await running.freeze()).is_error
+        refused = await running.call("ask")
+        assert ("PLUGIN_NOT_RUNNING", {"error": "plugin 'test' is frozen"}) == (refused.error, refused.output)
+        assert "warm" == (await running.unfreeze()).output
+        assert "C" == (await running.call("ask")).output
+        await running.change_config({"units": "F"})
+        assert "F" == (await running.call("ask")).output
     assert ["start start", "freeze", "unfreeze", ("C", "F", "F"), {"reason": "stop"}] == said
 
 
@@ -745,7 +722,7 @@ def test_hooks_are_called_in_their_turn_with_what_they_take():
     ],
     ids=lambda outcome: type(outcome).__name__,
 )
-def test_a_startup_that_fails_is_told(outcome):
+async def test_a_startup_that_fails_is_told(outcome):
     class Plugin(NekoPluginBase):
         @lifecycle(id="startup")
         async def startup(self, **_):
@@ -753,15 +730,12 @@ def test_a_startup_that_fails_is_told(outcome):
                 return outcome
             raise outcome
 
-    async def main():
+    with pytest.raises(PluginError, match="no key"):
         async with run_plugin(Plugin):
             raise AssertionError("it started")
 
-    with pytest.raises(PluginError, match="no key"):
-        run(main())
 
-
-def test_a_startup_that_takes_too_long_is_stopped_even_if_it_will_not_be():
+async def test_a_startup_that_takes_too_long_is_stopped_even_if_it_will_not_be():
     class Plugin(NekoPluginBase):
         @lifecycle(id="startup")
         async def startup(self, **_):
@@ -771,18 +745,14 @@ def test_a_startup_that_takes_too_long_is_stopped_even_if_it_will_not_be():
                 except asyncio.CancelledError:
                     pass
 
-    async def main():
-        nonlocal released
-        released = asyncio.Event()
-        try:
-            with pytest.raises(PluginError, match=r"longer than 0\.05 s"):
-                async with run_plugin(Plugin, startup_timeout=0.05):
-                    pass
-        finally:
-            released.set()
-
     released: asyncio.Event
-    run(main())
+    released = asyncio.Event()
+    try:
+        with pytest.raises(PluginError, match=r"longer than 0\.05 s"):
+            async with run_plugin(Plugin, startup_timeout=0.05):
+                pass
+    finally:
+        released.set()
 
 
 @pytest.mark.parametrize("error", [ValueError("too hot"), asyncio.CancelledError("too hot"), SystemExit("too hot")])
@@ -805,37 +775,31 @@ def test_a_hook_that_fails_later_is_told_and_ends_nothing(error):
     assert ("ValueError" if isinstance(error, ValueError) else "PluginError", "Rome") == run(main())
 
 
-def test_calls_under_way_are_cancelled_when_the_plugin_stops():
-    async def main():
-        began, ended = asyncio.Event(), asyncio.Event()
+async def test_calls_under_way_are_cancelled_when_the_plugin_stops():
+    began, ended = asyncio.Event(), asyncio.Event()
 
-        async def handler(self):
-            began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    async def handler(self):
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-        async with run_plugin(plugin_with(handler)) as running:
-            call = asyncio.create_task(running.call("tool"))
-            await began.wait()
-        result = await call
-        return ended.is_set(), result.error
-
-    assert (True, "TOOL_CANCELLED") == run(main())
+    async with run_plugin(plugin_with(handler)) as running:
+        call = asyncio.create_task(running.call("tool"))
+        await began.wait()
+    result = await call
+    assert (True, "TOOL_CANCELLED") == (ended.is_set(), result.error)
 
 
-def test_an_init_that_forgets_its_base_is_told_so():
+async def test_an_init_that_forgets_its_base_is_told_so():
     class Plugin(NekoPluginBase):
         def __init__(self, ctx):
             pass
 
-    async def main():
+    with pytest.raises(PluginError, match=r"does not call super\(\).__init__"):
         async with run_plugin(Plugin):
             pass
-
-    with pytest.raises(PluginError, match=r"does not call super\(\).__init__"):
-        run(main())
 
 
 def test_a_plugin_may_set_itself_up_after_its_tools_are_found():

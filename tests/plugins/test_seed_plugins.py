@@ -154,23 +154,19 @@ def with_our_import(source: str) -> str:
 
 
 @pytest.mark.parametrize(("source", "city", "weather"), [(ENGLISH, "Beijing", "sunny"), (CHINESE, "北京", "晴")])
-def test_the_recommended_plugin_runs_as_printed(tmp_path, source, city, weather):
+async def test_the_recommended_plugin_runs_as_printed(tmp_path, source, city, weather):
     (tmp_path / "weather.py").write_text(with_our_import(source), encoding="utf-8")
-
-    async def main():
-        async with RigHost(tmp_path, entry="weather:WeatherPlugin") as host:
-            assert StartupResult(status="ready", hooks=("startup",)) == await host.ready()
-            (tool,) = await host.register()
-            assert ("get_weather", 30.0, None, ["city"]) == (
-                tool.name,
-                tool.timeout_seconds,
-                tool.role,
-                tool.parameters["required"],
-            )
-            answer = await host.call("get_weather", arguments={"city": city})
-            assert {"output": {"city": city, "temp_c": 22, "weather": weather}, "is_error": False} == answer
-
-    run(main())
+    async with RigHost(tmp_path, entry="weather:WeatherPlugin") as host:
+        assert StartupResult(status="ready", hooks=("startup",)) == await host.ready()
+        (tool,) = await host.register()
+        assert ("get_weather", 30.0, None, ["city"]) == (
+            tool.name,
+            tool.timeout_seconds,
+            tool.role,
+            tool.parameters["required"],
+        )
+        answer = await host.call("get_weather", arguments={"city": city})
+        assert {"output": {"city": city, "temp_c": 22, "weather": weather}, "is_error": False} == answer
 
 
 def test_the_full_lifecycle_pattern_registers_and_unregisters_by_itself(monkeypatch):
@@ -209,15 +205,11 @@ def test_the_full_lifecycle_pattern_registers_and_unregisters_by_itself(monkeypa
             server.shutdown()
 
 
-def test_tools_of_the_imperative_way_and_the_error_shape_are_as_documented():
+async def test_tools_of_the_imperative_way_and_the_error_shape_are_as_documented():
     names: dict[str, object] = {"__name__": "custom"}
     exec(with_our_import(IMPERATIVE), names)
-
-    async def main():
-        async with run_plugin(names["CustomPlugin"]) as plugin:
-            assert ["search", "custom_tool"] == [tool["name"] for tool in plugin.plugin.list_llm_tools()]
-            assert "Rome" == (await plugin.call("custom_tool", city="Rome")).output
-            failed = await plugin.call("search", query="x")
-            assert {"output": {"reason": "city not found"}, "is_error": True, "error": "CITY_NOT_FOUND"} == failed.body
-
-    run(main())
+    async with run_plugin(names["CustomPlugin"]) as plugin:
+        assert ["search", "custom_tool"] == [tool["name"] for tool in plugin.plugin.list_llm_tools()]
+        assert "Rome" == (await plugin.call("custom_tool", city="Rome")).output
+        failed = await plugin.call("search", query="x")
+        assert {"output": {"reason": "city not found"}, "is_error": True, "error": "CITY_NOT_FOUND"} == failed.body

@@ -103,91 +103,83 @@ def test_a_plain_function_is_a_tool_too():
     assert (["get_time"], "") == (names(manager.registry, "default"), manager.snapshot().registrations["get_time"].source)
 
 
-def test_sessions_have_been_told_when_the_sync_returns():
-    async def work():
-        manager = LLMSessionManager("ann")
-        manager.active, manager.pending = Session(), Session()
-        await manager.register_tool_and_sync(definition("a"))
-        await manager.register_tool_and_sync(definition("b"))
-        assert await manager.unregister_tool_and_sync("a")
-        assert 1 == await manager.clear_tools_and_sync()
-        return manager.active.told, manager.pending.told
-
-    active, pending = run(work())
+async def test_sessions_have_been_told_when_the_sync_returns():
+    manager = LLMSessionManager("ann")
+    manager.active, manager.pending = Session(), Session()
+    await manager.register_tool_and_sync(definition("a"))
+    await manager.register_tool_and_sync(definition("b"))
+    assert await manager.unregister_tool_and_sync("a")
+    assert 1 == await manager.clear_tools_and_sync()
+    active, pending = manager.active.told, manager.pending.told
     assert [["a"], ["a", "b"], ["b"], []] == active == pending
 
 
-def test_who_waits_is_told_which_session_failed_and_the_tool_is_registered_all_the_same():
-    async def work():
-        manager = LLMSessionManager("ann")
-        manager.active, manager.pending = Session(ValueError("closed")), Session(OSError("gone"))
-        with pytest.raises(
-            ToolSyncError, match=r"^tool sync failed: active: ValueError: closed; pending: OSError: gone$"
-        ) as all_of_it:
-            await manager.register_tool_and_sync(definition("a"))
-        manager.active = Session()
-        with pytest.raises(RuntimeError, match=r"^tool sync failed: pending: OSError: gone$"):
-            await manager.sync()
-        return all_of_it.value.code, [each.name for each in manager.list_tools()], manager.active.told
-
-    assert ("tool_sync_failed", ["a"], [["a"]]) == run(work())
-
-
-def test_the_others_tell_the_sessions_in_the_background(caplog):
-    async def work():
-        manager = LLMSessionManager("ann")
-        session = manager.active = Session()
-        session.gate.clear()
-        manager.register_tool(definition("a"))
-        await session.asked.wait()
-        manager.register_tool(definition("b"))
-        session.gate.set()
-        await until(lambda: len(session.told) == 2)
-        manager.active = Session(ValueError("closed"))
-        manager.clear_tools()
-        await until(lambda: "tool sync failed: active: ValueError: closed" in caplog.text)
-        return session.told
-
-    assert [["a"], ["a", "b"]] == run(work())
+async def test_who_waits_is_told_which_session_failed_and_the_tool_is_registered_all_the_same():
+    manager = LLMSessionManager("ann")
+    manager.active, manager.pending = Session(ValueError("closed")), Session(OSError("gone"))
+    with pytest.raises(
+        ToolSyncError, match=r"^tool sync failed: active: ValueError: closed; pending: OSError: gone$"
+    ) as all_of_it:
+        await manager.register_tool_and_sync(definition("a"))
+    manager.active = Session()
+    with pytest.raises(RuntimeError, match=r"^tool sync failed: pending: OSError: gone$"):
+        await manager.sync()
+    assert ("tool_sync_failed", ["a"], [["a"]]) == (
+        all_of_it.value.code,
+        [each.name for each in manager.list_tools()],
+        manager.active.told,
+    )
+    manager.pending = Session()
+    await manager.sync()  # the session that failed is not tried again
 
 
-def test_many_changes_in_the_background_are_told_at_once():
-    async def work():
-        manager = LLMSessionManager("ann")
-        session = manager.active = Session()
-        session.gate.clear()
-        for number in range(100):
-            manager.register_tool(definition(f"a{number}"))
-        await session.asked.wait()
-        for number in range(100):
-            manager.register_tool(definition(f"b{number}"))
-            await asyncio.sleep(0)
-        session.gate.set()
-        await until(lambda: len(session.told) == 2)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        return [len(told) for told in session.told]
-
-    assert [100, 200] == run(work())
+async def test_the_others_tell_the_sessions_in_the_background(caplog):
+    manager = LLMSessionManager("ann")
+    session = manager.active = Session()
+    session.gate.clear()
+    manager.register_tool(definition("a"))
+    await session.asked.wait()
+    manager.register_tool(definition("b"))
+    session.gate.set()
+    await until(lambda: len(session.told) == 2)
+    manager.active = Session(ValueError("closed"))
+    manager.clear_tools()
+    await until(lambda: "tool sync failed: active: ValueError: closed" in caplog.text)
+    assert [["a"], ["a", "b"]] == session.told
+    manager.active = Session()
+    await manager.sync()  # the session that failed is not tried again
 
 
-def test_what_is_told_in_the_background_is_known_to_be_late_and_goes_on(
+async def test_many_changes_in_the_background_are_told_at_once():
+    manager = LLMSessionManager("ann")
+    session = manager.active = Session()
+    session.gate.clear()
+    for number in range(100):
+        manager.register_tool(definition(f"a{number}"))
+    await session.asked.wait()
+    for number in range(100):
+        manager.register_tool(definition(f"b{number}"))
+        await asyncio.sleep(0)
+    session.gate.set()
+    await until(lambda: len(session.told) == 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [100, 200] == [len(told) for told in session.told]
+
+
+async def test_what_is_told_in_the_background_is_known_to_be_late_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr("patchbay.tools.manager.ATTEMPT_SECONDS", 0.01)
-
-    async def work():
-        manager = LLMSessionManager("ann", retry_delays=(0.0,) * 5)
-        session = manager.active = Session()
-        session.gate.clear()
-        manager.register_tool(definition("a"))
-        await until(lambda: bool(manager.out_of_sync))
-        late = manager.out_of_sync
-        session.gate.set()
-        await until(lambda: not manager.out_of_sync)
-        return late, session.told
-
-    assert ({"active": "it took too long"}, [["a"]]) == run(work())
+    manager = LLMSessionManager("ann", retry_delays=(0.0,) * 5)
+    session = manager.active = Session()
+    session.gate.clear()
+    manager.register_tool(definition("a"))
+    await until(lambda: bool(manager.out_of_sync))
+    late = manager.out_of_sync
+    session.gate.set()
+    await until(lambda: not manager.out_of_sync)
+    assert ({"active": "it took too long"}, [["a"]]) == (late, session.told)
     assert "not done within 0.01 s" in caplog.text
 
 
@@ -231,105 +223,87 @@ def test_a_prepared_session_knows_the_tools_and_takes_over_when_the_active_one_i
     assert [["a"], ["a", "b"], ["a", "b", "c"]] == second
 
 
-def test_a_session_that_cannot_be_told_is_not_pending_and_there_is_one_at_a_time():
-    async def work():
-        manager = LLMSessionManager("ann")
-        with pytest.raises(ToolSyncError, match="pending: OSError: gone"):
-            await manager.prepare(Session(OSError("gone")))
-        assert (None, {}) == (manager.pending, manager.out_of_sync)
-        with pytest.raises(ConfigurationError, match="no pending session"):
-            await manager.swap()
-        await manager.prepare(Session())
-        with pytest.raises(ConfigurationError, match="has a pending session"):
-            await manager.prepare(Session())
-
-    run(work())
-
-
-def test_what_a_session_has_not_been_told_follows_it_when_it_takes_over():
-    async def work():
-        manager = LLMSessionManager("ann", retry_delays=(0.0, 0.0, 0.0))
-        session = Session()
-        await manager.prepare(session)
-        session.error = ValueError("busy")
-        with pytest.raises(ToolSyncError):
-            await manager.register_tool_and_sync(definition("a"))
+async def test_a_session_that_cannot_be_told_is_not_pending_and_there_is_one_at_a_time():
+    manager = LLMSessionManager("ann")
+    with pytest.raises(ToolSyncError, match="pending: OSError: gone"):
+        await manager.prepare(Session(OSError("gone")))
+    assert (None, {}) == (manager.pending, manager.out_of_sync)
+    with pytest.raises(ConfigurationError, match="no pending session"):
         await manager.swap()
-        assert {"active": "ValueError: busy"} == manager.out_of_sync
-        session.error = None
-        await until(lambda: not manager.out_of_sync)
-        return session.told
-
-    assert [[], ["a"]] == run(work())
+    await manager.prepare(Session())
+    with pytest.raises(ConfigurationError, match="has a pending session"):
+        await manager.prepare(Session())
 
 
-def test_a_session_that_takes_over_while_the_other_is_being_told_is_told_too():
-    async def work():
-        manager = LLMSessionManager("ann")
-        first, second = manager.active, manager.pending = Session(), Session()
-        first.gate.clear()
-        telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
-        await first.asked.wait()
-        assert first is manager.take_over()
-        first.gate.set()
-        await telling
-        return second.told, manager.out_of_sync
-
-    assert ([["a"]], {}) == run(work())
-
-
-def test_a_session_is_prepared_while_the_active_one_cannot_be_told_yet():
-    async def work():
-        manager = LLMSessionManager("ann")
-        busy = manager.active = Session()
-        busy.gate.clear()
-        telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
-        await busy.asked.wait()
-        session = Session()
-        await manager.prepare(session)
-        assert ([["a"]], False) == (session.told, telling.done())
-        busy.gate.set()
-        await telling
-
-    run(work())
+async def test_what_a_session_has_not_been_told_follows_it_when_it_takes_over():
+    manager = LLMSessionManager("ann", retry_delays=(0.0, 0.0, 0.0))
+    session = Session()
+    await manager.prepare(session)
+    session.error = ValueError("busy")
+    with pytest.raises(ToolSyncError):
+        await manager.register_tool_and_sync(definition("a"))
+    await manager.swap()
+    assert {"active": "ValueError: busy"} == manager.out_of_sync
+    session.error = None
+    await until(lambda: not manager.out_of_sync)
+    assert [[], ["a"]] == session.told
 
 
-def test_what_was_changed_since_is_told_though_nobody_waits_for_it_any_more():
-    async def work():
-        manager = LLMSessionManager("ann", retry_delays=(0.0,))
-        session = manager.active = Session()
-        session.gate.clear()
-        manager.register_tool(definition("a"))
-        await session.asked.wait()
-        impatient = asyncio.ensure_future(manager.register_tool_and_sync(definition("b")))
-        await asyncio.sleep(0)
-        impatient.cancel()
-        await asyncio.wait([impatient])
-        assert {"active": "it took too long"} == manager.out_of_sync
-        session.gate.set()
-        await until(lambda: not manager.out_of_sync)
-        return session.told
-
-    assert ["a", "b"] == run(work())[-1]
+async def test_a_session_that_takes_over_while_the_other_is_being_told_is_told_too():
+    manager = LLMSessionManager("ann")
+    first, second = manager.active, manager.pending = Session(), Session()
+    first.gate.clear()
+    telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
+    await first.asked.wait()
+    assert first is manager.take_over()
+    first.gate.set()
+    await telling
+    assert ([["a"]], {}) == (second.told, manager.out_of_sync)
 
 
-def test_a_change_waits_for_no_session_that_has_left():
-    async def work():
-        manager = LLMSessionManager("ann", retry_delays=(0.0,))
-        session = manager.active = Session(ConnectionError("closed"))
-        session.gate.clear()
-        telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
-        await session.asked.wait()
-        manager.leave(session)
-        session.gate.set()
-        await telling  # and nobody is told that it could not be told
-        return manager.out_of_sync
-
-    assert {} == run(work())
+async def test_a_session_is_prepared_while_the_active_one_cannot_be_told_yet():
+    manager = LLMSessionManager("ann")
+    busy = manager.active = Session()
+    busy.gate.clear()
+    telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
+    await busy.asked.wait()
+    session = Session()
+    await manager.prepare(session)
+    assert ([["a"]], False) == (session.told, telling.done())
+    busy.gate.set()
+    await telling
 
 
-def test_nothing_is_tried_again_for_a_session_that_has_left(caplog: pytest.LogCaptureFixture):
-    async def work():
+async def test_what_was_changed_since_is_told_though_nobody_waits_for_it_any_more():
+    manager = LLMSessionManager("ann", retry_delays=(0.0,))
+    session = manager.active = Session()
+    session.gate.clear()
+    manager.register_tool(definition("a"))
+    await session.asked.wait()
+    impatient = asyncio.ensure_future(manager.register_tool_and_sync(definition("b")))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    assert {"active": "it took too long"} == manager.out_of_sync
+    session.gate.set()
+    await until(lambda: not manager.out_of_sync)
+    assert ["a", "b"] == session.told[-1]
+
+
+async def test_a_change_waits_for_no_session_that_has_left():
+    manager = LLMSessionManager("ann", retry_delays=(0.0,))
+    session = manager.active = Session(ConnectionError("closed"))
+    session.gate.clear()
+    telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
+    await session.asked.wait()
+    manager.leave(session)
+    session.gate.set()
+    await telling  # and nobody is told that it could not be told
+    assert {} == manager.out_of_sync
+
+
+async def test_nothing_is_tried_again_for_a_session_that_has_left(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO"):
         manager = LLMSessionManager("ann", retry_delays=(0.0,))
         session = manager.active = Session(ConnectionError("gone"))
         with pytest.raises(ToolSyncError):
@@ -337,126 +311,99 @@ def test_nothing_is_tried_again_for_a_session_that_has_left(caplog: pytest.LogCa
         manager.leave(session)
         for _ in range(20):
             await asyncio.sleep(0)
-
-    with caplog.at_level("INFO"):
-        run(work())
     assert "" == caplog.text
 
 
-def test_a_session_that_has_ended_is_not_waited_for():
-    async def work():
-        manager = LLMSessionManager("ann")
-        ended = manager.active = Session()
-        ended.is_open = ended.idle = False
-        session = Session()
-        await manager.prepare(session)
-        assert ended is await manager.swap()
-        return session is manager.active
-
-    assert run(work())
+async def test_a_session_that_has_ended_is_not_waited_for():
+    manager = LLMSessionManager("ann")
+    ended = manager.active = Session()
+    ended.is_open = ended.idle = False
+    session = Session()
+    await manager.prepare(session)
+    assert ended is await manager.swap()
+    assert session is manager.active
 
 
 @pytest.mark.parametrize("take_over", [False, True])
-def test_a_session_that_is_not_open_does_not_take_over_and_may_once_it_is(take_over):
-    async def work():
-        manager = LLMSessionManager("ann")
-        active, coming = Session(), Session()
-        manager.active = active
-        coming.is_open = False
-        await manager.prepare(coming)  # it opens with the role's tools
-        with pytest.raises(ConfigurationError, match="pending session of the role 'ann' is not open"):
-            _ = manager.take_over() if take_over else await manager.swap()
-        assert (active, coming) == (manager.active, manager.pending)
-        coming.is_open = True
-        assert active is (manager.take_over() if take_over else await manager.swap())
-        return coming is manager.active
-
-    assert run(work())
+async def test_a_session_that_is_not_open_does_not_take_over_and_may_once_it_is(take_over):
+    manager = LLMSessionManager("ann")
+    active, coming = Session(), Session()
+    manager.active = active
+    coming.is_open = False
+    await manager.prepare(coming)  # it opens with the role's tools
+    with pytest.raises(ConfigurationError, match="pending session of the role 'ann' is not open"):
+        _ = manager.take_over() if take_over else await manager.swap()
+    assert (active, coming) == (manager.active, manager.pending)
+    coming.is_open = True
+    assert active is (manager.take_over() if take_over else await manager.swap())
+    assert coming is manager.active
 
 
-def test_a_swap_that_waits_is_refused_where_the_pending_session_ends_meanwhile():
-    async def work():
-        manager, coming, swapping = await waiting()
-        coming.is_open = False
-        with pytest.raises(ConfigurationError, match="is not open"):
-            await swapping
-        return coming is manager.pending
-
-    assert run(work())
+async def test_a_swap_that_waits_is_refused_where_the_pending_session_ends_meanwhile():
+    manager, coming, swapping = await waiting()
+    coming.is_open = False
+    with pytest.raises(ConfigurationError, match="is not open"):
+        await swapping
+    assert coming is manager.pending
 
 
 @pytest.mark.parametrize("thing", [None, "a session", dict])
-def test_what_is_no_session_is_not_prepared(thing):
-    async def work():
-        manager = LLMSessionManager("ann")
-        with pytest.raises(ConfigurationError, match="is not a session"):
-            await manager.prepare(thing)
-        return manager.pending
-
-    assert None is run(work())
+async def test_what_is_no_session_is_not_prepared(thing):
+    manager = LLMSessionManager("ann")
+    with pytest.raises(ConfigurationError, match="is not a session"):
+        await manager.prepare(thing)
+    assert None is manager.pending
 
 
-def test_who_no_longer_waits_for_a_session_has_changed_nothing():
-    async def work():
-        manager = LLMSessionManager("ann")
-        active, coming = Session(), Session()
-        manager.active = active
-        coming.gate.clear()
-        preparing = asyncio.ensure_future(manager.prepare(coming))
-        await coming.asked.wait()
-        assert coming is manager.pending
-        preparing.cancel()
-        await asyncio.wait([preparing])
-        assert (active, None) == (manager.active, manager.pending)
-        coming.gate.set()
-        await manager.prepare(coming)
-        active.idle = False
-        swapping = asyncio.ensure_future(manager.swap())
-        await asyncio.sleep(0)
-        swapping.cancel()
-        await asyncio.wait([swapping])
-        return (active, coming) == (manager.active, manager.pending)
-
-    assert run(work())
+async def test_who_no_longer_waits_for_a_session_has_changed_nothing():
+    manager = LLMSessionManager("ann")
+    active, coming = Session(), Session()
+    manager.active = active
+    coming.gate.clear()
+    preparing = asyncio.ensure_future(manager.prepare(coming))
+    await coming.asked.wait()
+    assert coming is manager.pending
+    preparing.cancel()
+    await asyncio.wait([preparing])
+    assert (active, None) == (manager.active, manager.pending)
+    coming.gate.set()
+    await manager.prepare(coming)
+    active.idle = False
+    swapping = asyncio.ensure_future(manager.swap())
+    await asyncio.sleep(0)
+    swapping.cancel()
+    await asyncio.wait([swapping])
+    assert (active, coming) == (manager.active, manager.pending)
 
 
-def test_a_swap_ends_where_the_pending_session_leaves():
-    async def work():
-        manager, coming, swapping = await waiting()
-        manager.leave(coming)
-        with pytest.raises(ConfigurationError, match="no pending session"):
-            await swapping
-
-    run(work())
+async def test_a_swap_ends_where_the_pending_session_leaves():
+    manager, coming, swapping = await waiting()
+    manager.leave(coming)
+    with pytest.raises(ConfigurationError, match="no pending session"):
+        await swapping
 
 
-def test_the_active_session_is_not_prepared_again():
-    async def work():
-        manager = LLMSessionManager("ann")
-        session = manager.active = Session()
-        with pytest.raises(ConfigurationError, match="active already"):
-            await manager.prepare(session)
-        return session is manager.active, manager.pending
-
-    assert (True, None) == run(work())
+async def test_the_active_session_is_not_prepared_again():
+    manager = LLMSessionManager("ann")
+    session = manager.active = Session()
+    with pytest.raises(ConfigurationError, match="active already"):
+        await manager.prepare(session)
+    assert (True, None) == (session is manager.active, manager.pending)
 
 
-def test_a_session_that_was_replaced_or_has_left_is_kept_by_nobody():
-    async def work():
-        manager = LLMSessionManager("ann", retry_delays=(1000.0,))
-        first, second = Session(), Session()
-        gone = [weakref.ref(first), weakref.ref(second)]
-        await manager.prepare(first)
-        await manager.swap()
-        await manager.prepare(second)
-        await manager.swap()
-        del first
-        second.error = ValueError("busy")
-        with pytest.raises(ToolSyncError):
-            await manager.register_tool_and_sync(definition("a"))
-        manager.leave(second)
-        del second
-        gc.collect()
-        return [ref() for ref in gone]
-
-    assert [None, None] == run(work())
+async def test_a_session_that_was_replaced_or_has_left_is_kept_by_nobody():
+    manager = LLMSessionManager("ann", retry_delays=(1000.0,))
+    first, second = Session(), Session()
+    gone = [weakref.ref(first), weakref.ref(second)]
+    await manager.prepare(first)
+    await manager.swap()
+    await manager.prepare(second)
+    await manager.swap()
+    del first
+    second.error = ValueError("busy")
+    with pytest.raises(ToolSyncError):
+        await manager.register_tool_and_sync(definition("a"))
+    manager.leave(second)
+    del second
+    gc.collect()
+    assert [None, None] == [ref() for ref in gone]

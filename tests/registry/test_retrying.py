@@ -11,8 +11,6 @@ from patchbay.errors import ToolSyncError
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .registering import run
-
 NEVER = 1000.0
 
 
@@ -51,8 +49,8 @@ async def settled(manager: LLMSessionManager) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
+async def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
         manager = LLMSessionManager("ann", retry_delays=[0.0] * 5)
         session = manager.active = Session(2)
         with pytest.raises(ToolSyncError):
@@ -60,84 +58,63 @@ def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCap
         assert {"active": "ConnectionError: gone 1"} == manager.out_of_sync
         await settled(manager)
         assert (3, [["a"]]) == (session.asked, session.told)
-
-    with caplog.at_level("INFO"):
-        run(work())
     assert "after a retry" in caplog.text
 
 
-def test_only_the_session_that_failed_is_told_again() -> None:
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=[0.0])
-        active, pending = manager.active, manager.pending = Session(), Session(1)
-        manager.register_tool(definition("a"))
-        await pending.until(2)
-        await settled(manager)
-        assert ([["a"]], [["a"]], 1) == (active.told, pending.told, active.asked)
-
-    run(work())
+async def test_only_the_session_that_failed_is_told_again() -> None:
+    manager = LLMSessionManager("ann", retry_delays=[0.0])
+    active, pending = manager.active, manager.pending = Session(), Session(1)
+    manager.register_tool(definition("a"))
+    await pending.until(2)
+    await settled(manager)
+    assert ([["a"]], [["a"]], 1) == (active.told, pending.told, active.asked)
 
 
-def test_a_newer_change_takes_the_place_of_what_was_to_be_told_again() -> None:
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=[NEVER])
-        session = manager.active = Session(1)
-        with pytest.raises(ToolSyncError):
+async def test_a_newer_change_takes_the_place_of_what_was_to_be_told_again() -> None:
+    manager = LLMSessionManager("ann", retry_delays=[NEVER])
+    session = manager.active = Session(1)
+    with pytest.raises(ToolSyncError):
+        await manager.register_tool_and_sync(definition("a"))
+    await manager.register_tool_and_sync(definition("b"))
+    assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
+
+
+async def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
+    manager = LLMSessionManager("ann", retry_delays=[0.0, NEVER])
+    session = manager.active = Session(1, hangs=0)
+    with pytest.raises(ToolSyncError):
+        await manager.register_tool_and_sync(definition("a"))
+    session._hangs, session._failures = 2, 0
+    await session.until(2)
+    await manager.register_tool_and_sync(definition("b"))
+    assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
+
+
+async def test_a_session_whose_caller_had_no_more_patience_is_told_again() -> None:
+    manager = LLMSessionManager("ann", retry_delays=[0.0])
+    session = manager.active = Session(hangs=1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
             await manager.register_tool_and_sync(definition("a"))
-        await manager.register_tool_and_sync(definition("b"))
-        assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
-
-    run(work())
-
-
-def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=[0.0, NEVER])
-        session = manager.active = Session(1, hangs=0)
-        with pytest.raises(ToolSyncError):
-            await manager.register_tool_and_sync(definition("a"))
-        session._hangs, session._failures = 2, 0
-        await session.until(2)
-        await manager.register_tool_and_sync(definition("b"))
-        assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
-
-    run(work())
+    assert {"active": "it took too long"} == manager.out_of_sync
+    await settled(manager)
+    assert [["a"]] == session.told
 
 
-def test_a_session_whose_caller_had_no_more_patience_is_told_again() -> None:
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=[0.0])
-        session = manager.active = Session(hangs=1)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await manager.register_tool_and_sync(definition("a"))
-        assert {"active": "it took too long"} == manager.out_of_sync
-        await settled(manager)
-        assert [["a"]] == session.told
-
-    run(work())
+async def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    manager = LLMSessionManager("ann", retry_delays=[0.0, 0.0])
+    session = manager.active = Session(100)
+    with pytest.raises(ToolSyncError):
+        await manager.register_tool_and_sync(definition("a"))
+    while "cannot be sent" not in caplog.text:
+        await asyncio.sleep(0)
+    assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.out_of_sync)
 
 
-def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=[0.0, 0.0])
-        session = manager.active = Session(100)
-        with pytest.raises(ToolSyncError):
-            await manager.register_tool_and_sync(definition("a"))
-        while "cannot be sent" not in caplog.text:
-            await asyncio.sleep(0)
-        assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.out_of_sync)
-
-    run(work())
-
-
-def test_a_session_that_is_gone_need_not_be_told() -> None:
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=[0.0])
-        manager.active = Session(100)
-        with pytest.raises(ToolSyncError):
-            await manager.register_tool_and_sync(definition("a"))
-        manager.active = None
-        await settled(manager)
-
-    run(work())
+async def test_a_session_that_is_gone_need_not_be_told() -> None:
+    manager = LLMSessionManager("ann", retry_delays=[0.0])
+    manager.active = Session(100)
+    with pytest.raises(ToolSyncError):
+        await manager.register_tool_and_sync(definition("a"))
+    manager.active = None
+    await settled(manager)

@@ -31,10 +31,7 @@ def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
     assert ["t"] == run(work())
 
 
-def test_a_database_in_memory_is_nobody_elses():
-    async def work():
-        async with RegistrationStore("sqlite://") as store, RegistrationStore("sqlite://") as other:
-            for each in (store, other):
-                await StoreLock(each.database).acquire()
-
-    run(work())
+async def test_a_database_in_memory_is_nobody_elses():
+    async with RegistrationStore("sqlite://") as store, RegistrationStore("sqlite://") as other:
+        for each in (store, other):
+            await StoreLock(each.database).acquire()

@@ -279,7 +279,7 @@ def test_a_stream_that_opens_after_its_caller_left_is_closed():
         run(main(model))
 
 
-def test_a_slow_reader_holds_back_the_thread():
+async def test_a_slow_reader_holds_back_the_thread():
     from patchbay.models import openai as openai_model
 
     read = []
@@ -289,13 +289,10 @@ def test_a_slow_reader_holds_back_the_thread():
             read.append(number)
             yield number
 
-    async def main() -> None:
-        chunks = openai_model.blocking_chunks(numbers())
-        assert 0 == await anext(chunks)
-        # All that the thread may do without us has been done once it has taken its last place.
-        while len(read) < openai_model._AHEAD:
-            await asyncio.sleep(0)
-        assert len(read) <= openai_model._AHEAD + 2
-        assert list(range(1, 1000)) == [chunk async for chunk in chunks]
-
-    run(main())
+    chunks = openai_model.blocking_chunks(numbers())
+    assert 0 == await anext(chunks)
+    # All that the thread may do without us has been done once it has taken its last place.
+    while len(read) < openai_model._AHEAD:
+        await asyncio.sleep(0)
+    assert len(read) <= openai_model._AHEAD + 2
+    assert list(range(1, 1000)) == [chunk async for chunk in chunks]

@@ -53,12 +53,9 @@ def test_messages_may_be_the_users_text_and_are_never_changed():
     assert mine == run(runner.run("hi")).messages[:1]
 
 
-def test_a_stream_tells_each_thing_as_it_happens():
-    async def main() -> list[Any]:
-        model = ScriptedModel([Reply("let me see", tool_calls=(ADD,)), Reply("3", reasoning="easy")])
-        return [event async for event in ToolRunner(model, [add]).run_stream("1+2?")]
-
-    events = run(main())
+async def test_a_stream_tells_each_thing_as_it_happens():
+    model = ScriptedModel([Reply("let me see", tool_calls=(ADD,)), Reply("3", reasoning="easy")])
+    events = [event async for event in ToolRunner(model, [add]).run_stream("1+2?")]
     expected = [
         "text",
         "text",
@@ -163,49 +160,42 @@ def test_a_failing_callback_is_reported_and_the_run_goes_on(error, caplog):
         assert (error, error) == result.callback_errors
 
 
-def test_cancelling_stops_the_model_and_the_tools():
+async def test_cancelling_stops_the_model_and_the_tools():
     stopped = []
+    begun = asyncio.Event()
 
-    async def main() -> None:
-        begun = asyncio.Event()
+    async def wait() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
 
-        async def wait() -> None:
-            try:
-                begun.set()
-                await asyncio.Event().wait()
-            finally:
-                stopped.append(True)
-
-        model = ScriptedModel([ToolCall("1", "wait"), "never asked for"])
-        task = asyncio.create_task(ToolRunner(model, [wait]).run("hi"))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert 1 == len(model.requests)
-
-    run(main())
+    model = ScriptedModel([ToolCall("1", "wait"), "never asked for"])
+    task = asyncio.create_task(ToolRunner(model, [wait]).run("hi"))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 1 == len(model.requests)
     assert [True] == stopped
 
 
-def test_leaving_a_stream_stops_the_tools():
+async def test_leaving_a_stream_stops_the_tools():
     stopped = []
 
-    async def main() -> None:
-        async def wait() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.append(True)
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
 
-        events = ToolRunner(ScriptedModel([[ToolCall("1", "wait"), ADD]]), [wait, add]).run_stream("hi")
-        async for event in events:
-            if event.type == "tool_result":
-                break
-        await events.aclose()
-        assert [] == [task for task in asyncio.all_tasks() if "carry_out" in repr(task)]
-
-    run(main())
+    events = ToolRunner(ScriptedModel([[ToolCall("1", "wait"), ADD]]), [wait, add]).run_stream("hi")
+    async for event in events:
+        if event.type == "tool_result":
+            break
+    await events.aclose()
+    assert [] == [task for task in asyncio.all_tasks() if "carry_out" in repr(task)]
     assert [True] == stopped
 
 
@@ -290,21 +280,20 @@ def test_parameters_that_contradict_the_runner_are_refused(arguments, param):
     assert param == caught.value.param
 
 
-def test_one_runner_serves_many_runs_at_a_time():
-    async def main() -> list[str | None]:
-        async def answer(request: Any) -> Any:
-            await asyncio.sleep(0)
-            last = request.messages[-1]
-            return ToolCall("1", "echo", json.dumps({"text": last["content"]})) if last["role"] == "user" else last["content"]
+async def test_one_runner_serves_many_runs_at_a_time():
+    async def answer(request: Any) -> Any:
+        await asyncio.sleep(0)
+        last = request.messages[-1]
+        return ToolCall("1", "echo", json.dumps({"text": last["content"]})) if last["role"] == "user" else last["content"]
 
-        async def echo(text: str) -> str:
-            await asyncio.sleep(0)
-            return text
+    async def echo(text: str) -> str:
+        await asyncio.sleep(0)
+        return text
 
-        runner = ToolRunner(ScriptedModel([answer] * 40), [echo])
-        return [result.content for result in await asyncio.gather(*(runner.run(f"m{number}") for number in range(20)))]
-
-    assert [f"m{number}" for number in range(20)] == run(main())
+    runner = ToolRunner(ScriptedModel([answer] * 40), [echo])
+    assert [f"m{number}" for number in range(20)] == [
+        result.content for result in await asyncio.gather(*(runner.run(f"m{number}") for number in range(20)))
+    ]
 
 
 def test_a_scripted_model_complains_about_steps_left_and_steps_missing():

@@ -313,35 +313,29 @@ def test_an_upstream_that_never_answers_its_first_line_is_504() -> None:
         assert 504 == ask(port, "POST", CHAT, chat_body()).status
 
 
-def test_a_cancel_from_outside_goes_on_to_the_outside() -> None:
+async def test_a_cancel_from_outside_goes_on_to_the_outside() -> None:
     async def never() -> dict:
         await asyncio.Event().wait()
         return {}
 
-    async def main() -> None:
-        async def work() -> None:
-            with RequestWatchdog(never, silence=0, interval=1):
-                await asyncio.Event().wait()
+    async def work() -> None:
+        with RequestWatchdog(never, silence=0, interval=1):
+            await asyncio.Event().wait()
 
-        task = asyncio.create_task(work())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
-def test_a_client_that_leaves_raises_where_the_work_stood() -> None:
+async def test_a_client_that_leaves_raises_where_the_work_stood() -> None:
     async def gone() -> dict:
         return {"type": "http.disconnect"}
 
-    async def main() -> None:
-        with pytest.raises(ClientDisconnect), RequestWatchdog(gone, silence=0, interval=1):
-            await asyncio.Event().wait()
-        task = asyncio.current_task()
-        assert task is not None
-        assert 0 == task.cancelling()
-        await asyncio.sleep(0)
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    with pytest.raises(ClientDisconnect), RequestWatchdog(gone, silence=0, interval=1):
+        await asyncio.Event().wait()
+    task = asyncio.current_task()
+    assert task is not None
+    assert 0 == task.cancelling()
+    await asyncio.sleep(0)

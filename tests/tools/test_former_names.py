@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from importlib import import_module
 
 import pytest
@@ -26,13 +25,10 @@ def test_a_former_name_is_the_new_one_and_warns(module: str, name: str, new_modu
         assert getattr(import_module(new_module), new_name) is getattr(import_module(module), name)
 
 
-def test_surroundings_of_an_executor_are_its_agent_scope() -> None:
+async def test_surroundings_of_an_executor_are_its_agent_scope() -> None:
     def who(tool_context: ToolContext) -> str:
         return tool_context.agent_name
 
-    async def main() -> str:
-        with pytest.warns(DeprecationWarning, match="agent_scope"):
-            (done,) = await Executor([who]).run([ToolCall("1", "who")], surroundings=AgentScope(agent_name="shop"))
-        return done.content
-
-    assert "shop" == asyncio.run(main())
+    with pytest.warns(DeprecationWarning, match="agent_scope"):
+        (done,) = await Executor([who]).run([ToolCall("1", "who")], surroundings=AgentScope(agent_name="shop"))
+    assert "shop" == done.content

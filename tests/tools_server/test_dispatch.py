@@ -357,8 +357,15 @@ def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server
     assert "1208925819614629174706176" in answer["content"]
 
 
-def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_took_meanwhile() -> None:
-    async def main() -> list[Any]:
+async def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_took_meanwhile() -> None:
+    go_on = threading.Event()
+
+    def answers_slowly(connection: socket.socket, end: threading.Event) -> None:
+        if len(second.calls) > 1:
+            go_on.wait(BOUND)
+        says("done")(connection, end)
+
+    with calling_back(says("done")) as first, calling_back(answers_slowly) as second:
         health = CallbackHealth(max_failures=3, connect_timeout=BOUND)
         dispatcher = CallbackDispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, health=health)
         health.registry = ToolRegistry(["ann"], dispatcher.tool)
@@ -388,17 +395,7 @@ def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_
             await dispatcher.keep_only(())
         values.append(await late[0])
         await dispatcher.close()
-        return values
-
-    go_on = threading.Event()
-
-    def answers_slowly(connection: socket.socket, end: threading.Event) -> None:
-        if len(second.calls) > 1:
-            go_on.wait(BOUND)
-        says("done")(connection, end)
-
-    with calling_back(says("done")) as first, calling_back(answers_slowly) as second:
-        assert ["done"] * 3 == asyncio.run(main())
+        assert ["done"] * 3 == values
 
 
 def test_a_stored_tool_whose_port_is_not_allowed_any_more_is_left_out(tmp_path: Any, caplog: Any) -> None:

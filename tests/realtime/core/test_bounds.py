@@ -131,141 +131,120 @@ def test_nothing_comes_behind_the_end():
     assert [] == read(feed)
 
 
-def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped():
-    async def two() -> None:
-        feed = EventQueue(10)
-        feed.put(InterruptedEvent())
-        feed.put(ConnectionEvent("open"))
-        async for event in feed.read():
-            assert InterruptedEvent() == event
-            break
-        second = feed.read()  # without a tick in between: nobody has said that the first one has left off
-        assert ConnectionEvent("open") == await anext(second)
-        waiting = asyncio.ensure_future(anext(second))
+async def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped():
+    feed = EventQueue(10)
+    feed.put(InterruptedEvent())
+    feed.put(ConnectionEvent("open"))
+    async for event in feed.read():
+        assert InterruptedEvent() == event
+        break
+    second = feed.read()  # without a tick in between: nobody has said that the first one has left off
+    assert ConnectionEvent("open") == await anext(second)
+    waiting = asyncio.ensure_future(anext(second))
+    await asyncio.sleep(0)
+    with pytest.raises(ConfigurationError, match="one reader"):
+        await anext(feed.read())
+    waiting.cancel()  # who does not wait any more is in nobody's way, at once
+    third = asyncio.ensure_future(anext(feed.read()))
+    await asyncio.sleep(0)
+    feed.put(InterruptedEvent())
+    assert InterruptedEvent() == await third
+    feed.close(ConnectionEvent("closed"))
+    assert [ConnectionEvent("closed")] == [event async for event in second]
+    assert waiting.cancelled()
+
+
+async def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_waits_for_ever():
+    feed = EventQueue(10)
+    feed.open()
+    first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
+    await asyncio.sleep(0)
+    feed.put(InterruptedEvent())
+    assert InterruptedEvent() == await anext(second)  # before the first one has its moment
+    waiting = asyncio.ensure_future(anext(second))
+    await asyncio.sleep(0)
+    feed.put(ConnectionEvent("open"))
+    assert {ConnectionEvent("open"), ConfigurationError} == {
+        type(each) if isinstance(each, ConfigurationError) else each
+        for each in await asyncio.gather(first, waiting, return_exceptions=True)
+    }
+
+
+async def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_away():
+    feed = EventQueue(10)
+    feed.put(InterruptedEvent())
+    async with aclosing(feed.read()) as events:
+        pass
+    events.wake()
+    assert (None, False) == (events.now(), await events.wait())
+    assert [] == [event async for event in events]
+    assert InterruptedEvent() == await anext(feed.read())
+
+
+async def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
+    feed = EventQueue(2)
+    events = feed.read()
+    for state in ("open", "lost", "open"):
+        feed.put(ConnectionEvent(state))
+    assert [DroppedEvent("events"), ConnectionEvent("lost"), ConnectionEvent("open")] == [events.now() for _ in range(3)]
+    assert events.now() is None
+    feed.close(ConnectionEvent("closed"))
+    assert await events.wait()
+    assert ConnectionEvent("closed") == events.now()
+    assert events.now() is None
+    assert not await events.wait()
+
+
+async def test_who_waits_for_an_event_has_not_taken_it():
+    feed = EventQueue(10)
+    feed.open()
+    events = feed.read()
+    waiting = asyncio.ensure_future(events.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    feed.put(InterruptedEvent())
+    waiting.cancel()  # it was woken, and has not come to it yet
+    await asyncio.wait([waiting])
+    assert await events.wait()
+    assert InterruptedEvent() == events.now()
+
+
+async def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_with_one():
+    feed = EventQueue(10)
+    feed.open()
+    events = feed.read()
+    events.wake()  # nobody waits: that is not remembered
+    waiting = asyncio.ensure_future(events.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    events.wake()
+    assert await waiting
+    assert events.now() is None
+    reading = asyncio.ensure_future(anext(events))
+    for _ in range(3):
         await asyncio.sleep(0)
-        with pytest.raises(ConfigurationError, match="one reader"):
-            await anext(feed.read())
-        waiting.cancel()  # who does not wait any more is in nobody's way, at once
-        third = asyncio.ensure_future(anext(feed.read()))
-        await asyncio.sleep(0)
-        feed.put(InterruptedEvent())
-        assert InterruptedEvent() == await third
-        feed.close(ConnectionEvent("closed"))
-        assert [ConnectionEvent("closed")] == [event async for event in second]
-        assert waiting.cancelled()
-
-    run(two())
-
-
-def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_waits_for_ever():
-    async def woken() -> None:
-        feed = EventQueue(10)
-        feed.open()
-        first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
-        await asyncio.sleep(0)
-        feed.put(InterruptedEvent())
-        assert InterruptedEvent() == await anext(second)  # before the first one has its moment
-        waiting = asyncio.ensure_future(anext(second))
-        await asyncio.sleep(0)
-        feed.put(ConnectionEvent("open"))
-        assert {ConnectionEvent("open"), ConfigurationError} == {
-            type(each) if isinstance(each, ConfigurationError) else each
-            for each in await asyncio.gather(first, waiting, return_exceptions=True)
-        }
-
-    run(woken())
-
-
-def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_away():
-    async def closed() -> None:
-        feed = EventQueue(10)
-        feed.put(InterruptedEvent())
-        async with aclosing(feed.read()) as events:
-            pass
         events.wake()
-        assert (None, False) == (events.now(), await events.wait())
-        assert [] == [event async for event in events]
-        assert InterruptedEvent() == await anext(feed.read())
-
-    run(closed())
+    feed.put(InterruptedEvent())
+    assert InterruptedEvent() == await reading
 
 
-def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
-    async def taken() -> None:
-        feed = EventQueue(2)
-        events = feed.read()
-        for state in ("open", "lost", "open"):
-            feed.put(ConnectionEvent(state))
-        assert [DroppedEvent("events"), ConnectionEvent("lost"), ConnectionEvent("open")] == [events.now() for _ in range(3)]
-        assert events.now() is None
-        feed.close(ConnectionEvent("closed"))
-        assert await events.wait()
-        assert ConnectionEvent("closed") == events.now()
-        assert events.now() is None
-        assert not await events.wait()
-
-    run(taken())
-
-
-def test_who_waits_for_an_event_has_not_taken_it():
-    async def waits() -> None:
-        feed = EventQueue(10)
-        feed.open()
-        events = feed.read()
-        waiting = asyncio.ensure_future(events.wait())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        feed.put(InterruptedEvent())
-        waiting.cancel()  # it was woken, and has not come to it yet
-        await asyncio.wait([waiting])
-        assert await events.wait()
-        assert InterruptedEvent() == events.now()
-
-    run(waits())
-
-
-def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_with_one():
-    async def woken() -> None:
-        feed = EventQueue(10)
-        feed.open()
-        events = feed.read()
-        events.wake()  # nobody waits: that is not remembered
-        waiting = asyncio.ensure_future(events.wait())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        events.wake()
-        assert await waiting
-        assert events.now() is None
-        reading = asyncio.ensure_future(anext(events))
-        for _ in range(3):
-            await asyncio.sleep(0)
-            events.wake()
-        feed.put(InterruptedEvent())
-        assert InterruptedEvent() == await reading
-
-    run(woken())
-
-
-def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
+async def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
     async def refused(reader: EventReader, match: str) -> None:
         with pytest.raises(ConfigurationError, match=match):
             reader.now()
         with pytest.raises(ConfigurationError, match=match):
             await reader.wait()
 
-    async def two() -> None:
-        feed = EventQueue(10)
-        first, second = feed.read(), feed.read()
-        await refused(first, "not open")
-        feed.open()
-        waiting = asyncio.ensure_future(first.wait())
-        await asyncio.sleep(0)
-        await refused(second, "one reader")
-        waiting.cancel()  # at once it is in nobody's way
-        assert second.now() is None
-        await asyncio.wait([waiting])
-
-    run(two())
+    feed = EventQueue(10)
+    first, second = feed.read(), feed.read()
+    await refused(first, "not open")
+    feed.open()
+    waiting = asyncio.ensure_future(first.wait())
+    await asyncio.sleep(0)
+    await refused(second, "one reader")
+    waiting.cancel()  # at once it is in nobody's way
+    assert second.now() is None
+    await asyncio.wait([waiting])
 
 
 def test_the_last_lines_are_remembered_up_to_a_number_and_a_length():

@@ -27,7 +27,7 @@ from patchbay.testing.realtime import (
 from patchbay.tools import ToolDefinition
 from patchbay.tools.output import ToolOutput
 
-from .playing import Held, answered, limits, playing, run
+from .playing import Held, answered, limits, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -42,43 +42,37 @@ def reading(handler, name="look_up") -> ToolDefinition:
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_a_call_is_carried_out_and_the_model_goes_on_with_its_result(provider):
-    async def work() -> None:
-        with provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
-            async with playing(fake, get_weather) as played:
-                await played.session.send_text("What is the weather in Rome?")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert "sunny in Rome" in played.text
-                assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
-                assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
-                assert played.session.idle
-            await answered(fake)
-
-    run(work())
+async def test_a_call_is_carried_out_and_the_model_goes_on_with_its_result(provider):
+    with provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
+        async with playing(fake, get_weather) as played:
+            await played.session.send_text("What is the weather in Rome?")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert "sunny in Rome" in played.text
+            assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
+            assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
+            assert played.session.idle
+        await answered(fake)
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_the_results_of_parallel_calls_are_told_together_in_call_order_and_then_the_model_is_asked_once(provider):
-    async def work() -> None:
-        first_may_end = asyncio.Event()
+async def test_the_results_of_parallel_calls_are_told_together_in_call_order_and_then_the_model_is_asked_once(provider):
+    first_may_end = asyncio.Event()
 
-        async def first() -> str:
-            await first_may_end.wait()
-            return "one"
+    async def first() -> str:
+        await first_may_end.wait()
+        return "one"
 
-        async def second() -> str:
-            first_may_end.set()  # ends before the first: they run side by side
-            return "two"
+    async def second() -> str:
+        first_may_end.set()  # ends before the first: they run side by side
+        return "two"
 
-        with provider([[Call("first"), Call("second")], Quote()]) as fake:
-            async with playing(fake, first, second) as played:
-                await played.session.send_text("Both, please.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert ["second", "first"] == [each.execution.call.name for each in played.of(ToolResultEvent)]
-            await answered(fake)
-            assert ["one", "two"] == [json_text(result) for call in fake.calls for result in call.results]
-
-    run(work())
+    with provider([[Call("first"), Call("second")], Quote()]) as fake:
+        async with playing(fake, first, second) as played:
+            await played.session.send_text("Both, please.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert ["second", "first"] == [each.execution.call.name for each in played.of(ToolResultEvent)]
+        await answered(fake)
+        assert ["one", "two"] == [json_text(result) for call in fake.calls for result in call.results]
 
 
 def json_text(result: str) -> str:
@@ -90,417 +84,354 @@ def json_text(result: str) -> str:
 
 
 @pytest.mark.parametrize("status", ["cancelled", "incomplete", "failed"])
-def test_the_calls_of_a_response_that_was_not_completed_do_not_run_and_nothing_is_asked_after_it(status):
-    async def work() -> None:
-        ran: list[str] = []
+async def test_the_calls_of_a_response_that_was_not_completed_do_not_run_and_nothing_is_asked_after_it(status):
+    ran: list[str] = []
 
-        def pay(amount: int) -> None:
-            ran.append(f"{amount}")
+    def pay(amount: int) -> None:
+        ran.append(f"{amount}")
 
-        with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), status=status), Quote()]) as fake:
-            async with playing(fake, pay) as played:
-                await played.session.send_text("Pay.")
-                await fake.until(lambda: bool(fake.calls and fake.calls[0].results))
-                await played.idle()
-            assert [] == ran
-            assert "did not run" in fake.calls[0].results[0]
-            assert [status] == [each.status for each in played.of(ResponseEndEvent)]
-            assert 1 == fake.remaining
-
-    run(work())
+    with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), status=status), Quote()]) as fake:
+        async with playing(fake, pay) as played:
+            await played.session.send_text("Pay.")
+            await fake.until(lambda: bool(fake.calls and fake.calls[0].results))
+            await played.idle()
+        assert [] == ran
+        assert "did not run" in fake.calls[0].results[0]
+        assert [status] == [each.status for each in played.of(ResponseEndEvent)]
+        assert 1 == fake.remaining
 
 
-def test_a_response_that_the_user_interrupts_by_voice_runs_nothing():
-    async def work() -> None:
-        ran: list[str] = []
+async def test_a_response_that_the_user_interrupts_by_voice_runs_nothing():
+    ran: list[str] = []
 
-        def pay() -> None:
-            ran.append("paid")
+    def pay() -> None:
+        ran.append("paid")
 
-        with FakeOpenAI([[Call("pay"), Interrupt("Wait!")], Quote()]) as fake:
-            async with playing(fake, pay) as played:
-                await played.session.send_text("Pay.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert [] == ran
+    with FakeOpenAI([[Call("pay"), Interrupt("Wait!")], Quote()]) as fake:
+        async with playing(fake, pay) as played:
+            await played.session.send_text("Pay.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        assert [] == ran
+        assert ["cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
+
+
+async def test_a_tool_that_only_reads_begins_before_its_response_is_over_and_one_with_effects_does_not():
+    looked = asyncio.Event()
+    over_when_looked: list[int] = []
+    over_when_paid: list[int] = []
+
+    def look_up(_arguments: object) -> str:
+        over_when_looked.append(len(played.of(ResponseEndEvent)))
+        looked.set()
+        return "found"
+
+    async def look(arguments: object) -> str:
+        return look_up(arguments)
+
+    async def pay() -> str:
+        over_when_paid.append(len(played.of(ResponseEndEvent)))
+        return "paid"
+
+    with FakeOpenAI([[Call("pay"), Call("look_up"), Say("One moment."), Pause(0.2)], Quote()]) as fake:
+        async with playing(fake, reading(look), pay) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        assert [0] == over_when_looked
+        assert [1] == over_when_paid
+        assert ["paid", "found"] == [call.results[0] for call in fake.calls]  # in call order, not as they began
+
+
+async def test_a_reading_tool_of_a_response_that_is_cancelled_is_stopped_and_its_result_dropped():
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    async def look(_arguments: object) -> str:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            stopped.set()
+        return "found"
+
+    with FakeOpenAI([Answer((Call("look_up"), Pause(0.1)), status="cancelled"), Quote()]) as fake:
+        async with playing(fake, reading(look)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(DroppedEvent)))
+            assert (True, True) == (began.is_set(), stopped.is_set())
+            assert ["look_up"] == [each.tool for each in played.of(DroppedEvent)]
+            assert 1 == len(played.session.dropped)
+
+
+async def test_what_the_user_types_while_tools_run_gives_them_up_and_settled_results_are_told():
+    stopped = asyncio.Event()
+
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            stopped.set()
+        return "late"
+
+    def quick() -> str:
+        return "there"
+
+    with FakeOpenAI([[Call("slow"), Call("quick")], Quote()]) as fake:
+        async with playing(fake, slow, quick) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolResultEvent)))
+            await played.session.send_text("Never mind.")
+            await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
+            assert stopped.is_set()
+        slow_call, quick_call = fake.calls
+        assert True is json.loads(slow_call.results[0])["abandoned"]
+        assert ["there"] == quick_call.results
+        await answered(fake)
+
+
+async def test_the_user_speaking_while_tools_run_gives_them_up():
+    async def slow() -> str:
+        await asyncio.sleep(30)
+        return "late"
+
+    with FakeOpenAI([Answer((Call("slow"),), then=(Pause(0.05), Interrupt("Stop."))), Quote()]) as fake:
+        async with playing(fake, slow) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
+            await played.until(lambda: bool(fake.calls[0].results))  # it may be on its way
+        assert True is json.loads(fake.calls[0].results[0])["abandoned"]
+
+
+async def test_calls_that_gemini_takes_back_are_stopped_and_not_answered_and_the_others_are():
+    began, stopped, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def first() -> str:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            stopped.set()
+        return "late"
+
+    async def second() -> str:
+        await may_end.wait()
+        return "two"
+
+    calls = (Call("second", call_id="c1"), Call("first", call_id="c2"))
+    with FakeGemini([calls, Quote()]) as fake:
+        async with playing(fake, first, second) as played:
+            await played.session.send_text("Go.")
+            await asyncio.wait_for(began.wait(), 30)
+            fake.cancel("c2")
+            await asyncio.wait_for(stopped.wait(), 30)
+            may_end.set()
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert ["first"] == [each.tool for each in played.of(DroppedEvent)]
+        assert (1, []) == (len(fake.results("c1")), fake.results("c2"))
+
+
+async def test_interrupt_ends_what_is_said_and_what_runs_and_nothing_is_answered():
+    async def slow() -> str:
+        await asyncio.sleep(30)
+        return "late"
+
+    with FakeOpenAI([Call("slow"), Quote()]) as fake:
+        async with playing(fake, slow) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolCallEvent)))
+            await played.session.interrupt()
+            await played.until(lambda: bool(played.of(DroppedEvent)))
+            await played.idle()
+        await fake.until(lambda: len(fake.calls[0].results) == 1)
+        assert 1 == fake.remaining
+
+
+async def test_interrupt_cancels_the_response_and_nothing_more_of_it_is_told():
+    with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01)]) as fake:
+        async with playing(fake) as played:
+            await played.session.send_text("Tell me.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await played.session.interrupt()
+            told = len(played.of(TextEvent))
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            assert told == len(played.of(TextEvent))
+            assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
+
+
+async def test_typing_while_the_model_speaks_cancels_that_and_has_the_new_text_answered():
+    with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Quote()]) as fake:
+        async with playing(fake) as played:
+            await played.session.send_text("Tell me.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await played.session.send_text("Shorter!")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert "Shorter!" in played.text
             assert ["cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
 
-    run(work())
+
+async def test_a_slow_tool_is_told_as_running_and_its_result_as_a_line_when_it_is_there():
+    held = Held("at last")
+    with FakeOpenAI([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
+        async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert "running" == json.loads(fake.calls[0].results[0])["status"]
+            assert not played.session.idle
+            await played.session.send_text("And what else?")  # a new turn leaves it running
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            held.may_end.set()
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 4)
+            await played.idle()
+        lines = [told.text for told in fake.heard if "[Result of the tool slow" in told.text]
+        assert 1 == len(lines)
+        assert lines[0].endswith(' "at last"')
+        assert 1 == len(fake.calls[0].results)
 
 
-def test_a_tool_that_only_reads_begins_before_its_response_is_over_and_one_with_effects_does_not():
-    async def work() -> None:
-        looked = asyncio.Event()
-        over_when_looked: list[int] = []
-        over_when_paid: list[int] = []
+async def test_calls_beyond_the_flood_guard_do_not_run_and_are_told_so():
+    ran: list[int] = []
 
-        def look_up(_arguments: object) -> str:
-            over_when_looked.append(len(played.of(ResponseEndEvent)))
-            looked.set()
-            return "found"
+    def count() -> None:
+        ran.append(1)
 
-        async def look(arguments: object) -> str:
-            return look_up(arguments)
-
-        async def pay() -> str:
-            over_when_paid.append(len(played.of(ResponseEndEvent)))
-            return "paid"
-
-        with FakeOpenAI([[Call("pay"), Call("look_up"), Say("One moment."), Pause(0.2)], Quote()]) as fake:
-            async with playing(fake, reading(look), pay) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert [0] == over_when_looked
-            assert [1] == over_when_paid
-            assert ["paid", "found"] == [call.results[0] for call in fake.calls]  # in call order, not as they began
-
-    run(work())
+    with FakeOpenAI([[Call("count")] * 3, Quote()]) as fake:
+        async with playing(fake, count, limits=limits(flood_calls=2)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        assert [1, 1] == ran
+        assert {"stop": True} == {key: json.loads(fake.calls[2].results[0])[key] for key in ("stop",)}
+        errors = [str(each.execution.error) for each in played.of(ToolResultEvent) if each.execution.is_error]
+        assert ["tool-call rate limit reached"] == errors
 
 
-def test_a_reading_tool_of_a_response_that_is_cancelled_is_stopped_and_its_result_dropped():
-    async def work() -> None:
-        began, stopped = asyncio.Event(), asyncio.Event()
+async def test_a_turn_has_so_many_rounds_and_calls_and_a_model_that_calls_on_is_not_asked_for_ever():
+    ran: list[int] = []
 
-        async def look(_arguments: object) -> str:
-            began.set()
-            try:
-                await asyncio.sleep(30)
-            finally:
-                stopped.set()
-            return "found"
+    def count(number: int) -> None:
+        ran.append(number)
 
-        with FakeOpenAI([Answer((Call("look_up"), Pause(0.1)), status="cancelled"), Quote()]) as fake:
-            async with playing(fake, reading(look)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(DroppedEvent)))
-                assert (True, True) == (began.is_set(), stopped.is_set())
-                assert ["look_up"] == [each.tool for each in played.of(DroppedEvent)]
-                assert 1 == len(played.session.dropped)
-
-    run(work())
-
-
-def test_what_the_user_types_while_tools_run_gives_them_up_and_settled_results_are_told():
-    async def work() -> None:
-        stopped = asyncio.Event()
-
-        async def slow() -> str:
-            try:
-                await asyncio.sleep(30)
-            finally:
-                stopped.set()
-            return "late"
-
-        def quick() -> str:
-            return "there"
-
-        with FakeOpenAI([[Call("slow"), Call("quick")], Quote()]) as fake:
-            async with playing(fake, slow, quick) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolResultEvent)))
-                await played.session.send_text("Never mind.")
-                await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
-                assert stopped.is_set()
-            slow_call, quick_call = fake.calls
-            assert True is json.loads(slow_call.results[0])["abandoned"]
-            assert ["there"] == quick_call.results
-            await answered(fake)
-
-    run(work())
-
-
-def test_the_user_speaking_while_tools_run_gives_them_up():
-    async def work() -> None:
-        async def slow() -> str:
-            await asyncio.sleep(30)
-            return "late"
-
-        with FakeOpenAI([Answer((Call("slow"),), then=(Pause(0.05), Interrupt("Stop."))), Quote()]) as fake:
-            async with playing(fake, slow) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
-                await played.until(lambda: bool(fake.calls[0].results))  # it may be on its way
-            assert True is json.loads(fake.calls[0].results[0])["abandoned"]
-
-    run(work())
-
-
-def test_calls_that_gemini_takes_back_are_stopped_and_not_answered_and_the_others_are():
-    async def work() -> None:
-        began, stopped, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-        async def first() -> str:
-            began.set()
-            try:
-                await asyncio.sleep(30)
-            finally:
-                stopped.set()
-            return "late"
-
-        async def second() -> str:
-            await may_end.wait()
-            return "two"
-
-        calls = (Call("second", call_id="c1"), Call("first", call_id="c2"))
-        with FakeGemini([calls, Quote()]) as fake:
-            async with playing(fake, first, second) as played:
-                await played.session.send_text("Go.")
-                await asyncio.wait_for(began.wait(), 30)
-                fake.cancel("c2")
-                await asyncio.wait_for(stopped.wait(), 30)
-                may_end.set()
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert ["first"] == [each.tool for each in played.of(DroppedEvent)]
-            assert (1, []) == (len(fake.results("c1")), fake.results("c2"))
-
-    run(work())
-
-
-def test_interrupt_ends_what_is_said_and_what_runs_and_nothing_is_answered():
-    async def work() -> None:
-        async def slow() -> str:
-            await asyncio.sleep(30)
-            return "late"
-
-        with FakeOpenAI([Call("slow"), Quote()]) as fake:
-            async with playing(fake, slow) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                await played.session.interrupt()
-                await played.until(lambda: bool(played.of(DroppedEvent)))
-                await played.idle()
-            await fake.until(lambda: len(fake.calls[0].results) == 1)
-            assert 1 == fake.remaining
-
-    run(work())
-
-
-def test_interrupt_cancels_the_response_and_nothing_more_of_it_is_told():
-    async def work() -> None:
-        with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01)]) as fake:
-            async with playing(fake) as played:
-                await played.session.send_text("Tell me.")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                await played.session.interrupt()
-                told = len(played.of(TextEvent))
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-                assert told == len(played.of(TextEvent))
-                assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
-
-    run(work())
-
-
-def test_typing_while_the_model_speaks_cancels_that_and_has_the_new_text_answered():
-    async def work() -> None:
-        with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Quote()]) as fake:
-            async with playing(fake) as played:
-                await played.session.send_text("Tell me.")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                await played.session.send_text("Shorter!")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert "Shorter!" in played.text
-                assert ["cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
-
-    run(work())
-
-
-def test_a_slow_tool_is_told_as_running_and_its_result_as_a_line_when_it_is_there():
-    async def work() -> None:
-        held = Held("at last")
-        with FakeOpenAI([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
-            async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert "running" == json.loads(fake.calls[0].results[0])["status"]
-                assert not played.session.idle
-                await played.session.send_text("And what else?")  # a new turn leaves it running
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-                held.may_end.set()
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 4)
-                await played.idle()
-            lines = [told.text for told in fake.heard if "[Result of the tool slow" in told.text]
-            assert 1 == len(lines)
-            assert lines[0].endswith(' "at last"')
-            assert 1 == len(fake.calls[0].results)
-
-    run(work())
-
-
-def test_calls_beyond_the_flood_guard_do_not_run_and_are_told_so():
-    async def work() -> None:
-        ran: list[int] = []
-
-        def count() -> None:
-            ran.append(1)
-
-        with FakeOpenAI([[Call("count")] * 3, Quote()]) as fake:
-            async with playing(fake, count, limits=limits(flood_calls=2)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert [1, 1] == ran
-            assert {"stop": True} == {key: json.loads(fake.calls[2].results[0])[key] for key in ("stop",)}
-            errors = [str(each.execution.error) for each in played.of(ToolResultEvent) if each.execution.is_error]
-            assert ["tool-call rate limit reached"] == errors
-
-    run(work())
-
-
-def test_a_turn_has_so_many_rounds_and_calls_and_a_model_that_calls_on_is_not_asked_for_ever():
-    async def work() -> None:
-        ran: list[int] = []
-
-        def count(number: int) -> None:
-            ran.append(number)
-
-        script = [Call("count", {"number": number}) for number in range(9)]
-        with FakeOpenAI(script) as fake:
-            async with playing(fake, count, limits=limits(max_rounds=2)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ErrorEvent)))
-                await played.idle()
-                assert [0, 1] == ran
-                await played.session.send_text("Again.")  # the next turn begins anew
-                await played.until(lambda: len(ran) == 4)
-            await fake.until(lambda: all(call.results for call in fake.calls[:4]))
-
-    run(work())
-
-
-def test_a_model_that_goes_on_by_itself_has_no_more_rounds_for_that():
-    async def work() -> None:
-        ran: list[int] = []
-
-        def count(number: int) -> None:
-            ran.append(number)
-
-        with FakeGemini([*(Call("count", {"number": number}) for number in range(9)), Say("Enough.")]) as fake:
-            async with playing(fake, count, limits=limits(max_rounds=2)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                await played.idle()
-                told = [str(each.error) for each in played.of(ErrorEvent)]
+    script = [Call("count", {"number": number}) for number in range(9)]
+    with FakeOpenAI(script) as fake:
+        async with playing(fake, count, limits=limits(max_rounds=2)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ErrorEvent)))
+            await played.idle()
             assert [0, 1] == ran
-            assert [1] * 9 == [len(call.results) for call in fake.calls]
-            assert 1 == len(told), told  # of seven responses beyond the limit
+            await played.session.send_text("Again.")  # the next turn begins anew
+            await played.until(lambda: len(ran) == 4)
+        await fake.until(lambda: all(call.results for call in fake.calls[:4]))
 
-    run(work())
+
+async def test_a_model_that_goes_on_by_itself_has_no_more_rounds_for_that():
+    ran: list[int] = []
+
+    def count(number: int) -> None:
+        ran.append(number)
+
+    with FakeGemini([*(Call("count", {"number": number}) for number in range(9)), Say("Enough.")]) as fake:
+        async with playing(fake, count, limits=limits(max_rounds=2)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await played.idle()
+            told = [str(each.error) for each in played.of(ErrorEvent)]
+        assert [0, 1] == ran
+        assert [1] * 9 == [len(call.results) for call in fake.calls]
+        assert 1 == len(told), told  # of seven responses beyond the limit
 
 
-def test_a_hook_that_refuses_a_call_is_asked_and_its_words_are_the_result():
+async def test_a_hook_that_refuses_a_call_is_asked_and_its_words_are_the_result():
     class No:
         async def approve_tool(self, request):
             from patchbay.hooks import Approval
 
             return Approval(approved=False, reason="not today")
 
-    async def work() -> None:
-        hooks = HookManager()
-        hooks.mount("no", No())
-        ran: list[str] = []
+    hooks = HookManager()
+    hooks.mount("no", No())
+    ran: list[str] = []
 
-        def pay() -> None:
-            ran.append("paid")
+    def pay() -> None:
+        ran.append("paid")
 
-        with FakeOpenAI([Call("pay"), Quote()]) as fake:
-            async with playing(fake, pay, hooks=hooks, agent_id="ann", session_key="s1") as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+    with FakeOpenAI([Call("pay"), Quote()]) as fake:
+        async with playing(fake, pay, hooks=hooks, agent_id="ann", session_key="s1") as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+    assert [] == ran
+    assert "not today" in fake.calls[0].results[0]
+
+
+async def test_what_a_tool_has_for_the_user_is_an_event_and_one_that_answers_the_user_is_not_followed_by_the_model():
+    def show() -> ToolOutput:
+        return ToolOutput(for_llm="shown", for_user="Look here.", response_handled=True)
+
+    with FakeOpenAI([Call("show"), Quote()]) as fake:
+        async with playing(fake, show) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(UserOutputEvent)))
+            await played.idle()
+        assert ("Look here.", True) == (played.of(UserOutputEvent)[0].text, played.of(UserOutputEvent)[0].handled)
+        assert 1 == fake.remaining
+
+
+async def test_an_unknown_tool_and_broken_arguments_are_results_that_say_what_to_do():
+    with FakeOpenAI([[Call("get_wether", {"city": "x"}), Call("get_weather", '{"city":')], Quote()]) as fake:
+        async with playing(fake, get_weather) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        unknown, broken = (call.results[0] for call in fake.calls)
+        assert "'get_weather'" in unknown
+        assert "invalid arguments" in broken
+
+
+async def test_a_tool_whose_name_the_wire_does_not_allow_is_called_by_an_alias():
+    tool = ToolDefinition("weather.now", handler=lambda arguments: "sunny")
+    with FakeOpenAI([Quote()]) as fake:
+        async with playing(fake, tool) as played:
+            (alias,) = fake.tools
+            fake.script.insert(0, Answer((Call(alias),)))
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert alias != "weather.now"
+            assert ["weather.now"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
+        assert ["sunny"] == fake.calls[0].results
+
+
+async def test_a_response_that_begins_too_late_is_told_and_asked_for_only_once():
+    with FakeOpenAI([Answer((Say("Sorry."),), late=0.3)], faults=Faults()) as fake:
+        async with playing(fake, limits=limits(created=0.1)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
+            assert "Sorry." == played.text
+        assert 1 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
+
+
+async def test_a_response_that_falls_silent_is_cancelled():
+    with FakeOpenAI([Answer((Say("Well"), Pause(30)))]) as fake:
+        async with playing(fake, limits=limits(done=0.2)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
+            await played.idle()
+
+
+async def test_a_call_that_began_early_and_those_behind_it_are_answered_together_when_the_program_interrupts():
+    never = asyncio.Event()
+
+    async def look_up(_arguments: object) -> str:
+        await never.wait()
+        return "never"
+
+    ran: list[str] = []
+
+    def pay() -> None:
+        ran.append("paid")
+
+    with FakeOpenAI([[Call("look_up"), Call("pay"), Pause(5.0)]]) as fake:
+        async with playing(fake, reading(look_up), pay) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolCallEvent)))
+            await played.session.interrupt()
+            await fake.until(lambda: [1, 1] == [len(call.results) for call in fake.calls])
+        assert "abandoned" in fake.calls[0].results[0]
+        assert "did not run" in fake.calls[1].results[0]
         assert [] == ran
-        assert "not today" in fake.calls[0].results[0]
-
-    run(work())
-
-
-def test_what_a_tool_has_for_the_user_is_an_event_and_one_that_answers_the_user_is_not_followed_by_the_model():
-    async def work() -> None:
-        def show() -> ToolOutput:
-            return ToolOutput(for_llm="shown", for_user="Look here.", response_handled=True)
-
-        with FakeOpenAI([Call("show"), Quote()]) as fake:
-            async with playing(fake, show) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(UserOutputEvent)))
-                await played.idle()
-            assert ("Look here.", True) == (played.of(UserOutputEvent)[0].text, played.of(UserOutputEvent)[0].handled)
-            assert 1 == fake.remaining
-
-    run(work())
-
-
-def test_an_unknown_tool_and_broken_arguments_are_results_that_say_what_to_do():
-    async def work() -> None:
-        with FakeOpenAI([[Call("get_wether", {"city": "x"}), Call("get_weather", '{"city":')], Quote()]) as fake:
-            async with playing(fake, get_weather) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            unknown, broken = (call.results[0] for call in fake.calls)
-            assert "'get_weather'" in unknown
-            assert "invalid arguments" in broken
-
-    run(work())
-
-
-def test_a_tool_whose_name_the_wire_does_not_allow_is_called_by_an_alias():
-    async def work() -> None:
-        tool = ToolDefinition("weather.now", handler=lambda arguments: "sunny")
-        with FakeOpenAI([Quote()]) as fake:
-            async with playing(fake, tool) as played:
-                (alias,) = fake.tools
-                fake.script.insert(0, Answer((Call(alias),)))
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert alias != "weather.now"
-                assert ["weather.now"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
-            assert ["sunny"] == fake.calls[0].results
-
-    run(work())
-
-
-def test_a_response_that_begins_too_late_is_told_and_asked_for_only_once():
-    async def work() -> None:
-        with FakeOpenAI([Answer((Say("Sorry."),), late=0.3)], faults=Faults()) as fake:
-            async with playing(fake, limits=limits(created=0.1)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-                assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
-                assert "Sorry." == played.text
-            assert 1 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
-
-    run(work())
-
-
-def test_a_response_that_falls_silent_is_cancelled():
-    async def work() -> None:
-        with FakeOpenAI([Answer((Say("Well"), Pause(30)))]) as fake:
-            async with playing(fake, limits=limits(done=0.2)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-                assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
-                await played.idle()
-
-    run(work())
-
-
-def test_a_call_that_began_early_and_those_behind_it_are_answered_together_when_the_program_interrupts():
-    async def work() -> None:
-        never = asyncio.Event()
-
-        async def look_up(_arguments: object) -> str:
-            await never.wait()
-            return "never"
-
-        ran: list[str] = []
-
-        def pay() -> None:
-            ran.append("paid")
-
-        with FakeOpenAI([[Call("look_up"), Call("pay"), Pause(5.0)]]) as fake:
-            async with playing(fake, reading(look_up), pay) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                await played.session.interrupt()
-                await fake.until(lambda: [1, 1] == [len(call.results) for call in fake.calls])
-            assert "abandoned" in fake.calls[0].results[0]
-            assert "did not run" in fake.calls[1].results[0]
-            assert [] == ran
-
-    run(work())

@@ -51,95 +51,80 @@ async def slow() -> str:
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 3))
-def test_closing_after_any_number_of_steps_leaves_nothing(steps, complaints):
-    async def work() -> None:
-        complaining(complaints)
-        with FakeOpenAI([[Say("One moment."), Call("slow"), Call("slow")], Quote()]) as fake:
-            session = session_at(fake.url, slow)
-            played = Played(session)
+async def test_closing_after_any_number_of_steps_leaves_nothing(steps, complaints):
+    complaining(complaints)
+    with FakeOpenAI([[Say("One moment."), Call("slow"), Call("slow")], Quote()]) as fake:
+        session = session_at(fake.url, slow)
+        played = Played(session)
 
-            async def use() -> None:
-                await session.connect()
-                await session.send_text("Go.")
+        async def use() -> None:
+            await session.connect()
+            await session.send_text("Go.")
 
-            using = asyncio.ensure_future(use())
-            for _ in range(steps):
-                await asyncio.sleep(0.001 if steps > 30 else 0)
-            await soon(session.close())
-            (late_result_text,) = await asyncio.gather(using, return_exceptions=True)
-            assert late_result_text is None or isinstance(late_result_text, UpstreamError | ConfigurationError)
-            await soon(played.read())
-            assert "closed" == played.states[-1]
-            assert [] == fake.violations
-
-    run(work())
+        using = asyncio.ensure_future(use())
+        for _ in range(steps):
+            await asyncio.sleep(0.001 if steps > 30 else 0)
+        await soon(session.close())
+        (late_result_text,) = await asyncio.gather(using, return_exceptions=True)
+        assert late_result_text is None or isinstance(late_result_text, UpstreamError | ConfigurationError)
+        await soon(played.read())
+        assert "closed" == played.states[-1]
+        assert [] == fake.violations
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 4))
-def test_connecting_can_be_cancelled_at_any_step(steps, complaints):
-    async def work() -> None:
-        complaining(complaints)
-        with FakeOpenAI() as fake:
-            session = session_at(fake.url)
-            connecting = asyncio.ensure_future(session.connect())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
-            await soon(session.close())
-
-    run(work())
+async def test_connecting_can_be_cancelled_at_any_step(steps, complaints):
+    complaining(complaints)
+    with FakeOpenAI() as fake:
+        session = session_at(fake.url)
+        connecting = asyncio.ensure_future(session.connect())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        await soon(session.close())
 
 
-def test_closing_while_tools_run_stops_them_and_waits_for_their_end():
-    async def work() -> None:
-        ended = asyncio.Event()
+async def test_closing_while_tools_run_stops_them_and_waits_for_their_end():
+    ended = asyncio.Event()
 
-        async def tidy() -> None:
-            try:
-                await asyncio.sleep(30)
-            finally:
-                ended.set()
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
 
-        with FakeOpenAI([Call("tidy"), Quote()]) as fake:
-            async with playing(fake, tidy) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                await soon(played.session.close())
-                assert ended.is_set()
-
-    run(work())
+    with FakeOpenAI([Call("tidy"), Quote()]) as fake:
+        async with playing(fake, tidy) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolCallEvent)))
+            await soon(played.session.close())
+            assert ended.is_set()
 
 
-def test_a_tool_can_close_the_session_that_called_it():
-    async def work() -> None:
-        async def hang_up() -> None:
-            await session.close()
+async def test_a_tool_can_close_the_session_that_called_it():
+    async def hang_up() -> None:
+        await session.close()
 
-        with FakeOpenAI([Call("hang_up"), Quote()]) as fake:
-            session = session_at(fake.url, hang_up)
-            await session.connect()
-            await session.send_text("Bye.")
-            assert "closed" == [event async for event in session.events()][-1].state
-            await soon(session.close())
-
-    run(work())
+    with FakeOpenAI([Call("hang_up"), Quote()]) as fake:
+        session = session_at(fake.url, hang_up)
+        await session.connect()
+        await session.send_text("Bye.")
+        assert "closed" == [event async for event in session.events()][-1].state
+        await soon(session.close())
 
 
-def test_closing_during_the_pause_before_another_connection_is_closing(complaints):
-    async def work() -> None:
-        complaining(complaints)
-        with FakeOpenAI() as fake:
-            async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
-                fake.drop()
-                await played.until(lambda: len(played.states) == 2)
-                waiting = asyncio.ensure_future(played.session.use_tools(_snapshot()))
-                await asyncio.sleep(0)
-                await soon(played.session.close())
-                with pytest.raises(RuntimeError, match="closed"):
-                    await waiting
-
-    run(work())
+async def test_closing_during_the_pause_before_another_connection_is_closing(complaints):
+    complaining(complaints)
+    with FakeOpenAI() as fake:
+        async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
+            fake.drop()
+            await played.until(lambda: len(played.states) == 2)
+            waiting = asyncio.ensure_future(played.session.use_tools(_snapshot()))
+            await asyncio.sleep(0)
+            await soon(played.session.close())
+            with pytest.raises(RuntimeError, match="closed"):
+                await waiting
 
 
 def _snapshot():
@@ -148,59 +133,50 @@ def _snapshot():
     return LLMSessionManager("ann").snapshot()
 
 
-def test_a_session_is_connected_once_and_not_used_before_or_after():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            session = session_at(fake.url)
-            with pytest.raises(ConfigurationError, match="not open"):
-                await session.send_text("Hello?")
-            async with session:
-                with pytest.raises(ConfigurationError, match="once"):
-                    await session.connect()
-            await session.close()
-            for use in (
-                session.send_text("x"),
-                session.send_audio(b"xx"),
-                session.respond(),
-                session.interrupt(),
-                session.connect(),
-            ):
-                with pytest.raises(ConfigurationError):
-                    await use
-            assert not session.idle
-
-    run(work())
-
-
-def test_a_session_that_was_never_connected_can_be_closed():
-    async def work() -> None:
-        session = session_at("ws://localhost:1/")
+async def test_a_session_is_connected_once_and_not_used_before_or_after():
+    with FakeOpenAI() as fake:
+        session = session_at(fake.url)
+        with pytest.raises(ConfigurationError, match="not open"):
+            await session.send_text("Hello?")
+        async with session:
+            with pytest.raises(ConfigurationError, match="once"):
+                await session.connect()
         await session.close()
-        assert ["closed"] == [event.state async for event in session.events()]
+        for use in (
+            session.send_text("x"),
+            session.send_audio(b"xx"),
+            session.respond(),
+            session.interrupt(),
+            session.connect(),
+        ):
+            with pytest.raises(ConfigurationError):
+                await use
+        assert not session.idle
 
-    run(work())
+
+async def test_a_session_that_was_never_connected_can_be_closed():
+    session = session_at("ws://localhost:1/")
+    await session.close()
+    assert ["closed"] == [event.state async for event in session.events()]
 
 
-def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
+async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
 
-    async def work() -> None:
-        complaining(complaints)
-        with FakeGemini([step for _ in range(60) for step in (Call("quick"), Say("Good."))]) as fake:
-            async with playing(fake, lambda_tool()) as played:
-                sizes = []
-                for number in range(30):
-                    await played.session.send_text("Go.")
-                    await played.until(lambda: played.session.idle and fake.remaining <= 120 - 2 * (number + 1))  # noqa: B023
-                    if number % 3 == 2:
-                        open_before = len(played.states)
-                        fake.drop()
-                        await played.until(lambda: len(played.states) == open_before + 2)  # noqa: B023
-                    answers = played.session._engine.calls
-                    held = (answers._rounds, answers._pending, answers.late_results._waiting, played.session._engine._background)
-                    sizes.append(tuple(map(len, held)))
-                assert {(0, 0, 0, 0)} == set(sizes)
-
-    run(work())
+    complaining(complaints)
+    with FakeGemini([step for _ in range(60) for step in (Call("quick"), Say("Good."))]) as fake:
+        async with playing(fake, lambda_tool()) as played:
+            sizes = []
+            for number in range(30):
+                await played.session.send_text("Go.")
+                await played.until(lambda: played.session.idle and fake.remaining <= 120 - 2 * (number + 1))  # noqa: B023
+                if number % 3 == 2:
+                    open_before = len(played.states)
+                    fake.drop()
+                    await played.until(lambda: len(played.states) == open_before + 2)  # noqa: B023
+                answers = played.session._engine.calls
+                held = (answers._rounds, answers._pending, answers.late_results._waiting, played.session._engine._background)
+                sizes.append(tuple(map(len, held)))
+            assert {(0, 0, 0, 0)} == set(sizes)
 
 
 def lambda_tool():
@@ -213,77 +189,68 @@ def lambda_tool():
 # The connection alone
 
 
-def test_audio_waits_where_the_server_does_not_read_and_control_does_not():
-    async def work() -> None:
-        async def deaf(socket) -> None:
-            socket.transport.pause_reading()
-            await socket.wait_closed()
+async def test_audio_waits_where_the_server_does_not_read_and_control_does_not():
+    async def deaf(socket) -> None:
+        socket.transport.pause_reading()
+        await socket.wait_closed()
 
-        async with serve(deaf, "127.0.0.1", 0, close_timeout=0.1) as server:
-            port = server.sockets[0].getsockname()[1]
-            connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-            piece = {"audio": "x" * 65_536}
+    async with serve(deaf, "127.0.0.1", 0, close_timeout=0.1) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        piece = {"audio": "x" * 65_536}
 
-            async def pour() -> None:
-                while True:
-                    await connection.wait_for_space()
-                    connection.send([piece])
-
-            pouring = asyncio.ensure_future(pour())
-            while connection._waiting <= AUDIO_BUFFER_LIMIT:
-                await asyncio.sleep(0.001)
-            before = connection._waiting
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert before == connection._waiting
-            connection.send([{"type": "control"}])  # at once
-            pouring.cancel()
-            for _ in range(SEND_BUFFER_LIMIT // 65_536 + 1):  # a server that never reads is given up
+        async def pour() -> None:
+            while True:
+                await connection.wait_for_space()
                 connection.send([piece])
-            with pytest.raises(EOFError, match="stopped reading"):
-                await soon(connection.receive())
-            await connection.close()
 
-    run(work())
-
-
-def test_what_is_no_json_is_passed_over_and_a_frame_that_is_too_long_ends_the_connection():
-    async def work() -> None:
-        async def odd(socket) -> None:
-            await socket.send("{nonsense")
-            await socket.send(b"\xff\xfe")
-            await socket.send(json.dumps({"fine": True}))
-            await socket.send(json.dumps({"long": "x" * 5000}))
-            await socket.wait_closed()
-
-        async with serve(odd, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-            assert {"fine": True} == await soon(connection.receive())
-            with pytest.raises(EOFError):
-                await soon(connection.receive())
-            await connection.close()
-
-    run(work())
+        pouring = asyncio.ensure_future(pour())
+        while connection._waiting <= AUDIO_BUFFER_LIMIT:
+            await asyncio.sleep(0.001)
+        before = connection._waiting
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert before == connection._waiting
+        connection.send([{"type": "control"}])  # at once
+        pouring.cancel()
+        for _ in range(SEND_BUFFER_LIMIT // 65_536 + 1):  # a server that never reads is given up
+            connection.send([piece])
+        with pytest.raises(EOFError, match="stopped reading"):
+            await soon(connection.receive())
+        await connection.close()
 
 
-def test_a_redirect_is_not_followed():
-    async def work() -> None:
-        asked: list[str] = []
+async def test_what_is_no_json_is_passed_over_and_a_frame_that_is_too_long_ends_the_connection():
+    async def odd(socket) -> None:
+        await socket.send("{nonsense")
+        await socket.send(b"\xff\xfe")
+        await socket.send(json.dumps({"fine": True}))
+        await socket.send(json.dumps({"long": "x" * 5000}))
+        await socket.wait_closed()
 
-        def elsewhere(socket, request):
-            asked.append(request.path)
-            answer = socket.respond(307, "elsewhere")
-            answer.headers["Location"] = "/other"
-            return answer
+    async with serve(odd, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        assert {"fine": True} == await soon(connection.receive())
+        with pytest.raises(EOFError):
+            await soon(connection.receive())
+        await connection.close()
 
-        async with serve(lambda socket: socket.wait_closed(), "127.0.0.1", 0, process_request=elsewhere) as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(UpstreamError, match="307"):
-                await Connection.open(f"ws://127.0.0.1:{port}/here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000)
-        assert ["/here"] == asked
 
-    run(work())
+async def test_a_redirect_is_not_followed():
+    asked: list[str] = []
+
+    def elsewhere(socket, request):
+        asked.append(request.path)
+        answer = socket.respond(307, "elsewhere")
+        answer.headers["Location"] = "/other"
+        return answer
+
+    async with serve(lambda socket: socket.wait_closed(), "127.0.0.1", 0, process_request=elsewhere) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(UpstreamError, match="307"):
+            await Connection.open(f"ws://127.0.0.1:{port}/here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000)
+    assert ["/here"] == asked
 
 
 def test_a_server_that_does_not_greet_is_given_up_in_time():
@@ -303,127 +270,111 @@ def test_a_server_that_does_not_greet_is_given_up_in_time():
     run(work(), MovedLoop)
 
 
-def test_a_hundred_sessions_share_a_process(complaints):
-    async def work() -> None:
-        complaining(complaints)
-        with FakeOpenAI([step for _ in range(100) for step in (Call("quick"),)]) as fake:
-            sessions = [session_at(fake.url, lambda_tool()) for _ in range(100)]
-            await soon(asyncio.gather(*(session.connect() for session in sessions)))
+async def test_a_hundred_sessions_share_a_process(complaints):
+    complaining(complaints)
+    with FakeOpenAI([step for _ in range(100) for step in (Call("quick"),)]) as fake:
+        sessions = [session_at(fake.url, lambda_tool()) for _ in range(100)]
+        await soon(asyncio.gather(*(session.connect() for session in sessions)))
 
-            async def turn(session: RealtimeSession) -> None:
-                await session.send_text("Go.")
-                async for event in session.events():
-                    if isinstance(event, TextEvent):
-                        break
+        async def turn(session: RealtimeSession) -> None:
+            await session.send_text("Go.")
+            async for event in session.events():
+                if isinstance(event, TextEvent):
+                    break
 
-            await soon(asyncio.gather(*map(turn, sessions)))
-            await soon(asyncio.gather(*(session.close() for session in sessions)))
-            await fake.until(lambda: not fake.unanswered)
-            assert [] == fake.violations
-
-    run(work())
+        await soon(asyncio.gather(*map(turn, sessions)))
+        await soon(asyncio.gather(*(session.close() for session in sessions)))
+        await fake.until(lambda: not fake.unanswered)
+        assert [] == fake.violations
 
 
-def test_noise_between_pieces_and_a_pause_do_not_disturb():
-    async def work() -> None:
-        with FakeOpenAI([[Say("One"), Pause(0.01), Say(" two")]]) as fake:
-            async with playing(fake) as played:
-                fake.send({"type": "what.is.this", "x": [1]})
-                fake.send({"no": "type"})
-                await played.session.send_text("Go.")
-                await played.until(lambda: "One two" == played.text)
-
-    run(work())
+async def test_noise_between_pieces_and_a_pause_do_not_disturb():
+    with FakeOpenAI([[Say("One"), Pause(0.01), Say(" two")]]) as fake:
+        async with playing(fake) as played:
+            fake.send({"type": "what.is.this", "x": [1]})
+            fake.send({"no": "type"})
+            await played.session.send_text("Go.")
+            await played.until(lambda: "One two" == played.text)
 
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])
-def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_before_that_piles_up(count, length, monkeypatch):
+async def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_before_that_piles_up(count, length, monkeypatch):
     monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 100_000)
 
-    async def work() -> None:
-        async def talkative(socket) -> None:
-            said = {"type": "response.output_text.delta", "response_id": "r", "delta": "x" * length}
-            await socket.send(json.dumps({"type": "session.created"}))
-            for _ in range(count):
-                await socket.send(json.dumps(said))
-            await socket.wait_closed()
+    async def talkative(socket) -> None:
+        said = {"type": "response.output_text.delta", "response_id": "r", "delta": "x" * length}
+        await socket.send(json.dumps({"type": "session.created"}))
+        for _ in range(count):
+            await socket.send(json.dumps(said))
+        await socket.wait_closed()
 
-        async with serve(talkative, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(UpstreamError, match="before it confirmed"):
-                await soon(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
-
-    run(work())
+    async with serve(talkative, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(UpstreamError, match="before it confirmed"):
+            await soon(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
 
 
-def test_of_a_server_that_sends_what_is_no_json_the_log_says_so_once(caplog):
-    async def work() -> None:
-        async def odd(socket) -> None:
-            for _ in range(20):
-                await socket.send("{nonsense")
-            await socket.send(json.dumps({"fine": True}))
-            await socket.wait_closed()
+async def test_of_a_server_that_sends_what_is_no_json_the_log_says_so_once(caplog):
+    async def odd(socket) -> None:
+        for _ in range(20):
+            await socket.send("{nonsense")
+        await socket.send(json.dumps({"fine": True}))
+        await socket.wait_closed()
 
-        async with serve(odd, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-            assert {"fine": True} == await soon(connection.receive())
-            await connection.close()
-
-    run(work())
+    async with serve(odd, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        assert {"fine": True} == await soon(connection.receive())
+        await connection.close()
     assert 1 == caplog.text.count("not JSON")
 
 
-def test_what_waits_when_a_connection_is_hung_up_is_handed_over_and_the_end_is_an_orderly_one():
-    async def work() -> None:
-        came: list[str] = []
-        codes: list[int | None] = []
+async def test_what_waits_when_a_connection_is_hung_up_is_handed_over_and_the_end_is_an_orderly_one():
+    came: list[str] = []
+    codes: list[int | None] = []
 
-        async def handle(socket: ServerConnection) -> None:
-            await asyncio.sleep(0.05)  # so that more waits than fits on the way
-            came.extend([json.loads(data)["number"] async for data in socket])
-            codes.append(socket.close_code)
+    async def handle(socket: ServerConnection) -> None:
+        await asyncio.sleep(0.05)  # so that more waits than fits on the way
+        came.extend([json.loads(data)["number"] async for data in socket])
+        codes.append(socket.close_code)
 
-        async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
-            port = server.sockets[0].getsockname()[1]
-            connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-            connection.send([{"number": number, "filler": "x" * 100_000} for number in range(100)])
-            connection.finish_sending("another one is opened")
-            connection.send([{"number": 100}])
-            await soon(connection.close())
-            server.close()
-            await server.wait_closed()
-        assert [*range(100)] == came
-        assert [1000] == codes
-        assert "another one is opened" == connection.reason
-
-    run(work())
+    async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        connection.send([{"number": number, "filler": "x" * 100_000} for number in range(100)])
+        connection.finish_sending("another one is opened")
+        connection.send([{"number": 100}])
+        await soon(connection.close())
+        server.close()
+        await server.wait_closed()
+    assert [*range(100)] == came
+    assert [1000] == codes
+    assert "another one is opened" == connection.reason
 
 
-def test_what_was_said_before_a_connection_is_renewed_has_come_and_what_is_said_behind_is_said_on_the_next():
+async def test_what_was_said_before_a_connection_is_renewed_has_come_and_what_is_said_behind_is_said_on_the_next():
     async def conduct(peer: Peer) -> None:
         if peer.number == 2:
             await peer.until("clientContent")
             await peer.until("clientContent")
             await peer.send(content(modelTurn={"parts": [{"text": "Yes."}]}), content(turnComplete=True))
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini") as (played, peers):
-            await played.session.send_text("Before.")
-            played.session._engine.reconnector._close_for_renewal()
-            await played.session.send_text("Behind.")
-            await played.until(lambda: bool(played.of(TextEvent)))
-            await played.idle()
-            first, second = [[frame["clientContent"] for frame in peer.came if "clientContent" in frame] for peer in peers]
-            assert ["Before."] == [turn["parts"][0]["text"] for frame in first for turn in frame["turns"]]
-            assert ["Before.", "Behind."] == [turn["parts"][0]["text"] for frame in second for turn in frame.get("turns", ())]
-            states = [(event.state, event.reason) for event in played.of(ConnectionEvent)]
-            assert [("open", ""), ("lost", "another one is opened"), ("open", "")] == states
-
-    run(work())
+    async with served(conduct, provider="gemini") as (played, peers):
+        await played.session.send_text("Before.")
+        played.session._engine.reconnector._close_for_renewal()
+        await played.session.send_text("Behind.")
+        await played.until(lambda: bool(played.of(TextEvent)))
+        await played.idle()
+        first, second = [[frame["clientContent"] for frame in peer.came if "clientContent" in frame] for peer in peers]
+        assert ["Before."] == [turn["parts"][0]["text"] for frame in first for turn in frame["turns"]]
+        assert ["Before.", "Behind."] == [turn["parts"][0]["text"] for frame in second for turn in frame.get("turns", ())]
+        states = [(event.state, event.reason) for event in played.of(ConnectionEvent)]
+        assert [("open", ""), ("lost", "another one is opened"), ("open", "")] == states
 
 
-def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nobody_from_the_next(monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nobody_from_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("patchbay.realtime.connection.CLOSE_TIMEOUT", 0.1)
 
     async def conduct(peer: Peer) -> None:
@@ -434,33 +385,27 @@ def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nobody_fr
         await peer.until("clientContent")
         await peer.send(content(modelTurn={"parts": [{"text": "Yes."}]}), content(turnComplete=True))
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini") as (played, _peers):
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            played.session._engine.reconnector._close_for_renewal()
-            assert played.session._engine.reconnector.controller is None
-            await played.session.send_text("Hello.")
-            await played.until(lambda: bool(played.of(TextEvent)))
-
-    run(work())
+    async with served(conduct, provider="gemini") as (played, _peers):
+        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        played.session._engine.reconnector._close_for_renewal()
+        assert played.session._engine.reconnector.controller is None
+        await played.session.send_text("Hello.")
+        await played.until(lambda: bool(played.of(TextEvent)))
 
 
-def test_a_connection_that_is_over_is_in_use_at_no_moment_for_what_is_said_to_it_is_lost():
+async def test_a_connection_that_is_over_is_in_use_at_no_moment_for_what_is_said_to_it_is_lost():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.until("response.create")
             peer.kill()
 
-    async def work() -> None:
-        async with served(conduct) as (played, _peers):
-            reconnector = played.session._engine.reconnector
-            first = reconnector.controller
-            await played.session.send_text("Hello.")
-            async with asyncio.timeout(30):
-                while reconnector.controller is first:
-                    assert first is not None
-                    assert not first.closed
-                    await asyncio.sleep(0)
-            assert reconnector.controller is None
-
-    run(work())
+    async with served(conduct) as (played, _peers):
+        reconnector = played.session._engine.reconnector
+        first = reconnector.controller
+        await played.session.send_text("Hello.")
+        async with asyncio.timeout(30):
+            while reconnector.controller is first:
+                assert first is not None
+                assert not first.closed
+                await asyncio.sleep(0)
+        assert reconnector.controller is None

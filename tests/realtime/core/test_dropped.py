@@ -9,7 +9,7 @@ from patchbay.realtime.events import ConnectionEvent, DroppedEvent, InterruptedE
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote
 
 from .peers import Peer, created, done, says, served
-from .playing import Held, Played, playing, run
+from .playing import Held, Played, playing
 
 
 def quick() -> str:
@@ -28,7 +28,7 @@ def dropped(played: Played) -> list[tuple[str, str]]:
     return [(each.call.name, each.content) for each in played.session.dropped]
 
 
-def test_what_waits_for_the_user_to_be_silent_when_a_session_ends_is_dropped():
+async def test_what_waits_for_the_user_to_be_silent_when_a_session_ends_is_dropped():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         await peer.send(created("r1"), done("r1", "completed", "slow"))
@@ -36,39 +36,30 @@ def test_what_waits_for_the_user_to_be_silent_when_a_session_ends_is_dropped():
         await peer.send(created("r2"), says("r2", "Wait."), done("r2"))
         await peer.send({"type": "input_audio_buffer.speech_started"})
 
-    async def work() -> None:
-        held = Held()
-        async with served(conduct, held.slow, slow_after=0.01) as (played, peers):
+    held = Held()
+    async with served(conduct, held.slow, slow_after=0.01) as (played, peers):
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(InterruptedEvent)))
+        held.may_end.set()
+        await played.until(lambda: bool(played.of(ToolResultEvent)))
+        assert () == played.session.dropped
+    assert [("slow", "forty-two")] == dropped(played)
+    assert ["Go."] == peers[0].lines()
+
+
+async def test_what_waits_for_another_call_of_its_response_when_a_session_ends_is_dropped():
+    with FakeOpenAI([[Call("quick"), Call("slow")], Quote()]) as fake:
+        async with playing(fake, quick, slow) as played:
             await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(InterruptedEvent)))
-            held.may_end.set()
             await played.until(lambda: bool(played.of(ToolResultEvent)))
-            assert () == played.session.dropped
-        assert [("slow", "forty-two")] == dropped(played)
-        assert ["Go."] == peers[0].lines()
-
-    run(work())
+        first, second = dropped(played)
+        assert ("quick", "at once") == first
+        assert "slow" == second[0]  # ended with the session, and dropped then
 
 
-def test_what_waits_for_another_call_of_its_response_when_a_session_ends_is_dropped():
-    async def work() -> None:
-        with FakeOpenAI([[Call("quick"), Call("slow")], Quote()]) as fake:
-            async with playing(fake, quick, slow) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolResultEvent)))
-            first, second = dropped(played)
-            assert ("quick", "at once") == first
-            assert "slow" == second[0]  # ended with the session, and dropped then
-
-    run(work())
-
-
-def test_what_was_told_is_not_dropped_when_a_session_ends():
-    async def work() -> None:
-        with FakeOpenAI([Call("quick"), Quote()]) as fake:
-            async with playing(fake, quick) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: "at once" in played.text)
-            assert [] == dropped(played)
-
-    run(work())
+async def test_what_was_told_is_not_dropped_when_a_session_ends():
+    with FakeOpenAI([Call("quick"), Quote()]) as fake:
+        async with playing(fake, quick) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: "at once" in played.text)
+        assert [] == dropped(played)

@@ -15,7 +15,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing import ScriptedModel
 from patchbay.testing.realtime import FakeGLM
 
-from .playing import run, soon
+from .playing import soon
 
 
 @asynccontextmanager
@@ -34,66 +34,54 @@ KINDS = pytest.mark.parametrize("kind", ["realtime", "offline"])
 
 
 @KINDS
-def test_a_text_with_nothing_in_it_is_not_said_and_interrupts_nothing(kind):
-    async def work() -> None:
-        async with made(kind) as session, session:
-            for text in ("", " \n\t", "\u2003", None, b"Hello?"):
-                with pytest.raises(InvalidRequestError, match="must be a text, and not empty") as caught:
-                    await session.send_text(text)
-                assert "text" == caught.value.param
-            await session.send_text("Hello?")
-            kinds = []
-            async for event in session.events():
-                kinds.append(event.type)
-                if isinstance(event, IdleEvent):
-                    break
-            assert "interrupted" not in kinds
-            assert "response_end" in kinds
-
-    run(work())
+async def test_a_text_with_nothing_in_it_is_not_said_and_interrupts_nothing(kind):
+    async with made(kind) as session, session:
+        for text in ("", " \n\t", "\u2003", None, b"Hello?"):
+            with pytest.raises(InvalidRequestError, match="must be a text, and not empty") as caught:
+                await session.send_text(text)
+            assert "text" == caught.value.param
+        await session.send_text("Hello?")
+        kinds = []
+        async for event in session.events():
+            kinds.append(event.type)
+            if isinstance(event, IdleEvent):
+                break
+        assert "interrupted" not in kinds
+        assert "response_end" in kinds
 
 
 @KINDS
-def test_who_reads_before_the_session_is_connected_is_told_so_and_does_not_wait_for_ever(kind):
-    async def work() -> None:
-        async with made(kind) as session:
-            events = session.events()
-            with pytest.raises(ConfigurationError, match="not open: connect it"):
-                await soon(anext(events))
-            reading = asyncio.ensure_future(anext(events))  # it has its first moment when the session connects
-            await session.connect()
-            assert ConnectionEvent("open") == await soon(reading)
-            await session.send_text("Hello?")
-            async for event in events:  # the same reader goes on
-                if isinstance(event, IdleEvent):
-                    break
-            await session.close()
-
-    run(work())
+async def test_who_reads_before_the_session_is_connected_is_told_so_and_does_not_wait_for_ever(kind):
+    async with made(kind) as session:
+        events = session.events()
+        with pytest.raises(ConfigurationError, match="not open: connect it"):
+            await soon(anext(events))
+        reading = asyncio.ensure_future(anext(events))  # it has its first moment when the session connects
+        await session.connect()
+        assert ConnectionEvent("open") == await soon(reading)
+        await session.send_text("Hello?")
+        async for event in events:  # the same reader goes on
+            if isinstance(event, IdleEvent):
+                break
+        await session.close()
 
 
 @pytest.mark.parametrize("kind", ["offline"])
-def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(kind):
-    async def work() -> None:
-        async with made(kind) as session:
-            await session.close()
-            assert ["closed"] == [event.state async for event in session.events()]
-
-    run(work())
+async def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(kind):
+    async with made(kind) as session:
+        await session.close()
+        assert ["closed"] == [event.state async for event in session.events()]
 
 
 @KINDS
-def test_a_session_that_has_ended_does_not_tell_the_program_to_connect_it(kind):
-    async def work() -> None:
-        async with made(kind) as session:
-            async with session:
-                await session.send_text("Hello?")
-                async for event in session.events():
-                    if isinstance(event, IdleEvent):
-                        break
-            for use in (session.send_text("x"), session.respond(), session.interrupt()):
-                with pytest.raises(ConfigurationError, match=r"not open any more.*make another one") as caught:
-                    await use
-                assert "async with" not in str(caught.value)
-
-    run(work())
+async def test_a_session_that_has_ended_does_not_tell_the_program_to_connect_it(kind):
+    async with made(kind) as session:
+        async with session:
+            await session.send_text("Hello?")
+            async for event in session.events():
+                if isinstance(event, IdleEvent):
+                    break
+        for use in (session.send_text("x"), session.respond(), session.interrupt()):
+            with pytest.raises(ConfigurationError, match=r"not open any more.*make another one") as caught:
+                await use
+            assert "async with" not in str(caught.value)

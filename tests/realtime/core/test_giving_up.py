@@ -10,7 +10,6 @@ from patchbay.realtime import reconnect
 from patchbay.realtime.events import ErrorEvent
 
 from .peers import Peer, held, serving
-from .playing import run
 
 
 @pytest.fixture
@@ -27,80 +26,68 @@ def pauses(monkeypatch) -> list[float]:
 
 
 @pytest.mark.parametrize("left", ["0s", "3s"])
-def test_a_server_that_sends_away_whoever_comes_is_come_back_to_after_pauses_that_grow_and_given_up(pauses, left):
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.send({"goAway": {"timeLeft": left}})
-            await peer.listen()
+async def test_a_server_that_sends_away_whoever_comes_is_come_back_to_after_pauses_that_grow_and_given_up(pauses, left):
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.send({"goAway": {"timeLeft": left}})
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url, provider="gemini", reconnects=3, longest_pause=15.0) as played:
-            await played.until(lambda: "closed" in played.states)
-            assert 4 == len(peers)
-            assert [0.01, 0.02, 0.04] == pauses
-            assert "the server is leaving" in str(played.of(ErrorEvent)[-1].error)
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, provider="gemini", reconnects=3, longest_pause=15.0) as played:
+        await played.until(lambda: "closed" in played.states)
+        assert 4 == len(peers)
+        assert [0.01, 0.02, 0.04] == pauses
+        assert "the server is leaving" in str(played.of(ErrorEvent)[-1].error)
 
 
-def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it_likes(pauses):
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.until("clientContent")
-            await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Hello."}]}, "turnComplete": True}})
-            await peer.send({"goAway": {"timeLeft": "9s"}})
-            await peer.listen()
+async def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it_likes(pauses):
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.until("clientContent")
+        await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Hello."}]}, "turnComplete": True}})
+        await peer.send({"goAway": {"timeLeft": "9s"}})
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url, provider="gemini", reconnects=1, longest_pause=15.0) as played:
-            for number in range(1, 5):
-                await played.session.send_text("Hello?")
-                await played.until(lambda number=number: len(peers) == number + 1 and played.session.idle)
-            assert [] == pauses
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, provider="gemini", reconnects=1, longest_pause=15.0) as played:
+        for number in range(1, 5):
+            await played.session.send_text("Hello?")
+            await played.until(lambda number=number: len(peers) == number + 1 and played.session.idle)
+        assert [] == pauses
 
 
-def test_a_server_that_breaks_in_each_answer_is_not_asked_for_ever(pauses):
-    async def work() -> None:
-        asked: list[int] = []
+async def test_a_server_that_breaks_in_each_answer_is_not_asked_for_ever(pauses):
+    asked: list[int] = []
 
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.until("response.create")
-            asked.append(peer.number)
-            await peer.send({"type": "response.created", "response": {"id": f"r{peer.number}"}})
-            peer.kill()
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.until("response.create")
+        asked.append(peer.number)
+        await peer.send({"type": "response.created", "response": {"id": f"r{peer.number}"}})
+        peer.kill()
 
-        async with serving(handle) as (url, peers), held(url, reconnects=3, longest_pause=15.0) as played:
-            await played.session.send_text("Poison.")
-            await played.until(lambda: "closed" in played.states)
-            assert [1, 2, 3, 4] == asked
-            assert [0.01, 0.02, 0.04] == pauses
-            assert "closed" == played.states[-1]
-            assert 4 == len(peers)
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, reconnects=3, longest_pause=15.0) as played:
+        await played.session.send_text("Poison.")
+        await played.until(lambda: "closed" in played.states)
+        assert [1, 2, 3, 4] == asked
+        assert [0.01, 0.02, 0.04] == pauses
+        assert "closed" == played.states[-1]
+        assert 4 == len(peers)
 
 
-def test_an_answer_to_its_end_makes_up_for_connections_that_were_lost(pauses):
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.until("response.create")
-            response = {"id": f"r{peer.number}", "status": "completed", "output": []}
-            await peer.send({"type": "response.created", "response": response}, {"type": "response.done", "response": response})
-            await told.wait()
-            told.clear()
-            peer.kill()
+async def test_an_answer_to_its_end_makes_up_for_connections_that_were_lost(pauses):
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.until("response.create")
+        response = {"id": f"r{peer.number}", "status": "completed", "output": []}
+        await peer.send({"type": "response.created", "response": response}, {"type": "response.done", "response": response})
+        await told.wait()
+        told.clear()
+        peer.kill()
 
-        told = asyncio.Event()
-        async with serving(handle) as (url, peers), held(url, reconnects=1, longest_pause=15.0) as played:
-            for number in range(1, 5):
-                await played.session.send_text("Hello?")
-                await played.until(lambda number=number: sum(each.type == "response_end" for each in played.events) == number)
-                told.set()
-                await played.until(lambda number=number: len(peers) == number + 1 and played.session.idle)
-            assert [0.01] * 4 == pauses
-
-    run(work())
+    told = asyncio.Event()
+    async with serving(handle) as (url, peers), held(url, reconnects=1, longest_pause=15.0) as played:
+        for number in range(1, 5):
+            await played.session.send_text("Hello?")
+            await played.until(lambda number=number: sum(each.type == "response_end" for each in played.events) == number)
+            told.set()
+            await played.until(lambda number=number: len(peers) == number + 1 and played.session.idle)
+        assert [0.01] * 4 == pauses

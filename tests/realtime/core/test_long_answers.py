@@ -13,7 +13,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing import ScriptedUpstream, Text
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, FakeQwen, FakeRealtime, Say
 
-from .playing import run, soon
+from .playing import soon
 
 WORDS = "".join(f"{number:04d} " for number in range(6_000))
 FIVE_MINUTES = bytes(range(250)) * (24_000 * 2 * 300 // 250)
@@ -33,50 +33,41 @@ async def read_late(session: RealtimeSession | ChatSession) -> list[RealtimeEven
 
 
 @pytest.mark.parametrize("fake", [FakeOpenAI, FakeGemini, FakeQwen])
-def test_five_minutes_of_speech_at_once_are_all_there_when_they_are_read(fake: type[FakeRealtime]):
-    async def work() -> None:
-        with fake([Say(WORDS, audio=FIVE_MINUTES)]) as server:
-            session = RealtimeSession("m", provider=server.provider, url=server.url, api_key="a-secret-key")
-            async with session:
-                await session.send_text("Go on.")
-                got = await read_late(session)
-        assert [] == [event for event in got if isinstance(event, DroppedEvent)]
-        assert FIVE_MINUTES == b"".join(event.audio for event in got if isinstance(event, AudioEvent))
-        spoken = [event for event in got if isinstance(event, TranscriptEvent) and event.role == "assistant"]
-        assert WORDS == "".join(event.text for event in spoken if not event.whole)
-
-    run(work())
+async def test_five_minutes_of_speech_at_once_are_all_there_when_they_are_read(fake: type[FakeRealtime]):
+    with fake([Say(WORDS, audio=FIVE_MINUTES)]) as server:
+        session = RealtimeSession("m", provider=server.provider, url=server.url, api_key="a-secret-key")
+        async with session:
+            await session.send_text("Go on.")
+            got = await read_late(session)
+    assert [] == [event for event in got if isinstance(event, DroppedEvent)]
+    assert FIVE_MINUTES == b"".join(event.audio for event in got if isinstance(event, AudioEvent))
+    spoken = [event for event in got if isinstance(event, TranscriptEvent) and event.role == "assistant"]
+    assert WORDS == "".join(event.text for event in spoken if not event.whole)
 
 
-def test_a_long_text_of_a_chat_is_all_there_when_it_is_read():
-    async def work() -> None:
-        with ScriptedUpstream([Text(WORDS)]) as upstream:
-            async with ChatSession(f"{upstream.url}#m") as session:
-                await session.send_text("Go on.")
-                got = await read_late(session)
-        assert [] == [event for event in got if isinstance(event, DroppedEvent)]
-        assert WORDS == "".join(event.delta for event in got if isinstance(event, TextEvent))
-
-    run(work())
+async def test_a_long_text_of_a_chat_is_all_there_when_it_is_read():
+    with ScriptedUpstream([Text(WORDS)]) as upstream:
+        async with ChatSession(f"{upstream.url}#m") as session:
+            await session.send_text("Go on.")
+            got = await read_late(session)
+    assert [] == [event for event in got if isinstance(event, DroppedEvent)]
+    assert WORDS == "".join(event.delta for event in got if isinstance(event, TextEvent))
 
 
-def test_who_speaks_into_a_long_answer_is_heard_however_much_of_it_was_not_read():
-    async def work() -> None:
-        with FakeOpenAI([Say(WORDS, audio=FIVE_MINUTES), "Yes?"]) as fake:
-            session = RealtimeSession("m", provider="openai", url=fake.url, api_key="a-secret-key")
-            async with session:
-                await session.send_text("Go on.")
-                events = session.events()
-                while not isinstance(await soon(anext(events)), AudioEvent):  # it reads, and then plays this for a while
-                    pass
-                while not session.idle:
-                    await asyncio.sleep(0.01)
-                await asyncio.to_thread(fake.speak, "No, wait.")
-                while not any(isinstance(event, InterruptedEvent) for event, _ in session._queue._events):
-                    await asyncio.sleep(0.01)
-                before = []
-                while not isinstance(event := await soon(anext(events)), InterruptedEvent):
-                    before.append(event)
-        assert [] == [event for event in before if isinstance(event, AudioEvent | DroppedEvent)]
-
-    run(work())
+async def test_who_speaks_into_a_long_answer_is_heard_however_much_of_it_was_not_read():
+    with FakeOpenAI([Say(WORDS, audio=FIVE_MINUTES), "Yes?"]) as fake:
+        session = RealtimeSession("m", provider="openai", url=fake.url, api_key="a-secret-key")
+        async with session:
+            await session.send_text("Go on.")
+            events = session.events()
+            while not isinstance(await soon(anext(events)), AudioEvent):  # it reads, and then plays this for a while
+                pass
+            while not session.idle:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(fake.speak, "No, wait.")
+            while not any(isinstance(event, InterruptedEvent) for event, _ in session._queue._events):
+                await asyncio.sleep(0.01)
+            before = []
+            while not isinstance(event := await soon(anext(events)), InterruptedEvent):
+                before.append(event)
+    assert [] == [event for event in before if isinstance(event, AudioEvent | DroppedEvent)]

@@ -32,235 +32,197 @@ ALL = [*EVENTS, FakeGemini]
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-def test_a_result_whose_connection_is_gone_is_told_the_new_one_as_a_line_and_answered(provider):
-    async def work() -> None:
-        held = Held()
-        with provider([Call("slow"), Quote()]) as fake:
-            async with playing(fake, held.slow) as played:
-                await played.session.send_text("What is the answer?")
-                await held.began.wait()
-                fake.drop()
-                await played.until(lambda: played.states == ["open", "lost", "open"])
-                held.may_end.set()
-                await played.until(lambda: "forty-two" in played.text)
-                await played.idle()
-                assert 1 == len(played.of(ToolCallEvent))
-            assert ["What is the answer?"] * 2 == [told.text for told in fake.heard if told.kind == "user" and "?" in told.text][
-                :2
-            ]
-            assert [] == fake.calls[0].results
-
-    run(work())
+async def test_a_result_whose_connection_is_gone_is_told_the_new_one_as_a_line_and_answered(provider):
+    held = Held()
+    with provider([Call("slow"), Quote()]) as fake:
+        async with playing(fake, held.slow) as played:
+            await played.session.send_text("What is the answer?")
+            await held.began.wait()
+            fake.drop()
+            await played.until(lambda: played.states == ["open", "lost", "open"])
+            held.may_end.set()
+            await played.until(lambda: "forty-two" in played.text)
+            await played.idle()
+            assert 1 == len(played.of(ToolCallEvent))
+        assert ["What is the answer?"] * 2 == [told.text for told in fake.heard if told.kind == "user" and "?" in told.text][:2]
+        assert [] == fake.calls[0].results
 
 
-def test_results_that_come_while_there_is_no_connection_are_told_the_next_one_together():
-    async def work() -> None:
-        began, may_end = asyncio.Event(), asyncio.Event()
+async def test_results_that_come_while_there_is_no_connection_are_told_the_next_one_together():
+    began, may_end = asyncio.Event(), asyncio.Event()
 
-        async def slow(name: str) -> str:
-            began.set()
-            await may_end.wait()
-            return f"the result of {name}"
+    async def slow(name: str) -> str:
+        began.set()
+        await may_end.wait()
+        return f"the result of {name}"
 
-        with FakeOpenAI([[Call("slow", {"name": "one"}), Call("slow", {"name": "two"})], Quote()]) as fake:
-            async with playing(fake, slow, limits=limits(reconnects=1000)) as played:
-                await played.session.send_text("What is the answer?")
-                await began.wait()
-                fake.faults = Faults(refuse=1_000_000)
-                fake.drop()
-                await played.until(lambda: "lost" in played.states)
-                may_end.set()
-                await played.until(lambda: len(played.of(ToolResultEvent)) == 2)
-                fake.faults = Faults()
-                await played.until(lambda: "the result of two" in played.text)
-                assert "the result of one" in played.text
-                await played.idle()
-            assert 2 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
-
-    run(work())
+    with FakeOpenAI([[Call("slow", {"name": "one"}), Call("slow", {"name": "two"})], Quote()]) as fake:
+        async with playing(fake, slow, limits=limits(reconnects=1000)) as played:
+            await played.session.send_text("What is the answer?")
+            await began.wait()
+            fake.faults = Faults(refuse=1_000_000)
+            fake.drop()
+            await played.until(lambda: "lost" in played.states)
+            may_end.set()
+            await played.until(lambda: len(played.of(ToolResultEvent)) == 2)
+            fake.faults = Faults()
+            await played.until(lambda: "the result of two" in played.text)
+            assert "the result of one" in played.text
+            await played.idle()
+        assert 2 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-def test_what_has_ended_by_the_next_connection_was_returned_and_what_still_runs_then_is_told_as_running(provider):
-    async def work() -> None:
-        may_end = asyncio.Event()
+async def test_what_has_ended_by_the_next_connection_was_returned_and_what_still_runs_then_is_told_as_running(provider):
+    may_end = asyncio.Event()
 
-        async def quick(name: str) -> str:
-            return f"the result of {name}"
+    async def quick(name: str) -> str:
+        return f"the result of {name}"
 
-        async def slow() -> str:
-            await may_end.wait()
-            return "forty-two"
+    async def slow() -> str:
+        await may_end.wait()
+        return "forty-two"
 
-        script = [
-            Answer((Call("quick", {"name": "one"}), Call("slow"), Call("quick", {"name": "two"})), kill="running"),
-            Say("Two are there."),
-            Say("That was all."),
-        ]
-        with provider(script) as fake:
-            async with playing(fake, quick, slow) as played:
-                await played.session.send_text("What is the answer?")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert ["open", "lost", "open"] == played.states
-                may_end.set()
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-                await played.idle()
-            asked = [frame["type"] for connection, frame in fake.frames if connection == 2].count("response.create")
-            told = [(each.kind, each.text) for each in fake.heard if each.connection == 2]
-        assert 2 == asked  # once for the two that were there
-        assert [
-            ("user", "What is the answer?"),
-            ("user", '[The tool quick returned] "the result of one"'),
-            ("user", '[The tool quick returned] "the result of two"'),
-            ("user", '[Result of the tool slow that was still running] "forty-two"'),
-        ] == told
-
-    run(work())
+    script = [
+        Answer((Call("quick", {"name": "one"}), Call("slow"), Call("quick", {"name": "two"})), kill="running"),
+        Say("Two are there."),
+        Say("That was all."),
+    ]
+    with provider(script) as fake:
+        async with playing(fake, quick, slow) as played:
+            await played.session.send_text("What is the answer?")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert ["open", "lost", "open"] == played.states
+            may_end.set()
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            await played.idle()
+        asked = [frame["type"] for connection, frame in fake.frames if connection == 2].count("response.create")
+        told = [(each.kind, each.text) for each in fake.heard if each.connection == 2]
+    assert 2 == asked  # once for the two that were there
+    assert [
+        ("user", "What is the answer?"),
+        ("user", '[The tool quick returned] "the result of one"'),
+        ("user", '[The tool quick returned] "the result of two"'),
+        ("user", '[Result of the tool slow that was still running] "forty-two"'),
+    ] == told
 
 
-def test_gemini_is_resumed_and_the_call_answered_by_its_id():
-    async def work() -> None:
-        held = Held()
-        with FakeGemini([Say("Hello."), Call("slow"), Quote()]) as fake:
-            async with playing(fake, held.slow) as played:
-                await played.session.send_text("Hello?")
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-                await played.session.send_text("What is the answer?")
-                await held.began.wait()
-                fake.drop()
-                await played.until(lambda: played.states == ["open", "lost", "open"])
-                held.may_end.set()
-                await played.until(lambda: "forty-two" in played.text)
-            assert 1 == len(fake.calls[0].results)
-
-    run(work())
+async def test_gemini_is_resumed_and_the_call_answered_by_its_id():
+    held = Held()
+    with FakeGemini([Say("Hello."), Call("slow"), Quote()]) as fake:
+        async with playing(fake, held.slow) as played:
+            await played.session.send_text("Hello?")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            await played.session.send_text("What is the answer?")
+            await held.began.wait()
+            fake.drop()
+            await played.until(lambda: played.states == ["open", "lost", "open"])
+            held.may_end.set()
+            await played.until(lambda: "forty-two" in played.text)
+        assert 1 == len(fake.calls[0].results)
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_a_result_that_was_sent_and_not_answered_is_not_lost_with_its_connection(provider):
-    async def work() -> None:
-        def answer() -> str:
-            return "forty-two"
+async def test_a_result_that_was_sent_and_not_answered_is_not_lost_with_its_connection(provider):
+    def answer() -> str:
+        return "forty-two"
 
-        with provider([Answer((Call("answer"),), kill="results"), Quote()]) as fake:
-            async with playing(fake, answer) as played:
-                await played.session.send_text("What is the answer?")
-                await played.until(lambda: "forty-two" in played.text)
-                assert 1 == len(played.of(ToolCallEvent))
-            assert len(fake.calls[0].results) <= 1
-
-    run(work())
+    with provider([Answer((Call("answer"),), kill="results"), Quote()]) as fake:
+        async with playing(fake, answer) as played:
+            await played.session.send_text("What is the answer?")
+            await played.until(lambda: "forty-two" in played.text)
+            assert 1 == len(played.of(ToolCallEvent))
+        assert len(fake.calls[0].results) <= 1
 
 
 @pytest.mark.parametrize("point", ["asked", "created"])
-def test_an_answer_of_which_nothing_came_is_asked_for_again(point):
-    async def work() -> None:
-        with FakeOpenAI([Answer((Say("Lost."),), kill=point), Say("Here I am.")]) as fake:
-            async with playing(fake) as played:
-                await played.session.send_text("Are you there?")
-                await played.until(lambda: "Here I am." in played.text)
-                assert ["open", "lost", "open"] == played.states
-
-    run(work())
+async def test_an_answer_of_which_nothing_came_is_asked_for_again(point):
+    with FakeOpenAI([Answer((Say("Lost."),), kill=point), Say("Here I am.")]) as fake:
+        async with playing(fake) as played:
+            await played.session.send_text("Are you there?")
+            await played.until(lambda: "Here I am." in played.text)
+            assert ["open", "lost", "open"] == played.states
 
 
-def test_a_response_that_broke_off_runs_nothing_and_is_told_as_failed():
-    async def work() -> None:
-        ran: list[str] = []
+async def test_a_response_that_broke_off_runs_nothing_and_is_told_as_failed():
+    ran: list[str] = []
 
-        def pay(amount: int) -> None:
-            ran.append("paid")
+    def pay(amount: int) -> None:
+        ran.append("paid")
 
-        with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), kill="calls"), Say("Hm.")]) as fake:
-            async with playing(fake, pay) as played:
-                await played.session.send_text("Pay.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                assert ([], "Hm.") == (ran, played.text)
-                assert ["failed", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
-
-    run(work())
+    with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), kill="calls"), Say("Hm.")]) as fake:
+        async with playing(fake, pay) as played:
+            await played.session.send_text("Pay.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            assert ([], "Hm.") == (ran, played.text)
+            assert ["failed", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
-def test_what_is_said_without_a_connection_is_said_to_the_next_one():
-    async def work() -> None:
-        with FakeOpenAI([Quote()]) as fake:
-            async with playing(fake) as played:
-                fake.drop()
-                await played.until(lambda: "lost" in played.states)
-                await played.session.send_text("Still there?")
-                await played.session.send_audio(bytes(100))
-                await played.until(lambda: "Still there?" in played.text)
-
-    run(work())
+async def test_what_is_said_without_a_connection_is_said_to_the_next_one():
+    with FakeOpenAI([Quote()]) as fake:
+        async with playing(fake) as played:
+            fake.drop()
+            await played.until(lambda: "lost" in played.states)
+            await played.session.send_text("Still there?")
+            await played.session.send_audio(bytes(100))
+            await played.until(lambda: "Still there?" in played.text)
 
 
-def test_what_is_said_while_the_next_connection_is_configured_is_not_lost():
+async def test_what_is_said_while_the_next_connection_is_configured_is_not_lost():
     from patchbay.realtime.providers.event_providers import OpenAIDialect
 
-    async def work() -> None:
-        opened: list[int] = []
+    opened: list[int] = []
 
-        class Slow(OpenAIDialect):
-            def configure_frames(self, opening):
-                opened.append(1)
-                if len(opened) == 2:
-                    said.append(asyncio.ensure_future(session.send_text("In between.")))
-                return super().configure_frames(opening)
+    class Slow(OpenAIDialect):
+        def configure_frames(self, opening):
+            opened.append(1)
+            if len(opened) == 2:
+                said.append(asyncio.ensure_future(session.send_text("In between.")))
+            return super().configure_frames(opening)
 
-        said: list[asyncio.Future[None]] = []
-        with FakeOpenAI([Quote()]) as fake:
-            settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
-            session = RealtimeSession(settings, dialect=Slow)
-            played = Played(session)
-            async with session:
-                reader = asyncio.ensure_future(played.read())
-                fake.drop()
-                await played.until(lambda: "In between." in played.text)
-                await asyncio.gather(*said)
-            await reader
-            assert ["In between."] == [told.text for told in fake.heard if told.kind == "user"]
-
-    run(work())
+    said: list[asyncio.Future[None]] = []
+    with FakeOpenAI([Quote()]) as fake:
+        settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
+        session = RealtimeSession(settings, dialect=Slow)
+        played = Played(session)
+        async with session:
+            reader = asyncio.ensure_future(played.read())
+            fake.drop()
+            await played.until(lambda: "In between." in played.text)
+            await asyncio.gather(*said)
+        await reader
+        assert ["In between."] == [told.text for told in fake.heard if told.kind == "user"]
 
 
-def test_a_server_that_is_away_for_a_while_is_tried_again():
-    async def work() -> None:
-        with FakeOpenAI([Quote()]) as fake:
-            async with playing(fake) as played:
-                fake.faults = Faults(refuse=fake.attempts + 3, refuse_with="503")
-                fake.drop()
-                await played.until(lambda: played.states == ["open", "lost", "open"])
-                assert 3 == sum("503" in str(each.error) for each in played.of(ErrorEvent))
+async def test_a_server_that_is_away_for_a_while_is_tried_again():
+    with FakeOpenAI([Quote()]) as fake:
+        async with playing(fake) as played:
+            fake.faults = Faults(refuse=fake.attempts + 3, refuse_with="503")
+            fake.drop()
+            await played.until(lambda: played.states == ["open", "lost", "open"])
+            assert 3 == sum("503" in str(each.error) for each in played.of(ErrorEvent))
+            await played.session.send_text("Hello?")
+            await played.until(lambda: "Hello?" in played.text)
+
+
+async def test_a_server_that_stays_away_ends_the_session():
+    with FakeOpenAI() as fake:
+        async with playing(fake, limits=limits(reconnects=2)) as played:
+            fake.faults = Faults(refuse=1000)
+            fake.drop()
+            await played.until(lambda: "closed" in played.states)
+            assert not played.session.is_open
+            with pytest.raises(ConfigurationError, match="not open"):
                 await played.session.send_text("Hello?")
-                await played.until(lambda: "Hello?" in played.text)
-
-    run(work())
+        assert 3 == fake.attempts
 
 
-def test_a_server_that_stays_away_ends_the_session():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            async with playing(fake, limits=limits(reconnects=2)) as played:
-                fake.faults = Faults(refuse=1000)
-                fake.drop()
-                await played.until(lambda: "closed" in played.states)
-                assert not played.session.is_open
-                with pytest.raises(ConfigurationError, match="not open"):
-                    await played.session.send_text("Hello?")
-            assert 3 == fake.attempts
-
-    run(work())
-
-
-def test_no_other_connection_is_opened_where_none_may_be():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            async with playing(fake, limits=limits(reconnects=0)) as played:
-                fake.drop()
-                await played.until(lambda: "closed" in played.states)
-            assert 1 == fake.attempts
-
-    run(work())
+async def test_no_other_connection_is_opened_where_none_may_be():
+    with FakeOpenAI() as fake:
+        async with playing(fake, limits=limits(reconnects=0)) as played:
+            fake.drop()
+            await played.until(lambda: "closed" in played.states)
+        assert 1 == fake.attempts
 
 
 def session_at(url: str, **fields: object) -> RealtimeSession:
@@ -269,40 +231,31 @@ def session_at(url: str, **fields: object) -> RealtimeSession:
     return RealtimeSession(RealtimeSettings(model="m", url=url, **{"api_key": "a-secret-key", **fields}), dialect=OpenAIDialect)
 
 
-def test_a_server_that_refuses_the_key_is_an_error_that_does_not_hold_it():
-    async def work() -> None:
-        with FakeOpenAI(api_key="another") as fake:
-            with pytest.raises(UpstreamError, match="HTTP 401") as raised:
-                await session_at(fake.url).connect()
-            assert 401 == raised.value.upstream_status
-            assert "a-secret-key" not in f"{raised.value} {raised.value.body}"
-
-    run(work())
+async def test_a_server_that_refuses_the_key_is_an_error_that_does_not_hold_it():
+    with FakeOpenAI(api_key="another") as fake:
+        with pytest.raises(UpstreamError, match="HTTP 401") as raised:
+            await session_at(fake.url).connect()
+        assert 401 == raised.value.upstream_status
+        assert "a-secret-key" not in f"{raised.value} {raised.value.body}"
 
 
-def test_the_key_is_in_no_log_and_no_repr(caplog):
-    async def work() -> None:
-        caplog.set_level("DEBUG")
-        with FakeOpenAI([Say("Hello.")]) as fake:
-            session = session_at(fake.url, limits=limits())
-            async with session:
-                await session.send_text("Hello?")
-                await anext(session.events())
-            assert "a-secret-key" not in repr(vars(session))
-
-    run(work())
+async def test_the_key_is_in_no_log_and_no_repr(caplog):
+    caplog.set_level("DEBUG")
+    with FakeOpenAI([Say("Hello.")]) as fake:
+        session = session_at(fake.url, limits=limits())
+        async with session:
+            await session.send_text("Hello?")
+            await anext(session.events())
+        assert "a-secret-key" not in repr(vars(session))
     ours = [record for record in caplog.records if not record.name.startswith("websockets.server")]
     assert "a-secret-key" not in "".join(record.getMessage() for record in ours)
 
 
-def test_a_server_that_cannot_be_reached_is_an_error_that_names_it():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            url = fake.url
-        with pytest.raises(UpstreamError, match="cannot be reached"):
-            await session_at(url).connect()
-
-    run(work())
+async def test_a_server_that_cannot_be_reached_is_an_error_that_names_it():
+    with FakeOpenAI() as fake:
+        url = fake.url
+    with pytest.raises(UpstreamError, match="cannot be reached"):
+        await session_at(url).connect()
 
 
 @pytest.mark.parametrize(
@@ -320,44 +273,38 @@ def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, 
     run(work(), MovedLoop)
 
 
-def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_session():
-    async def work() -> None:
-        def odd() -> str:
-            return "odd \ud800 result"
+async def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_session():
+    def odd() -> str:
+        return "odd \ud800 result"
 
-        script = [Quote("1: "), Quote("2: "), Call("odd"), Quote("3: ")]
-        with FakeOpenAI(script) as fake:
-            async with playing(fake, odd, settings={"instructions": "Be \udfff kind."}) as played:
-                await played.session.send_text("half \ud800 a character")
-                await played.until(lambda: "half" in played.text)
-                fake.drop()
-                await played.until(lambda: played.states == ["open", "lost", "open"])
-                await played.session.send_text("Go on.")
-                await played.until(lambda: "2: " in played.text)
-                await played.session.send_text("Go.")
-                await played.until(lambda: "odd" in played.text)
-
-    run(work())
+    script = [Quote("1: "), Quote("2: "), Call("odd"), Quote("3: ")]
+    with FakeOpenAI(script) as fake:
+        async with playing(fake, odd, settings={"instructions": "Be \udfff kind."}) as played:
+            await played.session.send_text("half \ud800 a character")
+            await played.until(lambda: "half" in played.text)
+            fake.drop()
+            await played.until(lambda: played.states == ["open", "lost", "open"])
+            await played.session.send_text("Go on.")
+            await played.until(lambda: "2: " in played.text)
+            await played.session.send_text("Go.")
+            await played.until(lambda: "odd" in played.text)
 
 
-def test_a_connection_that_cannot_be_told_what_was_said_is_closed():
+async def test_a_connection_that_cannot_be_told_what_was_said_is_closed():
     from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     class Forgetful(OpenAIDialect):
         def history_frames(self, opening):
             raise ValueError("It is all gone.")
 
-    async def work() -> None:
-        with FakeOpenAI([Say("Hello.")]) as fake:
-            settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
-            session = RealtimeSession(settings, dialect=Forgetful)
-            played = Played(session)
-            async with session:
-                reader = asyncio.ensure_future(played.read())
-                await session.send_text("Hello?")
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-                fake.drop()
-                await reader
-            assert "closed" == played.states[-1]
-
-    run(work())  # which sees that no task is left
+    with FakeOpenAI([Say("Hello.")]) as fake:
+        settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
+        session = RealtimeSession(settings, dialect=Forgetful)
+        played = Played(session)
+        async with session:
+            reader = asyncio.ensure_future(played.read())
+            await session.send_text("Hello?")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            fake.drop()
+            await reader
+        assert "closed" == played.states[-1]

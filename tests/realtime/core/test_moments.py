@@ -19,7 +19,7 @@ from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
 
 from .peers import Peer, content, created, done, says, served
-from .playing import Held, playing, run, soon
+from .playing import Held, playing, soon
 
 PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 BUSY = {
@@ -38,19 +38,16 @@ def words(played: Any) -> str:
 @pytest.mark.parametrize(
     "first", [Say("One."), Answer((Say("One."),), late=0.1), Answer((Say("One"), Pause(0.1), Say(" more.")))]
 )
-def test_what_is_said_before_the_answer_to_the_last_has_begun_is_answered(provider, first):
-    async def work() -> None:
-        with provider([first, "Two.", "Three."]) as fake:
-            async with playing(fake) as played:
-                await played.session.send_text("a")
-                await played.session.send_text("b")
-                await played.until(lambda: "Two." in words(played))
-                await played.idle()
-
-    run(work())
+async def test_what_is_said_before_the_answer_to_the_last_has_begun_is_answered(provider, first):
+    with provider([first, "Two.", "Three."]) as fake:
+        async with playing(fake) as played:
+            await played.session.send_text("a")
+            await played.session.send_text("b")
+            await played.until(lambda: "Two." in words(played))
+            await played.idle()
 
 
-def test_where_a_server_has_one_answer_for_two_texts_it_is_heard():
+async def test_where_a_server_has_one_answer_for_two_texts_it_is_heard():
     async def conduct(peer: Peer) -> None:
         await peer.until("clientContent")
         await peer.until("clientContent")
@@ -58,31 +55,25 @@ def test_where_a_server_has_one_answer_for_two_texts_it_is_heard():
             content(modelTurn={"parts": [{"text": "Both."}]}), content(generationComplete=True), content(turnComplete=True)
         )
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini") as (played, _):
-            await played.session.send_text("a")
-            await played.session.send_text("b")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            assert ("Both.", "completed") == (words(played), played.of(ResponseEndEvent)[0].status)
-            await played.idle()
-            assert [] == played.of(ErrorEvent)
-
-    run(work())
+    async with served(conduct, provider="gemini") as (played, _):
+        await played.session.send_text("a")
+        await played.session.send_text("b")
+        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        assert ("Both.", "completed") == (words(played), played.of(ResponseEndEvent)[0].status)
+        await played.idle()
+        assert [] == played.of(ErrorEvent)
 
 
-def test_a_model_that_answers_by_itself_is_not_waited_for_where_it_was_told_nothing():
+async def test_a_model_that_answers_by_itself_is_not_waited_for_where_it_was_told_nothing():
     async def conduct(peer: Peer) -> None:
         await peer.listen()
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini", done=60.0) as (played, _):
-            await played.session.respond()
-            assert played.session.idle
-
-    run(work())
+    async with served(conduct, provider="gemini", done=60.0) as (played, _):
+        await played.session.respond()
+        assert played.session.idle
 
 
-def test_a_text_that_waits_for_a_response_that_was_cancelled_too_slowly_is_answered_when_that_has_ended():
+async def test_a_text_that_waits_for_a_response_that_was_cancelled_too_slowly_is_answered_when_that_has_ended():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         await peer.send(created("r1"), says("r1", "long"))
@@ -92,18 +83,15 @@ def test_a_text_that_waits_for_a_response_that_was_cancelled_too_slowly_is_answe
         await peer.until("response.create")
         await peer.send(created("r2"), says("r2", "answer"), done("r2"))
 
-    async def work() -> None:
-        async with served(conduct, cancel=0.05, done=600.0) as (played, _):
-            await played.session.send_text("a")
-            await played.until(lambda: "long" in words(played))
-            await played.session.send_text("b")
-            await played.until(lambda: "answer" in words(played))
-
-    run(work())
+    async with served(conduct, cancel=0.05, done=600.0) as (played, _):
+        await played.session.send_text("a")
+        await played.until(lambda: "long" in words(played))
+        await played.session.send_text("b")
+        await played.until(lambda: "answer" in words(played))
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_speech_that_was_heard_and_not_answered_is_answered_on_the_next_connection(is_whole):
+async def test_speech_that_was_heard_and_not_answered_is_answered_on_the_next_connection(is_whole):
     kind = "completed" if is_whole else "delta"
     heard = {"type": f"conversation.item.input_audio_transcription.{kind}", "item_id": "i", "content_index": 0}
     heard["transcript" if is_whole else "delta"] = "What time is it?"
@@ -117,17 +105,14 @@ def test_speech_that_was_heard_and_not_answered_is_answered_on_the_next_connecti
         await peer.until("response.create")
         await peer.send(created("r1"), says("r1", "Noon."), done("r1"))
 
-    async def work() -> None:
-        async with served(conduct) as (played, peers):
-            await played.until(lambda: bool(played.of(TranscriptEvent)))
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: "Noon." in words(played))
-            assert ["What time is it?"] == peers[1].lines()
-
-    run(work())
+    async with served(conduct) as (played, peers):
+        await played.until(lambda: bool(played.of(TranscriptEvent)))
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: "Noon." in words(played))
+        assert ["What time is it?"] == peers[1].lines()
 
 
-def test_speech_that_was_answered_is_not_answered_again_on_the_next_connection():
+async def test_speech_that_was_answered_is_not_answered_again_on_the_next_connection():
     heard = {"type": "conversation.item.input_audio_transcription.completed", "item_id": "i", "content_index": 0}
 
     async def conduct(peer: Peer) -> None:
@@ -137,23 +122,20 @@ def test_speech_that_was_answered_is_not_answered_again_on_the_next_connection()
             await peer.until("input_audio_buffer.append")
             peer.kill()
 
-    async def work() -> None:
-        async with served(conduct) as (played, peers):
-            await played.until(lambda: bool(played.of(TranscriptEvent)))
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: len(peers) == 2 and played.session.idle)
-            await played.session.send_text("Thanks.")
-            await played.until(lambda: "response.create" in peers[1].kinds())
-            assert 1 == peers[1].kinds().count("response.create")
-            assert "Thanks." == peers[1].lines()[-1]
-
-    run(work())
+    async with served(conduct) as (played, peers):
+        await played.until(lambda: bool(played.of(TranscriptEvent)))
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: len(peers) == 2 and played.session.idle)
+        await played.session.send_text("Thanks.")
+        await played.until(lambda: "response.create" in peers[1].kinds())
+        assert 1 == peers[1].kinds().count("response.create")
+        assert "Thanks." == peers[1].lines()[-1]
 
 
 NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
 
 
-def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(monkeypatch):
+async def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(monkeypatch):
     monkeypatch.setattr(response_state, "_MAX_SILENCE", 0.05)
 
     async def conduct(peer: Peer) -> None:
@@ -164,19 +146,16 @@ def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(
         await peer.until("response.create")
         await peer.send(created("r2"), says("r2", "answer"), done("r2"))
 
-    async def work() -> None:
-        async with served(conduct) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: bool(words(played)))
-            await played.session.send_text("b")
-            await played.until(lambda: "answer" in words(played))
-            await played.idle()
-            assert ["a", "b"] == peers[0].lines()
-
-    run(work())
+    async with served(conduct) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(words(played)))
+        await played.session.send_text("b")
+        await played.until(lambda: "answer" in words(played))
+        await played.idle()
+        assert ["a", "b"] == peers[0].lines()
 
 
-def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection_where_this_one_is_lost():
+async def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection_where_this_one_is_lost():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         await peer.send(created("r1"), says("r1", "Once upon a time" if peer.number == 1 else "answer"))
@@ -186,21 +165,18 @@ def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection_where
         else:
             await peer.send(done("r1"))
 
-    async def work() -> None:
-        async with served(conduct) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: bool(words(played)))
-            await played.session.send_text("b")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            assert 2 == len(played.of(InterruptedEvent))
-            peers[0].kill()
-            await played.until(lambda: "answer" in words(played))
-
-    run(work())
+    async with served(conduct) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(words(played)))
+        await played.session.send_text("b")
+        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        assert 2 == len(played.of(InterruptedEvent))
+        peers[0].kill()
+        await played.until(lambda: "answer" in words(played))
 
 
 @pytest.mark.parametrize("said", ["", "Let me see."])
-def test_a_connection_that_is_lost_while_calls_are_collected_is_followed_by_one_that_is_asked_where_nothing_was_heard(said):
+async def test_a_connection_that_is_lost_while_calls_are_collected_is_followed_by_one_that_is_asked_where_nothing_was_heard(said):
     item = {"id": "i", "type": "function_call", "name": "look", "call_id": "c", "arguments": ""}
 
     async def conduct(peer: Peer) -> None:
@@ -211,19 +187,16 @@ def test_a_connection_that_is_lost_while_calls_are_collected_is_followed_by_one_
         else:
             await peer.send(created("r2"), says("r2", "answer"), done("r2"))
 
-    async def work() -> None:
-        async with served(conduct, grace=600.0) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            peers[0].kill()
-            await played.until(lambda: bool(peers[-1].number == 2 and peers[-1].lines()) and played.session.idle)
-            assert "a" == peers[1].lines()[0]
-            assert (said or "answer") == words(played)
-
-    run(work())
+    async with served(conduct, grace=600.0) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        peers[0].kill()
+        await played.until(lambda: bool(peers[-1].number == 2 and peers[-1].lines()) and played.session.idle)
+        assert "a" == peers[1].lines()[0]
+        assert (said or "answer") == words(played)
 
 
-def test_a_connection_is_not_renewed_while_the_user_is_being_heard():
+async def test_a_connection_is_not_renewed_while_the_user_is_being_heard():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(content(inputTranscription={"text": "What time"}))
@@ -231,20 +204,17 @@ def test_a_connection_is_not_renewed_while_the_user_is_being_heard():
             await peer.send(content(inputTranscription={"text": " is it?"}))
             await peer.send(content(modelTurn={"parts": [{"text": "Noon."}]}), content(turnComplete=True))
 
-    async def work() -> None:
-        manager = LLMSessionManager("ann")
-        manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
-        async with served(conduct, provider="gemini") as (played, peers):
-            await played.until(lambda: bool(played.of(TranscriptEvent)))
-            assert not played.session.idle
-            changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
-            await asyncio.sleep(0)
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: "Noon." in words(played))
-            await soon(changing)
-            assert 2 == len(peers)
-
-    run(work())
+    manager = LLMSessionManager("ann")
+    manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
+    async with served(conduct, provider="gemini") as (played, peers):
+        await played.until(lambda: bool(played.of(TranscriptEvent)))
+        assert not played.session.idle
+        changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
+        await asyncio.sleep(0)
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: "Noon." in words(played))
+        await soon(changing)
+        assert 2 == len(peers)
 
 
 async def goes_on(peer: Peer) -> None:
@@ -256,7 +226,7 @@ async def goes_on(peer: Peer) -> None:
         await peer.send(created(f"r{number}"), says(f"r{number}", "ok."), done(f"r{number}"))
 
 
-def test_a_hook_that_ends_the_turn_after_the_tool_was_told_as_running_is_told_and_nothing_is_asked():
+async def test_a_hook_that_ends_the_turn_after_the_tool_was_told_as_running_is_told_and_nothing_is_asked():
     gate = asyncio.Event()
 
     class End:
@@ -264,61 +234,50 @@ def test_a_hook_that_ends_the_turn_after_the_tool_was_told_as_running_is_told_an
             await gate.wait()
             return AbortTurn(reason="enough")
 
-    async def work() -> None:
-        hooks = HookManager()
-        hooks.mount("end", End())
-        async with served(goes_on, ToolDefinition("slow", handler=lambda _: 1), hooks=hooks, slow_after=0.02) as (
-            played,
-            peers,
-        ):
-            await played.session.send_text("Go.")
-            await played.until(lambda: "ok." in words(played))
-            gate.set()
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            assert [HookAbortError] == [type(each.error) for each in played.of(ErrorEvent)]
-            await played.idle()
-            await played.until(lambda: any("still running" in each for each in peers[0].lines()))
-            assert 2 == peers[0].kinds().count("response.create")
-
-    run(work())
+    hooks = HookManager()
+    hooks.mount("end", End())
+    async with served(goes_on, ToolDefinition("slow", handler=lambda _: 1), hooks=hooks, slow_after=0.02) as (
+        played,
+        peers,
+    ):
+        await played.session.send_text("Go.")
+        await played.until(lambda: "ok." in words(played))
+        gate.set()
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        assert [HookAbortError] == [type(each.error) for each in played.of(ErrorEvent)]
+        await played.idle()
+        await played.until(lambda: any("still running" in each for each in peers[0].lines()))
+        assert 2 == peers[0].kinds().count("response.create")
 
 
-def test_a_tool_that_answers_the_user_after_it_was_told_as_running_is_not_followed_by_the_model():
+async def test_a_tool_that_answers_the_user_after_it_was_told_as_running_is_not_followed_by_the_model():
     held = Held(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
-
-    async def work() -> None:
-        async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
-            await played.session.send_text("Go.")
-            await played.until(lambda: "ok." in words(played))
-            held.may_end.set()
-            await played.until(lambda: any("shown" in each for each in peers[0].lines()))
-            await played.idle()
-            assert ["Look"] == [each.text for each in played.of(UserOutputEvent)]
-            assert 2 == peers[0].kinds().count("response.create")
-
-    run(work())
+    async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
+        await played.session.send_text("Go.")
+        await played.until(lambda: "ok." in words(played))
+        held.may_end.set()
+        await played.until(lambda: any("shown" in each for each in peers[0].lines()))
+        await played.idle()
+        assert ["Look"] == [each.text for each in played.of(UserOutputEvent)]
+        assert 2 == peers[0].kinds().count("response.create")
 
 
-def test_what_becomes_of_a_slow_tool_is_told_and_not_answered_after_the_program_has_interrupted_until_the_user_goes_on():
+async def test_what_becomes_of_a_slow_tool_is_told_and_not_answered_after_the_program_has_interrupted_until_the_user_goes_on():
     held = Held("LATE")
-
-    async def work() -> None:
-        async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
-            await played.session.send_text("Go.")
-            await played.until(lambda: "ok." in words(played))
-            await played.session.interrupt()
-            held.may_end.set()
-            await played.until(lambda: any("LATE" in each for each in peers[0].lines()))
-            await played.idle()
-            assert 1 == len(played.of(ToolResultEvent))
-            assert 2 == peers[0].kinds().count("response.create")
-            await played.session.send_text("Well?")
-            await played.until(lambda: words(played).count("ok.") == 2)
-
-    run(work())
+    async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
+        await played.session.send_text("Go.")
+        await played.until(lambda: "ok." in words(played))
+        await played.session.interrupt()
+        held.may_end.set()
+        await played.until(lambda: any("LATE" in each for each in peers[0].lines()))
+        await played.idle()
+        assert 1 == len(played.of(ToolResultEvent))
+        assert 2 == peers[0].kinds().count("response.create")
+        await played.session.send_text("Well?")
+        await played.until(lambda: words(played).count("ok.") == 2)
 
 
-def test_what_a_tool_has_for_the_user_is_told_also_where_its_connection_is_gone_and_an_answer_of_its_own_is_not_followed():
+async def test_what_a_tool_has_for_the_user_is_told_also_where_its_connection_is_gone_and_an_answer_of_its_own_is_not_followed():
     held = Held(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
 
     async def conduct(peer: Peer) -> None:
@@ -329,38 +288,32 @@ def test_what_a_tool_has_for_the_user_is_told_also_where_its_connection_is_gone_
             held.may_end.set()
             peer.kill()
 
-    async def work() -> None:
-        async with served(conduct, held.slow) as (played, peers):
+    async with served(conduct, held.slow) as (played, peers):
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolCallEvent)))
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: len(peers) == 2 and any("shown" in each for each in peers[1].lines()))
+        await played.idle()
+        assert (["Look"], []) == (
+            [each.text for each in played.of(UserOutputEvent)],
+            [kind for kind in peers[1].kinds() if kind == "response.create"],
+        )
+
+
+async def test_a_connection_is_not_renewed_between_a_tool_that_is_given_up_and_the_text_that_it_was_given_up_for():
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    manager = LLMSessionManager("ann")
+    manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
+    with FakeGemini([Call("slow")]) as fake:
+        async with playing(fake, slow) as played:
             await played.session.send_text("Go.")
             await played.until(lambda: bool(played.of(ToolCallEvent)))
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: len(peers) == 2 and any("shown" in each for each in peers[1].lines()))
-            await played.idle()
-            assert (["Look"], []) == (
-                [each.text for each in played.of(UserOutputEvent)],
-                [kind for kind in peers[1].kinds() if kind == "response.create"],
-            )
-
-    run(work())
-
-
-def test_a_connection_is_not_renewed_between_a_tool_that_is_given_up_and_the_text_that_it_was_given_up_for():
-    async def work() -> None:
-        async def slow() -> None:
-            await asyncio.Event().wait()
-
-        manager = LLMSessionManager("ann")
-        manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
-        with FakeGemini([Call("slow")]) as fake:
-            async with playing(fake, slow) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
-                await asyncio.sleep(0)
-                await played.session.send_text("No, wait.")
-                await played.until(lambda: "No, wait." in words(played))
-                await soon(changing)
-                assert [1] == [each.connection for each in fake.heard if each.text == "No, wait."]
-                assert 2 == fake.connections
-
-    run(work())
+            changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
+            await asyncio.sleep(0)
+            await played.session.send_text("No, wait.")
+            await played.until(lambda: "No, wait." in words(played))
+            await soon(changing)
+            assert [1] == [each.connection for each in fake.heard if each.text == "No, wait."]
+            assert 2 == fake.connections

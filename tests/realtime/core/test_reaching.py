@@ -14,7 +14,7 @@ from patchbay.realtime.events import ErrorEvent
 from patchbay.realtime.session import RealtimeSession
 
 from .peers import SECRET, Peer, held, serving
-from .playing import run, soon
+from .playing import soon
 
 
 @pytest.fixture
@@ -33,25 +33,22 @@ def at(url: str) -> RealtimeSession:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.2", "127.255.255.254", "[::1]", "[::ffff:127.0.0.1]", "localhost", "LOCALHOST", "a.localhost"]
 )
-def test_this_machine_is_reached_without_a_proxy_however_it_is_written(environment, host):
-    async def work() -> None:
-        asked: list[bytes] = []
+async def test_this_machine_is_reached_without_a_proxy_however_it_is_written(environment, host):
+    asked: list[bytes] = []
 
-        async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            asked.append(await reader.read(1000))
-            writer.close()
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.read(1000))
+        writer.close()
 
-        async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            environment("http_proxy", f"http://127.0.0.1:{port}")
-            with pytest.raises(UpstreamError):
-                await soon(at(f"ws://{host}:9/").connect())
-            assert [] == asked
-            with pytest.raises(UpstreamError):
-                await soon(at("ws://model.invalid:9/").connect())
-            assert asked[0].startswith(b"CONNECT model.invalid:9 ")
-
-    run(work())
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        environment("http_proxy", f"http://127.0.0.1:{port}")
+        with pytest.raises(UpstreamError):
+            await soon(at(f"ws://{host}:9/").connect())
+        assert [] == asked
+        with pytest.raises(UpstreamError):
+            await soon(at("ws://model.invalid:9/").connect())
+        assert asked[0].startswith(b"CONNECT model.invalid:9 ")
 
 
 @pytest.mark.parametrize(
@@ -67,50 +64,42 @@ def test_this_machine_is_reached_without_a_proxy_however_it_is_written(environme
         ("http_proxy", "http://ann:pass-word@127.0.0.1:1", "Connect call failed"),
     ],
 )
-def test_a_proxy_that_cannot_be_used_is_told_without_its_password_and_with_the_way_out(
+async def test_a_proxy_that_cannot_be_used_is_told_without_its_password_and_with_the_way_out(
     environment, monkeypatch, name, proxy, why
 ):
     monkeypatch.setitem(__import__("sys").modules, "python_socks", None)  # not there, wherever this runs
     monkeypatch.setitem(__import__("sys").modules, "python_socks.async_.asyncio", None)
     environment(name, proxy)
-
-    async def work() -> None:
-        with pytest.raises(UpstreamError, match=why) as raised:
-            await soon(at("ws://model.invalid/x").connect())
-        assert "pass-word" not in str(raised.value)
-        assert ("no_proxy" in str(raised.value)) == ("failed" not in why)
-
-    run(work())
+    with pytest.raises(UpstreamError, match=why) as raised:
+        await soon(at("ws://model.invalid/x").connect())
+    assert "pass-word" not in str(raised.value)
+    assert ("no_proxy" in str(raised.value)) == ("failed" not in why)
 
 
-def test_what_a_server_says_of_the_key_is_never_cut_in_the_midst_of_it(caplog):
+async def test_what_a_server_says_of_the_key_is_never_cut_in_the_midst_of_it(caplog):
     caplog.set_level(logging.DEBUG, "patchbay")
     words = "x" * (connection._MAX_BODY - len(SECRET) // 2) + SECRET
+    refuse = {"process_request": lambda socket, _request: socket.respond(HTTPStatus.UNAUTHORIZED, words)}
+    async with serving(Peer.listen, **refuse) as (url, _):
+        with pytest.raises(UpstreamError, match="HTTP 401") as raised:
+            await soon(at(url).connect())
+        assert SECRET[:6] not in f"{raised.value} {raised.value.body}"
 
-    async def work() -> None:
-        refuse = {"process_request": lambda socket, _request: socket.respond(HTTPStatus.UNAUTHORIZED, words)}
-        async with serving(Peer.listen, **refuse) as (url, _):
-            with pytest.raises(UpstreamError, match="HTTP 401") as raised:
-                await soon(at(url).connect())
-            assert SECRET[:6] not in f"{raised.value} {raised.value.body}"
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.socket.send((SECRET * 40)[:-7])
+        await peer.send({"type": "error", "error": {"message": "no", "code": f"bad_{SECRET}", "type": "x"}})
+        await peer.listen()
 
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.socket.send((SECRET * 40)[:-7])
-            await peer.send({"type": "error", "error": {"message": "no", "code": f"bad_{SECRET}", "type": "x"}})
-            await peer.listen()
-
-        async with serving(handle) as (url, _), held(url) as played:
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            assert "The model's server says: no (bad_[redacted])" == str(played.of(ErrorEvent)[0].error)
-
-    run(work())
+    async with serving(handle) as (url, _), held(url) as played:
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        assert "The model's server says: no (bad_[redacted])" == str(played.of(ErrorEvent)[0].error)
     told = [record.getMessage() for record in caplog.records if "not JSON" in record.getMessage()]
     assert 1 == len(told)
     assert SECRET[:6] not in told[0]
 
 
-def test_a_server_that_pings_and_reads_nothing_is_left_before_the_answers_pile_up(monkeypatch):
+async def test_a_server_that_pings_and_reads_nothing_is_left_before_the_answers_pile_up(monkeypatch):
     monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 4_000_000)
     highest = 0
     received = connection._Socket.data_received
@@ -122,22 +111,19 @@ def test_a_server_that_pings_and_reads_nothing_is_left_before_the_answers_pile_u
 
     monkeypatch.setattr(connection._Socket, "data_received", noted)
 
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            transport = peer.socket.transport
-            transport.pause_reading()
-            pings = (bytes([0x89, 125]) + b"p" * 125) * 500
-            while not left.is_set():
-                if transport.get_write_buffer_size() < 1_000_000:
-                    transport.write(pings)
-                await asyncio.sleep(0)
-            transport.abort()
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        transport = peer.socket.transport
+        transport.pause_reading()
+        pings = (bytes([0x89, 125]) + b"p" * 125) * 500
+        while not left.is_set():
+            if transport.get_write_buffer_size() < 1_000_000:
+                transport.write(pings)
+            await asyncio.sleep(0)
+        transport.abort()
 
-        left = asyncio.Event()
-        async with serving(handle, ping_interval=None) as (url, _), held(url, reconnects=0) as played:
-            await played.until(lambda: "closed" in played.states)
-            left.set()
-        assert 3_000_000 < highest < 6_000_000
-
-    run(work())
+    left = asyncio.Event()
+    async with serving(handle, ping_interval=None) as (url, _), held(url, reconnects=0) as played:
+        await played.until(lambda: "closed" in played.states)
+        left.set()
+    assert 3_000_000 < highest < 6_000_000

@@ -16,146 +16,123 @@ from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 
 from .peers import Peer, served
-from .playing import Played, limits, playing, run, soon
+from .playing import Played, limits, playing, soon
 
 
-def test_speech_is_heard_by_the_server_and_answered():
-    async def work() -> None:
-        with FakeOpenAI([Quote()], hears=["What time is it?"], utterance=1000) as fake:
-            async with playing(fake) as played:
-                await played.session.send_audio(bytes(1000))
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-                assert [InterruptedEvent()] == played.of(InterruptedEvent)
-                heard = [each.text for each in played.of(TranscriptEvent) if each.role == "user" and each.whole]
-                assert ["What time is it?"] == heard
-                assert "What time is it?" in played.text
-
-    run(work())
+async def test_speech_is_heard_by_the_server_and_answered():
+    with FakeOpenAI([Quote()], hears=["What time is it?"], utterance=1000) as fake:
+        async with playing(fake) as played:
+            await played.session.send_audio(bytes(1000))
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            assert [InterruptedEvent()] == played.of(InterruptedEvent)
+            heard = [each.text for each in played.of(TranscriptEvent) if each.role == "user" and each.whole]
+            assert ["What time is it?"] == heard
+            assert "What time is it?" in played.text
 
 
-def test_what_is_no_whole_number_of_samples_is_refused_and_nothing_of_it_is_sent():
-    async def work() -> None:
-        async def conduct(peer: Peer) -> None:
-            pass
+async def test_what_is_no_whole_number_of_samples_is_refused_and_nothing_of_it_is_sent():
+    async def conduct(peer: Peer) -> None:
+        pass
 
-        async with served(conduct) as (played, peers):
-            session = played.session
-            for bad in (b"", b"\x01\x02\x03", bytearray(5), "text", None, [1, 2], 4):
-                with pytest.raises(
-                    InvalidRequestError, match="Audio is 16-bit PCM: a whole number of samples, at least one"
-                ) as said:
-                    await session.send_audio(bad)
-                assert "audio" == said.value.param
-            for good in (b"abcd", bytearray(b"efgh"), memoryview(b"ijkl")):
-                await session.send_audio(good)
-            await played.until(lambda: 3 == peers[0].kinds().count("input_audio_buffer.append"))
-            sent = [each["audio"] for each in peers[0].came if each["type"] == "input_audio_buffer.append"]
-            assert [b"abcd", b"efgh", b"ijkl"] == [base64.b64decode(each) for each in sent]
-
-    run(work())
+    async with served(conduct) as (played, peers):
+        session = played.session
+        for bad in (b"", b"\x01\x02\x03", bytearray(5), "text", None, [1, 2], 4):
+            with pytest.raises(InvalidRequestError, match="Audio is 16-bit PCM: a whole number of samples, at least one") as said:
+                await session.send_audio(bad)
+            assert "audio" == said.value.param
+        for good in (b"abcd", bytearray(b"efgh"), memoryview(b"ijkl")):
+            await session.send_audio(good)
+        await played.until(lambda: 3 == peers[0].kinds().count("input_audio_buffer.append"))
+        sent = [each["audio"] for each in peers[0].came if each["type"] == "input_audio_buffer.append"]
+        assert [b"abcd", b"efgh", b"ijkl"] == [base64.b64decode(each) for each in sent]
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-def test_a_session_that_does_not_listen_for_turns_is_told_when_the_user_has_ended(provider):
-    async def work() -> None:
-        with provider([Say("Indeed.")]) as fake:
-            async with playing(fake, settings={"detect_turns": False}) as played:
-                await played.session.send_audio(bytes(4000))
-                await played.session.respond()
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-
-    run(work())
+async def test_a_session_that_does_not_listen_for_turns_is_told_when_the_user_has_ended(provider):
+    with provider([Say("Indeed.")]) as fake:
+        async with playing(fake, settings={"detect_turns": False}) as played:
+            await played.session.send_audio(bytes(4000))
+            await played.session.respond()
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
 
 
-def test_speech_comes_as_audio_with_its_transcript_in_pieces_and_whole():
-    async def work() -> None:
-        with FakeOpenAI([Say("Good morning", audio=b"\x01\x00" * 50, piece=4)]) as fake:
-            session = RealtimeSession("openai/gpt-realtime", url=fake.url, api_key="a-secret-key", limits=limits())
-            played = Played(session)
-            async with session:
-                reader = asyncio.ensure_future(played.read())
-                await session.send_text("Hello.")
-                await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            await soon(reader)
-            assert (24_000, b"\x01\x00" * 50) == (
-                session.input_rate,
-                b"".join(each.audio for each in played.of(AudioEvent))[:100],
-            )
-            pieces = [each.text for each in played.of(TranscriptEvent) if not each.whole]
-            assert ["Good", " mor", "ning"] == pieces
-            assert ["Good morning"] == [each.text for each in played.of(TranscriptEvent) if each.whole]
-            assert [] == fake.violations
-
-    run(work())
+async def test_speech_comes_as_audio_with_its_transcript_in_pieces_and_whole():
+    with FakeOpenAI([Say("Good morning", audio=b"\x01\x00" * 50, piece=4)]) as fake:
+        session = RealtimeSession("openai/gpt-realtime", url=fake.url, api_key="a-secret-key", limits=limits())
+        played = Played(session)
+        async with session:
+            reader = asyncio.ensure_future(played.read())
+            await session.send_text("Hello.")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        await soon(reader)
+        assert (24_000, b"\x01\x00" * 50) == (
+            session.input_rate,
+            b"".join(each.audio for each in played.of(AudioEvent))[:100],
+        )
+        pieces = [each.text for each in played.of(TranscriptEvent) if not each.whole]
+        assert ["Good", " mor", "ning"] == pieces
+        assert ["Good morning"] == [each.text for each in played.of(TranscriptEvent) if each.whole]
+        assert [] == fake.violations
 
 
-def test_a_result_that_is_too_long_can_be_read_with_a_tool_that_is_told_with_it():
-    async def work() -> None:
-        def much() -> str:
-            return "x" * 60_000 + "the end" + "y" * 60_000
+async def test_a_result_that_is_too_long_can_be_read_with_a_tool_that_is_told_with_it():
+    def much() -> str:
+        return "x" * 60_000 + "the end" + "y" * 60_000
 
-        script = [Call("much"), Call("read_result", {"result_id": "result_1", "find": "the end"}), Quote(), Call("much"), Quote()]
-        with FakeOpenAI(script) as fake:
-            async with playing(fake, much) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-                assert ["much", "read_result"] == fake.tools
-                first, second = (each.execution for each in played.of(ToolResultEvent))
-                assert len(first.content) < 60_000
-                assert "the end" in second.content
-                await played.session.send_text("Again.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 5)
-                assert ["much", "read_result"] == fake.tools
-
-    run(work())
+    script = [Call("much"), Call("read_result", {"result_id": "result_1", "find": "the end"}), Quote(), Call("much"), Quote()]
+    with FakeOpenAI(script) as fake:
+        async with playing(fake, much) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            assert ["much", "read_result"] == fake.tools
+            first, second = (each.execution for each in played.of(ToolResultEvent))
+            assert len(first.content) < 60_000
+            assert "the end" in second.content
+            await played.session.send_text("Again.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 5)
+            assert ["much", "read_result"] == fake.tools
 
 
-def test_a_hook_that_ends_the_turn_leaves_results_and_no_answer():
+async def test_a_hook_that_ends_the_turn_leaves_results_and_no_answer():
     class End:
         async def before_tool(self, request):
             return AbortTurn(reason="enough")
 
-    async def work() -> None:
-        hooks = HookManager()
-        hooks.mount("end", End())
-        ran: list[str] = []
+    hooks = HookManager()
+    hooks.mount("end", End())
+    ran: list[str] = []
 
-        def pay() -> None:
-            ran.append("paid")
+    def pay() -> None:
+        ran.append("paid")
 
-        with FakeOpenAI([[Call("pay"), Call("pay")], Quote()]) as fake:
-            async with playing(fake, pay, hooks=hooks) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ErrorEvent)))
-                await played.idle()
-                assert isinstance(played.of(ErrorEvent)[0].error, HookAbortError)
-            assert ([], 1) == (ran, fake.remaining)
-            await fake.until(lambda: not fake.unanswered)
-
-    run(work())
+    with FakeOpenAI([[Call("pay"), Call("pay")], Quote()]) as fake:
+        async with playing(fake, pay, hooks=hooks) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ErrorEvent)))
+            await played.idle()
+            assert isinstance(played.of(ErrorEvent)[0].error, HookAbortError)
+        assert ([], 1) == (ran, fake.remaining)
+        await fake.until(lambda: not fake.unanswered)
 
 
-def test_every_call_is_recorded_with_whose_turn_it_was():
-    async def work() -> None:
-        hooks = HookManager()
-        records = []
-        hooks.recorders.append(records.append)
-        seen = []
+async def test_every_call_is_recorded_with_whose_turn_it_was():
+    hooks = HookManager()
+    records = []
+    hooks.recorders.append(records.append)
+    seen = []
 
-        def look(context: ToolContext) -> str:
-            seen.append([message.get("content") for message in context.messages])
-            return "found"
+    def look(context: ToolContext) -> str:
+        seen.append([message.get("content") for message in context.messages])
+        return "found"
 
-        with FakeOpenAI([[Call("look"), Call("nobody")], Quote()]) as fake:
-            async with playing(fake, look, hooks=hooks, agent_id="ann", session_key="s1", limits=limits(flood_calls=1)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-        assert [("look", "", "ann", "s1"), ("nobody", "rate_limited", "ann", "s1")] == sorted(
-            (each.tool, each.code, each.meta.agent_id, each.meta.session_key) for each in records
-        )
-        assert [["Go.", None]] == seen
-
-    run(work())
+    with FakeOpenAI([[Call("look"), Call("nobody")], Quote()]) as fake:
+        async with playing(fake, look, hooks=hooks, agent_id="ann", session_key="s1", limits=limits(flood_calls=1)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+    assert [("look", "", "ann", "s1"), ("nobody", "rate_limited", "ann", "s1")] == sorted(
+        (each.tool, each.code, each.meta.agent_id, each.meta.session_key) for each in records
+    )
+    assert [["Go.", None]] == seen
 
 
 def test_settings_are_given_once():
@@ -165,21 +142,13 @@ def test_settings_are_given_once():
         RealtimeSession(RealtimeSettings(model="openai/x"), voice="alloy")
 
 
-def test_a_provider_of_its_own_needs_a_key(monkeypatch):
+async def test_a_provider_of_its_own_needs_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-
-    async def work() -> None:
-        with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
-            await RealtimeSession("openai/gpt-realtime").connect()
-
-    run(work())
+    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
+        await RealtimeSession("openai/gpt-realtime").connect()
 
 
-def test_the_key_of_the_environment_is_for_the_providers_own_servers(monkeypatch):
+async def test_the_key_of_the_environment_is_for_the_providers_own_servers(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "the-key-of-the-environment")
-
-    async def work() -> None:
-        with FakeOpenAI(api_key="the-key-of-the-environment") as fake, pytest.raises(Exception, match="401"):
-            await RealtimeSession("openai/gpt-realtime", url=fake.url).connect()
-
-    run(work())
+    with FakeOpenAI(api_key="the-key-of-the-environment") as fake, pytest.raises(Exception, match="401"):
+        await RealtimeSession("openai/gpt-realtime", url=fake.url).connect()

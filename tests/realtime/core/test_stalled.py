@@ -16,7 +16,7 @@ from patchbay.realtime.events import ConnectionEvent
 from patchbay.testing.realtime import FakeOpenAI
 
 from .peers import Peer, served
-from .playing import limits, playing, run, soon
+from .playing import limits, playing, soon
 
 MORE_THAN_SOCKETS_TAKE = SEND_BUFFER_LIMIT - 4096
 
@@ -52,86 +52,69 @@ async def stalled(connection: Connection) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_another_connection_is_opened(monkeypatch):
+async def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_another_connection_is_opened(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.2)
 
-    async def work() -> None:
-        async def conduct(peer: Peer) -> None:
-            if peer.number == 1:
-                peer.socket.transport.pause_reading()
-                await peer.socket.wait_closed()
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            peer.socket.transport.pause_reading()
+            await peer.socket.wait_closed()
 
-        async with served(conduct) as (played, peers):
+    async with served(conduct) as (played, peers):
 
-            async def speak() -> None:
-                while True:
-                    await played.session.send_audio(bytes(32_000))
+        async def speak() -> None:
+            while True:
+                await played.session.send_audio(bytes(32_000))
 
-            speaking = asyncio.ensure_future(speak())
-            await played.until(lambda: ["open", "lost", "open"] == played.states[:3])
-            assert "the server stopped reading" == played.of(ConnectionEvent)[1].reason
-            await played.until(lambda: "input_audio_buffer.append" in peers[1].kinds())
-            speaking.cancel()
-
-    run(work())
+        speaking = asyncio.ensure_future(speak())
+        await played.until(lambda: ["open", "lost", "open"] == played.states[:3])
+        assert "the server stopped reading" == played.of(ConnectionEvent)[1].reason
+        await played.until(lambda: "input_audio_buffer.append" in peers[1].kinds())
+        speaking.cancel()
 
 
-def test_who_waits_to_send_audio_to_a_server_that_takes_nothing_more_is_let_go(monkeypatch):
+async def test_who_waits_to_send_audio_to_a_server_that_takes_nothing_more_is_let_go(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.001)
-
-    async def work() -> None:
-        async with deaf() as (connection, _, _):
-            await stalled(connection)
-            await soon(connection.wait_for_space())
-            with pytest.raises(EOFError, match="stopped reading"):
-                await soon(connection.receive())
-
-    run(work())
+    async with deaf() as (connection, _, _):
+        await stalled(connection)
+        await soon(connection.wait_for_space())
+        with pytest.raises(EOFError, match="stopped reading"):
+            await soon(connection.receive())
 
 
-def test_a_server_that_takes_much_slowly_is_not_given_up(monkeypatch):
+async def test_a_server_that_takes_much_slowly_is_not_given_up(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.05)
-
-    async def work() -> None:
-        async with deaf() as (connection, server, heard):
-            await stalled(connection)
-            await asyncio.sleep(0.2)  # several times as long as a small frame may take
-            assert connection._socket.drain_waiters
-            server.transport.resume_reading()
-            connection.send([{"last": True}])
-            async with asyncio.timeout(10):
-                while len(heard) < 2:
-                    await asyncio.sleep(0.001)
-            assert "" == connection.reason
-
-    run(work())
+    async with deaf() as (connection, server, heard):
+        await stalled(connection)
+        await asyncio.sleep(0.2)  # several times as long as a small frame may take
+        assert connection._socket.drain_waiters
+        server.transport.resume_reading()
+        connection.send([{"last": True}])
+        async with asyncio.timeout(10):
+            while len(heard) < 2:
+                await asyncio.sleep(0.001)
+        assert "" == connection.reason
 
 
-def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connection_that_broke():
-    async def work() -> None:
-        async with deaf() as (connection, _, _):
-            await stalled(connection)
-            connection._socket.transport._force_close(OSError(errno.EHOSTUNREACH, "No route to host"))
-            with pytest.raises(EOFError, match="the connection broke"):
-                await soon(connection.receive())
-            await connection.close()  # and nothing of it is raised here
-
-    run(work())
+async def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connection_that_broke():
+    async with deaf() as (connection, _, _):
+        await stalled(connection)
+        connection._socket.transport._force_close(OSError(errno.EHOSTUNREACH, "No route to host"))
+        with pytest.raises(EOFError, match="the connection broke"):
+            await soon(connection.receive())
+        await connection.close()  # and nothing of it is raised here
 
 
 @pytest.mark.parametrize("moment", ["lost", "about to be lost"])
-def test_a_program_that_speaks_without_a_pause_leaves_the_loop_to_whoever_opens_another_connection(moment):
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
-                talk = played.session._engine.reconnector.controller
-                assert talk is not None
-                talk.wire.connection.abort("a test wants it")
-                if moment == "lost":
-                    await played.until(lambda: "lost" in played.states)
-                turns: list[str] = []
-                asyncio.get_running_loop().call_soon(turns.append, "another's")
-                await played.session.send_audio(bytes(4))
-                assert ["another's"] == turns
-
-    run(work())
+async def test_a_program_that_speaks_without_a_pause_leaves_the_loop_to_whoever_opens_another_connection(moment):
+    with FakeOpenAI() as fake:
+        async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
+            talk = played.session._engine.reconnector.controller
+            assert talk is not None
+            talk.wire.connection.abort("a test wants it")
+            if moment == "lost":
+                await played.until(lambda: "lost" in played.states)
+            turns: list[str] = []
+            asyncio.get_running_loop().call_soon(turns.append, "another's")
+            await played.session.send_audio(bytes(4))
+            assert ["another's"] == turns

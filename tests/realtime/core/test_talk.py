@@ -22,7 +22,7 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-from .playing import limits, run
+from .playing import limits
 
 
 class Sent:
@@ -75,215 +75,173 @@ def begun(*names: str, done: bool = True) -> list[Any]:
     ]
 
 
-def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
-    async def work() -> None:
-        made, told, _ = talk()
-        for news in [*begun("f"), ResponseDone("r1", "completed")]:
-            made.handle(news)
-        assert [(["f"], True)] == told.calls()
-        made.close()
-
-    run(work())
+async def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
+    made, told, _ = talk()
+    for news in [*begun("f"), ResponseDone("r1", "completed")]:
+        made.handle(news)
+    assert [(["f"], True)] == told.calls()
+    made.close()
 
 
-def test_a_call_that_is_not_whole_is_waited_for_a_little_and_its_end_is_still_heard():
-    async def work() -> None:
-        made, told, _ = talk()
-        for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
-            made.handle(news)
-        assert [] == told.calls()
-        made.handle(CallDelta("r1", "f", arguments="{}", done=True))
-        assert [(["f"], True)] == told.calls()
-        made.handle(CallDelta("r1", "f", arguments="{}", done=True))  # as the item's end says it once more
-        made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
-        assert (["g"], True) == (told.late(), made.is_quiet)
-        made.close()
-
-    run(work())
+async def test_a_call_that_is_not_whole_is_waited_for_a_little_and_its_end_is_still_heard():
+    made, told, _ = talk()
+    for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
+        made.handle(news)
+    assert [] == told.calls()
+    made.handle(CallDelta("r1", "f", arguments="{}", done=True))
+    assert [(["f"], True)] == told.calls()
+    made.handle(CallDelta("r1", "f", arguments="{}", done=True))  # as the item's end says it once more
+    made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
+    assert (["g"], True) == (told.late(), made.is_quiet)
+    made.close()
 
 
 @pytest.mark.parametrize(
     "late", [TextDelta("r1", "so", spoken=True), AudioDelta("r1", b"12", 24_000), ResponseDone("r1", "completed")]
 )
-def test_what_comes_of_a_response_behind_its_end_begins_none(late):
-    async def work() -> None:
-        made, told, _ = talk()
-        for news in [ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), ResponseDone("r1", "completed"), late]:
-            made.handle(news)
-        assert made.is_quiet
-        made.close()
-        assert ["completed"] == [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
-
-    run(work())
+async def test_what_comes_of_a_response_behind_its_end_begins_none(late):
+    made, told, _ = talk()
+    for news in [ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), ResponseDone("r1", "completed"), late]:
+        made.handle(news)
+    assert made.is_quiet
+    made.close()
+    assert ["completed"] == [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
 
 
-def test_a_call_that_never_ends_is_handed_on_as_it_is():
-    async def work() -> None:
+async def test_a_call_that_never_ends_is_handed_on_as_it_is():
+    made, told, _ = talk()
+    for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
+        made.handle(news)
+    await told.until_calls()
+    assert [(["f"], True)] == told.calls()
+    made.close()
+
+
+async def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once():
+    made, told, _ = talk()
+    for news in [*begun("f"), ResponseDone("r1", "completed"), CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True)]:
+        made.handle(news)
+    made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
+    assert ([(["f"], True)], ["g"]) == (told.calls(), told.late())
+    made.close()
+
+
+async def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_calls_are_collected():
+    for interrupt in (lambda made: made.handle(SpeechStarted()), lambda made: made.cancel()):
         made, told, _ = talk()
         for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
             made.handle(news)
-        await told.until_calls()
-        assert [(["f"], True)] == told.calls()
-        made.close()
-
-    run(work())
-
-
-def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once():
-    async def work() -> None:
-        made, told, _ = talk()
-        for news in [*begun("f"), ResponseDone("r1", "completed"), CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True)]:
-            made.handle(news)
+        interrupt(made)
+        made.handle(CallDelta("r1", "f", arguments="{}", done=True))
         made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
-        assert ([(["f"], True)], ["g"]) == (told.calls(), told.late())
+        await asyncio.sleep(0)
+        assert ([(["f"], False)], []) == (told.calls(), told.late())
         made.close()
 
-    run(work())
+
+async def test_nothing_is_run_of_a_response_whose_completion_crosses_with_the_interruption():
+    made, told, sent = talk()
+    for news in begun("f"):
+        made.handle(news)
+    assert made.cancel()
+    made.handle(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
+    assert [(["f"], False)] == told.calls()
+    assert ["response.cancel"] == sent.types
+    made.close()
 
 
-def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_calls_are_collected():
-    async def work() -> None:
-        for interrupt in (lambda made: made.handle(SpeechStarted()), lambda made: made.cancel()):
-            made, told, _ = talk()
-            for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
-                made.handle(news)
-            interrupt(made)
-            made.handle(CallDelta("r1", "f", arguments="{}", done=True))
-            made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
-            await asyncio.sleep(0)
-            assert ([(["f"], False)], []) == (told.calls(), told.late())
-            made.close()
-
-    run(work())
-
-
-def test_nothing_is_run_of_a_response_whose_completion_crosses_with_the_interruption():
-    async def work() -> None:
-        made, told, sent = talk()
-        for news in begun("f"):
-            made.handle(news)
-        assert made.cancel()
-        made.handle(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
-        assert [(["f"], False)] == told.calls()
-        assert ["response.cancel"] == sent.types
-        made.close()
-
-    run(work())
+async def test_what_is_of_an_older_response_is_not_heard():
+    made, told, _ = talk()
+    for news in [
+        *begun(),
+        ResponseDone("r1", "completed"),
+        ResponseStarted("r2"),
+        TextDelta("r1", "old"),
+        CallDelta("r1", "old", "id_old", "old", arguments="{}", done=True),
+        ResponseDone("r1", "completed", (FinalCall("old", "id_old", "old", "{}"),)),
+        TextDelta("r2", "new"),
+        ResponseDone("r2", "completed"),
+    ]:
+        made.handle(news)
+    assert ["new"] == [args[0].delta for name, args in told.said if name == "emit" and args[0].type == "text"]
+    assert ([], []) == (told.calls(), told.late())
+    made.close()
 
 
-def test_what_is_of_an_older_response_is_not_heard():
-    async def work() -> None:
-        made, told, _ = talk()
-        for news in [
-            *begun(),
-            ResponseDone("r1", "completed"),
-            ResponseStarted("r2"),
-            TextDelta("r1", "old"),
-            CallDelta("r1", "old", "id_old", "old", arguments="{}", done=True),
-            ResponseDone("r1", "completed", (FinalCall("old", "id_old", "old", "{}"),)),
-            TextDelta("r2", "new"),
-            ResponseDone("r2", "completed"),
-        ]:
-            made.handle(news)
-        assert ["new"] == [args[0].delta for name, args in told.said if name == "emit" and args[0].type == "text"]
-        assert ([], []) == (told.calls(), told.late())
-        made.close()
-
-    run(work())
+async def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_was_lost_is_over_with_the_next():
+    made, told, _ = talk()
+    made.handle(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
+    assert not made.is_quiet
+    made.handle(ResponseStarted("r2"))
+    assert [(["f"], False)] == told.calls()
+    made.handle(ResponseDone("r2", "completed", (FinalCall("g", "id_g", "g", "{}"),)))
+    assert [(["f"], False), (["g"], True)] == told.calls()
+    made.close()
 
 
-def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_was_lost_is_over_with_the_next():
-    async def work() -> None:
-        made, told, _ = talk()
-        made.handle(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
-        assert not made.is_quiet
-        made.handle(ResponseStarted("r2"))
-        assert [(["f"], False)] == told.calls()
-        made.handle(ResponseDone("r2", "completed", (FinalCall("g", "id_g", "g", "{}"),)))
-        assert [(["f"], False), (["g"], True)] == told.calls()
-        made.close()
-
-    run(work())
+async def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_with_the_results_and_not_before():
+    made, told, sent = talk()
+    made.request_response()
+    made.handle(ServerError("busy", about="response", busy=True))
+    for news in [*begun("f"), ResponseDone("r1", "completed")]:
+        made.handle(news)
+    assert ([(["f"], True)], ["response.create"]) == (told.calls(), sent.types)
+    made.request_response()
+    assert ["response.create"] * 2 == sent.types
+    made.close()
 
 
-def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_with_the_results_and_not_before():
-    async def work() -> None:
-        made, told, sent = talk()
-        made.request_response()
-        made.handle(ServerError("busy", about="response", busy=True))
-        for news in [*begun("f"), ResponseDone("r1", "completed")]:
-            made.handle(news)
-        assert ([(["f"], True)], ["response.create"]) == (told.calls(), sent.types)
-        made.request_response()
-        assert ["response.create"] * 2 == sent.types
-        made.close()
-
-    run(work())
-
-
-def test_calls_are_told_once_where_the_server_began_an_answer_of_its_own_meanwhile():
-    async def work() -> None:
-        made, told, sent = talk()
-        for news in [*begun("f"), ResponseDone("r1", "completed")]:
-            made.handle(news)
-        made.request_response()  # the results are there
-        made.handle(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
-        assert ["response.create"] == sent.types
-        made.handle(ResponseStarted("r2"))
-        made.handle(ResponseDone("r2", "completed"))
-        assert [(["f"], True)] == told.calls()
-        ends = [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
-        assert ["completed", "completed"] == ends
-        made.close()
-
-    run(work())
+async def test_calls_are_told_once_where_the_server_began_an_answer_of_its_own_meanwhile():
+    made, told, sent = talk()
+    for news in [*begun("f"), ResponseDone("r1", "completed")]:
+        made.handle(news)
+    made.request_response()  # the results are there
+    made.handle(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
+    assert ["response.create"] == sent.types
+    made.handle(ResponseStarted("r2"))
+    made.handle(ResponseDone("r2", "completed"))
+    assert [(["f"], True)] == told.calls()
+    ends = [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
+    assert ["completed", "completed"] == ends
+    made.close()
 
 
-def test_the_calls_of_a_response_whose_end_comes_after_it_was_given_up_are_answered_and_do_not_run():
-    async def work() -> None:
-        made, told, _ = talk(cancel=0.01)
-        for news in begun("f"):
-            made.handle(news)
-        made.cancel()
-        await told.until_calls()
-        assert [(["f"], False)] == told.calls()
-        whole = [FinalCall(name, f"id_{name}", name, "{}") for name in "fg"]
-        for _ in range(2):
-            made.handle(ResponseDone("r1", "completed", tuple(whole)))
-        assert [(["f"], False), (["g"], False)] == told.calls()
-        made.close()
-
-    run(work())
+async def test_the_calls_of_a_response_whose_end_comes_after_it_was_given_up_are_answered_and_do_not_run():
+    made, told, _ = talk(cancel=0.01)
+    for news in begun("f"):
+        made.handle(news)
+    made.cancel()
+    await told.until_calls()
+    assert [(["f"], False)] == told.calls()
+    whole = [FinalCall(name, f"id_{name}", name, "{}") for name in "fg"]
+    for _ in range(2):
+        made.handle(ResponseDone("r1", "completed", tuple(whole)))
+    assert [(["f"], False), (["g"], False)] == told.calls()
+    made.close()
 
 
-def test_a_talk_that_ends_with_an_answer_on_its_way_says_that_one_is_owed():
-    async def work() -> None:
-        for news, owed in (
-            ([], True),
-            ([ResponseStarted("r1")], True),
-            ([ResponseStarted("r1"), TextDelta("r1", "Well")], False),
-        ):
-            made, _, _ = talk()
-            made.request_response()
-            for each in news:
-                made.handle(each)
-            made.close()
-            assert owed is made.response_owed
+async def test_a_talk_that_ends_with_an_answer_on_its_way_says_that_one_is_owed():
+    for news, owed in (
+        ([], True),
+        ([ResponseStarted("r1")], True),
+        ([ResponseStarted("r1"), TextDelta("r1", "Well")], False),
+    ):
         made, _, _ = talk()
         made.request_response()
-        made.cancel()
+        for each in news:
+            made.handle(each)
         made.close()
-        assert not made.response_owed
+        assert owed is made.response_owed
+    made, _, _ = talk()
+    made.request_response()
+    made.cancel()
+    made.close()
+    assert not made.response_owed
 
-    run(work())
 
-
-def test_news_that_cannot_be_taken_are_told_each_time_and_logged_once(caplog):
-    async def work() -> None:
-        made, told, _ = talk()
-        for _ in range(5):
-            made.handle(object())  # type: ignore[arg-type]
-        assert 5 == len([args for name, args in told.said if name == "emit"])
-
-    run(work())
+async def test_news_that_cannot_be_taken_are_told_each_time_and_logged_once(caplog):
+    made, told, _ = talk()
+    for _ in range(5):
+        made.handle(object())  # type: ignore[arg-type]
+    assert 5 == len([args for name, args in told.said if name == "emit"])
     assert 1 == caplog.text.count("Handling a object failed")

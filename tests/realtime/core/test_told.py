@@ -16,7 +16,7 @@ from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faul
 from patchbay.tools import tool
 from patchbay.tools.output import ToolOutput
 
-from .playing import Held, Played, limits, playing, run
+from .playing import Held, Played, limits, playing
 
 CONTEXT = {"inbound": {"channel": "session", "chat_id": "s1", "sender_id": "ann"}, "scope": {"role": "helper"}}
 
@@ -75,234 +75,197 @@ async def forever() -> str:
     return "never"
 
 
-def test_a_turn_is_told_from_its_beginning_to_its_end_as_one_of_a_chat():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([[Call("look"), Call("nobody")], Say("It is sunny.")]) as fake:
-            async with watching.playing(fake, look) as played:
-                await played.session.send_text("How is the weather?")
-                await ended(played, 2)
-        assert [
-            "turn.start", "llm.request", "llm.response", "tool.exec_skipped", "tool.exec_start", "tool.exec_end",
-            "llm.request", "llm.response", "turn.end",
-        ] == watching.kinds()  # fmt: skip
-        assert [{"UserMessage": "How is the weather?", "MediaCount": 0}] == watching.of("agent.turn.start")
-        assert [("How is the weather?", "completed", "It is sunny.", 2)] == watching.ends()
-        (end,) = watching.of("agent.turn.end")
-        assert [("nobody", False), ("look", True)] == [(each["name"], each["success"]) for each in end["ToolExecutions"]]
-        asked = {"Model": "a-model", "ToolsCount": 1, "MaxTokens": 0, "Temperature": 0}
-        assert [{**asked, "MessagesCount": 1}, {**asked, "MessagesCount": 2}] == watching.of("agent.llm.request")
-        answered = [(each["ContentLen"], each["ToolCalls"]) for each in watching.of("agent.llm.response")]
-        assert [(0, 2), (12, 0)] == answered
-        assert {("s1", "helper")} == {(each.meta.session_key, each.meta.agent_id) for each in watching.events}
-        assert [1, 1, 1, 1, 1, 2, 2] == [each.meta.iteration for each in watching.events[1:-1]]
-        assert [CONTEXT] * 9 == [each.context for each in watching.events]
-
-    run(work())
+async def test_a_turn_is_told_from_its_beginning_to_its_end_as_one_of_a_chat():
+    watching = Watching()
+    with FakeOpenAI([[Call("look"), Call("nobody")], Say("It is sunny.")]) as fake:
+        async with watching.playing(fake, look) as played:
+            await played.session.send_text("How is the weather?")
+            await ended(played, 2)
+    assert [
+        "turn.start", "llm.request", "llm.response", "tool.exec_skipped", "tool.exec_start", "tool.exec_end",
+        "llm.request", "llm.response", "turn.end",
+    ] == watching.kinds()  # fmt: skip
+    assert [{"UserMessage": "How is the weather?", "MediaCount": 0}] == watching.of("agent.turn.start")
+    assert [("How is the weather?", "completed", "It is sunny.", 2)] == watching.ends()
+    (end,) = watching.of("agent.turn.end")
+    assert [("nobody", False), ("look", True)] == [(each["name"], each["success"]) for each in end["ToolExecutions"]]
+    asked = {"Model": "a-model", "ToolsCount": 1, "MaxTokens": 0, "Temperature": 0}
+    assert [{**asked, "MessagesCount": 1}, {**asked, "MessagesCount": 2}] == watching.of("agent.llm.request")
+    answered = [(each["ContentLen"], each["ToolCalls"]) for each in watching.of("agent.llm.response")]
+    assert [(0, 2), (12, 0)] == answered
+    assert {("s1", "helper")} == {(each.meta.session_key, each.meta.agent_id) for each in watching.events}
+    assert [1, 1, 1, 1, 1, 2, 2] == [each.meta.iteration for each in watching.events[1:-1]]
+    assert [CONTEXT] * 9 == [each.context for each in watching.events]
 
 
-def test_a_record_of_a_call_says_who_talks():
-    async def work() -> None:
-        hooks, records = HookManager(), []
-        hooks.recorders.append(records.append)
-        with FakeOpenAI([Call("look"), Quote()]) as fake:
-            async with playing(fake, look, hooks=hooks, context=CONTEXT) as played:
-                await played.session.send_text("Go.")
-                await ended(played, 2)
-        assert [CONTEXT] == [each.context for each in records]
-
-    run(work())
+async def test_a_record_of_a_call_says_who_talks():
+    hooks, records = HookManager(), []
+    hooks.recorders.append(records.append)
+    with FakeOpenAI([Call("look"), Quote()]) as fake:
+        async with playing(fake, look, hooks=hooks, context=CONTEXT) as played:
+            await played.session.send_text("Go.")
+            await ended(played, 2)
+    assert [CONTEXT] == [each.context for each in records]
 
 
-def test_what_is_typed_while_the_model_speaks_ends_the_turn_before_as_aborted():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Say("Well.")]) as fake:
-            async with watching.playing(fake) as played:
-                await played.session.send_text("Tell me.")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                await played.session.send_text("Shorter!")
-                await ended(played, 2)
-        assert [("Tell me.", "aborted"), ("Shorter!", "completed")] == [each[:2] for each in watching.ends()]
-
-    run(work())
+async def test_what_is_typed_while_the_model_speaks_ends_the_turn_before_as_aborted():
+    watching = Watching()
+    with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Say("Well.")]) as fake:
+        async with watching.playing(fake) as played:
+            await played.session.send_text("Tell me.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await played.session.send_text("Shorter!")
+            await ended(played, 2)
+    assert [("Tell me.", "aborted"), ("Shorter!", "completed")] == [each[:2] for each in watching.ends()]
 
 
 @pytest.mark.parametrize("first", [Say("Well, where to begin?", gap=0.2), Answer((Say("Well."),), late=0.2)])
-def test_a_server_that_says_of_what_is_typed_that_the_user_interrupts_has_begun_no_other_turn(first):
-    async def work() -> None:
-        watching = Watching()
-        with FakeGemini([first, "Very well."]) as fake:
-            async with watching.playing(fake) as played:
-                await played.session.send_text("Go.")
-                if isinstance(first, Say):
-                    await played.until(lambda: bool(played.of(TextEvent)))
-                await played.session.send_text("Briefly.")
-                await played.until(lambda: "Very well." in played.text)
-                await played.until(lambda: played.session.idle)
-        assert [("Go.", "aborted"), ("Briefly.", "completed")] == [(said, status) for said, status, *_ in watching.ends()]
-
-    run(work())
+async def test_a_server_that_says_of_what_is_typed_that_the_user_interrupts_has_begun_no_other_turn(first):
+    watching = Watching()
+    with FakeGemini([first, "Very well."]) as fake:
+        async with watching.playing(fake) as played:
+            await played.session.send_text("Go.")
+            if isinstance(first, Say):
+                await played.until(lambda: bool(played.of(TextEvent)))
+            await played.session.send_text("Briefly.")
+            await played.until(lambda: "Very well." in played.text)
+            await played.until(lambda: played.session.idle)
+    assert [("Go.", "aborted"), ("Briefly.", "completed")] == [(said, status) for said, status, *_ in watching.ends()]
 
 
-def test_a_turn_that_is_left_while_its_tools_run_ends_behind_them():
-    async def work() -> None:
-        watching = Watching()
-        may_end = asyncio.Event()
+async def test_a_turn_that_is_left_while_its_tools_run_ends_behind_them():
+    watching = Watching()
+    may_end = asyncio.Event()
 
-        async def stubborn() -> str:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await may_end.wait()
-            return "never"
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+        return "never"
 
-        with FakeOpenAI([Call("stubborn"), Say("Well.")]) as fake:
-            async with watching.playing(fake, stubborn) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                await asyncio.sleep(0)
-                await played.session.send_text("Never mind.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                await watching.hooks.events.flush()
-                assert [("Never mind.", "completed")] == [each[:2] for each in watching.ends()]
-                may_end.set()
-                await played.idle()
-        assert [("Never mind.", "completed"), ("Go.", "aborted")] == [each[:2] for each in watching.ends()]
-        assert ["turn.start", "llm.request", "llm.response", "tool.exec_start", "tool.exec_end", "turn.end"] == watching.kinds(0)
-        (execution,) = watching.of("agent.turn.end")[1]["ToolExecutions"]
-        assert ("stubborn", False) == (execution["name"], execution["success"])
-
-    run(work())
+    with FakeOpenAI([Call("stubborn"), Say("Well.")]) as fake:
+        async with watching.playing(fake, stubborn) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolCallEvent)))
+            await asyncio.sleep(0)
+            await played.session.send_text("Never mind.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await watching.hooks.events.flush()
+            assert [("Never mind.", "completed")] == [each[:2] for each in watching.ends()]
+            may_end.set()
+            await played.idle()
+    assert [("Never mind.", "completed"), ("Go.", "aborted")] == [each[:2] for each in watching.ends()]
+    assert ["turn.start", "llm.request", "llm.response", "tool.exec_start", "tool.exec_end", "turn.end"] == watching.kinds(0)
+    (execution,) = watching.of("agent.turn.end")[1]["ToolExecutions"]
+    assert ("stubborn", False) == (execution["name"], execution["success"])
 
 
-def test_an_interruption_by_the_program_and_the_end_of_the_session_end_a_turn():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([Call("forever"), Call("forever")]) as fake:
-            async with watching.playing(fake, forever) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                await played.session.interrupt()
-                await played.idle()
-                await played.session.send_text("Again.")
-                await played.until(lambda: len(played.of(ToolCallEvent)) == 2)
-        assert [("Go.", "aborted", "", 1), ("Again.", "aborted", "", 1)] == watching.ends()
-
-    run(work())
+async def test_an_interruption_by_the_program_and_the_end_of_the_session_end_a_turn():
+    watching = Watching()
+    with FakeOpenAI([Call("forever"), Call("forever")]) as fake:
+        async with watching.playing(fake, forever) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolCallEvent)))
+            await played.session.interrupt()
+            await played.idle()
+            await played.session.send_text("Again.")
+            await played.until(lambda: len(played.of(ToolCallEvent)) == 2)
+    assert [("Go.", "aborted", "", 1), ("Again.", "aborted", "", 1)] == watching.ends()
 
 
-def test_what_is_spoken_is_a_turn_whose_words_are_known_at_its_end():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([Say("Noon."), Say("Yes.")], hears=["What time is it?", "Really?"], utterance=1000) as fake:
-            async with watching.playing(fake) as played:
-                for count in (1, 2):
-                    await played.session.send_audio(bytes(1000))
-                    await ended(played, count)
-        assert ["", ""] == [each["UserMessage"] for each in watching.of("agent.turn.start")]
-        assert [("What time is it?", "completed", "Noon.", 1), ("Really?", "completed", "Yes.", 1)] == watching.ends()
-
-    run(work())
+async def test_what_is_spoken_is_a_turn_whose_words_are_known_at_its_end():
+    watching = Watching()
+    with FakeOpenAI([Say("Noon."), Say("Yes.")], hears=["What time is it?", "Really?"], utterance=1000) as fake:
+        async with watching.playing(fake) as played:
+            for count in (1, 2):
+                await played.session.send_audio(bytes(1000))
+                await ended(played, count)
+    assert ["", ""] == [each["UserMessage"] for each in watching.of("agent.turn.start")]
+    assert [("What time is it?", "completed", "Noon.", 1), ("Really?", "completed", "Yes.", 1)] == watching.ends()
 
 
-def test_a_response_that_nobody_has_asked_for_begins_a_turn_and_each_turn_has_all_of_its_rounds():
+async def test_a_response_that_nobody_has_asked_for_begins_a_turn_and_each_turn_has_all_of_its_rounds():
     """Gemini does not say when the user begins to speak, unless that interrupts: the limits of a turn are not the session's."""
-
-    async def work() -> None:
-        watching = Watching()
-        with FakeGemini([step for _ in range(4) for step in (Call("look"), Say("Sunny."))]) as fake:
-            async with watching.playing(fake, look, limits=limits(max_rounds=1, max_calls=1)) as played:
-                for number in range(4):
-                    await asyncio.to_thread(fake.speak, f"And now, {number}?")
-                    await ended(played, 2 * number + 2)
-                results = [each.execution.content for each in played.of(ToolResultEvent)]
-        assert ["sunny"] * 4 == results
-        assert [(f"And now, {number}?", "completed", "Sunny.", 2) for number in range(4)] == watching.ends()
-
-    run(work())
+    watching = Watching()
+    with FakeGemini([step for _ in range(4) for step in (Call("look"), Say("Sunny."))]) as fake:
+        async with watching.playing(fake, look, limits=limits(max_rounds=1, max_calls=1)) as played:
+            for number in range(4):
+                await asyncio.to_thread(fake.speak, f"And now, {number}?")
+                await ended(played, 2 * number + 2)
+            results = [each.execution.content for each in played.of(ToolResultEvent)]
+    assert ["sunny"] * 4 == results
+    assert [(f"And now, {number}?", "completed", "Sunny.", 2) for number in range(4)] == watching.ends()
 
 
-def test_a_turn_goes_on_until_its_slow_tools_are_answered():
-    async def work() -> None:
-        watching = Watching()
-        held = Held("at last")
-        with FakeOpenAI([Call("slow"), Say("Wait."), Say("Done.")]) as fake:
-            async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                await watching.hooks.events.flush()
-                assert [] == watching.ends()
-                held.may_end.set()
-                await ended(played, 3)
-        assert [("Go.", "completed", "Done.", 3)] == watching.ends()
-
-    run(work())
+async def test_a_turn_goes_on_until_its_slow_tools_are_answered():
+    watching = Watching()
+    held = Held("at last")
+    with FakeOpenAI([Call("slow"), Say("Wait."), Say("Done.")]) as fake:
+        async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await watching.hooks.events.flush()
+            assert [] == watching.ends()
+            held.may_end.set()
+            await ended(played, 3)
+    assert [("Go.", "completed", "Done.", 3)] == watching.ends()
 
 
-def test_a_turn_whose_slow_tool_runs_on_while_the_user_goes_on_is_completed_and_the_tools_answer_is_a_turn_of_its_own():
-    async def work() -> None:
-        watching = Watching()
-        held = Held("at last")
-        with FakeOpenAI([Call("slow"), Say("Wait."), Say("Something else."), Say("Done.")]) as fake:
-            async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                await played.session.send_text("And else?")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-                held.may_end.set()
-                await ended(played, 4)
-                await watching.hooks.events.flush()
-                # The end of the tool is told under the turn that called it, behind that turn's own end.
-                (late,) = [each for each in watching.events if each.kind == "agent.tool.exec_end"]
-                assert ("turn.end", "tool.exec_end") == tuple(watching.kinds(0)[-2:])
-                watching.events.remove(late)
-        completed = [
-            ("Go.", "completed", "Wait.", 2),
-            ("And else?", "completed", "Something else.", 1),
-            ("", "completed", "Done.", 1),
-        ]
-        assert completed == watching.ends()
-
-    run(work())
+async def test_a_turn_whose_slow_tool_runs_on_while_the_user_goes_on_is_completed_and_the_tools_answer_is_a_turn_of_its_own():
+    watching = Watching()
+    held = Held("at last")
+    with FakeOpenAI([Call("slow"), Say("Wait."), Say("Something else."), Say("Done.")]) as fake:
+        async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.session.send_text("And else?")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            held.may_end.set()
+            await ended(played, 4)
+            await watching.hooks.events.flush()
+            # The end of the tool is told under the turn that called it, behind that turn's own end.
+            (late,) = [each for each in watching.events if each.kind == "agent.tool.exec_end"]
+            assert ("turn.end", "tool.exec_end") == tuple(watching.kinds(0)[-2:])
+            watching.events.remove(late)
+    completed = [
+        ("Go.", "completed", "Wait.", 2),
+        ("And else?", "completed", "Something else.", 1),
+        ("", "completed", "Done.", 1),
+    ]
+    assert completed == watching.ends()
 
 
 @pytest.mark.parametrize("decision", [AbortTurn("enough"), HardAbort("enough")])
-def test_a_turn_that_a_hook_ended_says_so(decision):
+async def test_a_turn_that_a_hook_ended_says_so(decision):
     class End:
         async def before_tool(self, request: Any) -> Any:
             return decision
 
-    async def work() -> None:
-        watching = Watching()
-        watching.hooks.mount("end", End())
-        with FakeOpenAI([Call("look"), Quote()]) as fake:
-            async with watching.playing(fake, look) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ErrorEvent)))
-                await played.idle()
-        hard = isinstance(decision, HardAbort)
-        assert ["aborted" if hard else "error"] == [each[1] for each in watching.ends()]
-        assert ([] if hard else ["before_tool"]) == [each["Stage"] for each in watching.of("agent.error")]
-
-    run(work())
+    watching = Watching()
+    watching.hooks.mount("end", End())
+    with FakeOpenAI([Call("look"), Quote()]) as fake:
+        async with watching.playing(fake, look) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ErrorEvent)))
+            await played.idle()
+    hard = isinstance(decision, HardAbort)
+    assert ["aborted" if hard else "error"] == [each[1] for each in watching.ends()]
+    assert ([] if hard else ["before_tool"]) == [each["Stage"] for each in watching.of("agent.error")]
 
 
-def test_a_tool_that_answers_the_user_completes_the_turn():
-    async def work() -> None:
-        watching = Watching()
+async def test_a_tool_that_answers_the_user_completes_the_turn():
+    watching = Watching()
 
-        def show() -> ToolOutput:
-            return ToolOutput("shown", for_user="Look here.", response_handled=True)
+    def show() -> ToolOutput:
+        return ToolOutput("shown", for_user="Look here.", response_handled=True)
 
-        with FakeOpenAI([Call("show")]) as fake:
-            async with watching.playing(fake, show) as played:
-                await played.session.send_text("Go.")
-                await ended(played, 1)
-        assert ["completed"] == [each[1] for each in watching.ends()]
-        assert ["Look here."] == [each["Text"] for each in watching.of("agent.user_output")]
-
-    run(work())
+    with FakeOpenAI([Call("show")]) as fake:
+        async with watching.playing(fake, show) as played:
+            await played.session.send_text("Go.")
+            await ended(played, 1)
+    assert ["completed"] == [each[1] for each in watching.ends()]
+    assert ["Look here."] == [each["Text"] for each in watching.of("agent.user_output")]
 
 
 @pytest.mark.parametrize(
@@ -313,156 +276,128 @@ def test_a_tool_that_answers_the_user_completes_the_turn():
         (Answer((Say("Well"), Pause(30))), {"done": 0.1}, "Nothing came"),
     ],
 )
-def test_an_answer_that_fails_ends_the_turn_with_an_error(answer, bounds, words):
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([answer]) as fake:
-            async with watching.playing(fake, limits=limits(**bounds)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ErrorEvent)))
-                await played.idle()
-        assert "error" == watching.ends()[0][1]
-        assert words in watching.of("agent.error")[0]["Message"]
-
-    run(work())
+async def test_an_answer_that_fails_ends_the_turn_with_an_error(answer, bounds, words):
+    watching = Watching()
+    with FakeOpenAI([answer]) as fake:
+        async with watching.playing(fake, limits=limits(**bounds)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ErrorEvent)))
+            await played.idle()
+    assert "error" == watching.ends()[0][1]
+    assert words in watching.of("agent.error")[0]["Message"]
 
 
-def test_a_turn_outlives_a_connection_that_is_lost_and_is_answered_on_the_next():
-    async def work() -> None:
-        watching = Watching()
-        held = Held()
-        with FakeOpenAI([Call("slow"), Say("It is 42."), Answer((Say("Lost."),), kill="created"), Say("Here.")]) as fake:
-            async with watching.playing(fake, held.slow) as played:
-                await played.session.send_text("What is the answer?")
-                await held.began.wait()
-                fake.drop()
-                await played.until(lambda: len(played.states) == 3)
-                held.may_end.set()
-                await ended(played, 2)
-                await played.session.send_text("Are you there?")
-                await ended(played, 4)
-        assert [
-            ("What is the answer?", "completed", "It is 42.", 2),
-            ("Are you there?", "completed", "Here.", 2),
-        ] == watching.ends()
-
-    run(work())
+async def test_a_turn_outlives_a_connection_that_is_lost_and_is_answered_on_the_next():
+    watching = Watching()
+    held = Held()
+    with FakeOpenAI([Call("slow"), Say("It is 42."), Answer((Say("Lost."),), kill="created"), Say("Here.")]) as fake:
+        async with watching.playing(fake, held.slow) as played:
+            await played.session.send_text("What is the answer?")
+            await held.began.wait()
+            fake.drop()
+            await played.until(lambda: len(played.states) == 3)
+            held.may_end.set()
+            await ended(played, 2)
+            await played.session.send_text("Are you there?")
+            await ended(played, 4)
+    assert [
+        ("What is the answer?", "completed", "It is 42.", 2),
+        ("Are you there?", "completed", "Here.", 2),
+    ] == watching.ends()
 
 
-def test_a_turn_that_loses_its_answer_or_its_session_ends_with_an_error():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([[Say("Half of an answer"), Pause(30)], Call("forever")]) as fake:
-            async with watching.playing(fake, forever, limits=limits(reconnects=1)) as played:
-                await played.session.send_text("Tell me.")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                fake.drop()
-                await played.until(lambda: len(played.states) == 3)
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(ToolCallEvent)))
-                fake.faults = Faults(refuse=1000)
-                fake.drop()
-                await played.until(lambda: not played.session.is_open)
-        assert [("Tell me.", "error", "Half of an answer", 1), ("Go.", "error", "", 1)] == watching.ends()
-        assert 2 == len(watching.of("agent.error"))
-
-    run(work())
+async def test_a_turn_that_loses_its_answer_or_its_session_ends_with_an_error():
+    watching = Watching()
+    with FakeOpenAI([[Say("Half of an answer"), Pause(30)], Call("forever")]) as fake:
+        async with watching.playing(fake, forever, limits=limits(reconnects=1)) as played:
+            await played.session.send_text("Tell me.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            fake.drop()
+            await played.until(lambda: len(played.states) == 3)
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(ToolCallEvent)))
+            fake.faults = Faults(refuse=1000)
+            fake.drop()
+            await played.until(lambda: not played.session.is_open)
+    assert [("Tell me.", "error", "Half of an answer", 1), ("Go.", "error", "", 1)] == watching.ends()
+    assert 2 == len(watching.of("agent.error"))
 
 
-def test_a_turn_that_loses_its_answer_ends_while_there_is_no_connection():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([[Say("Half of an answer"), Pause(30)]]) as fake:
-            async with watching.playing(fake, limits=limits(first_pause=60.0, longest_pause=60.0)) as played:
-                await played.session.send_text("Tell me.")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                fake.drop()
-                await played.until(lambda: bool(watching.ends()))
-        assert ["error"] == [each[1] for each in watching.ends()]
-
-    run(work())
+async def test_a_turn_that_loses_its_answer_ends_while_there_is_no_connection():
+    watching = Watching()
+    with FakeOpenAI([[Say("Half of an answer"), Pause(30)]]) as fake:
+        async with watching.playing(fake, limits=limits(first_pause=60.0, longest_pause=60.0)) as played:
+            await played.session.send_text("Tell me.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            fake.drop()
+            await played.until(lambda: bool(watching.ends()))
+    assert ["error"] == [each[1] for each in watching.ends()]
 
 
-def test_a_user_who_goes_on_speaking_before_there_is_an_answer_has_one_turn():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
-            async with watching.playing(fake, settings={"detect_turns": False}) as played:
-                await played.session.send_audio(bytes(4000))
-                for count in (1, 2):
-                    fake.send({"type": "input_audio_buffer.speech_started", "event_id": "e", "audio_start_ms": 0, "item_id": "i"})
-                    await played.until(lambda: len(played.of(InterruptedEvent)) == count)  # noqa: B023
-                await played.session.respond()
-                await ended(played, 1)
-        assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
-
-    run(work())
+async def test_a_user_who_goes_on_speaking_before_there_is_an_answer_has_one_turn():
+    watching = Watching()
+    with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
+        async with watching.playing(fake, settings={"detect_turns": False}) as played:
+            await played.session.send_audio(bytes(4000))
+            for count in (1, 2):
+                fake.send({"type": "input_audio_buffer.speech_started", "event_id": "e", "audio_start_ms": 0, "item_id": "i"})
+                await played.until(lambda: len(played.of(InterruptedEvent)) == count)  # noqa: B023
+            await played.session.respond()
+            await ended(played, 1)
+    assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
 
 
-def test_a_response_that_was_interrupted_before_it_began_is_no_turn():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([Answer((Say("Too late."),), late=0.05)]) as fake:
-            async with watching.playing(fake) as played:
-                await played.session.send_text("Go.")
-                await played.session.interrupt()
-                await ended(played, 1)
-        assert [("Go.", "aborted", "", 0)] == watching.ends()
-
-    run(work())
+async def test_a_response_that_was_interrupted_before_it_began_is_no_turn():
+    watching = Watching()
+    with FakeOpenAI([Answer((Say("Too late."),), late=0.05)]) as fake:
+        async with watching.playing(fake) as played:
+            await played.session.send_text("Go.")
+            await played.session.interrupt()
+            await ended(played, 1)
+    assert [("Go.", "aborted", "", 0)] == watching.ends()
 
 
-def test_a_program_that_says_the_user_has_ended_begins_a_turn_with_that():
-    async def work() -> None:
-        watching = Watching()
-        with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
-            async with watching.playing(fake, settings={"detect_turns": False}) as played:
-                await played.session.send_audio(bytes(4000))
-                await played.session.respond()
-                await ended(played, 1)
-        assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
-
-    run(work())
+async def test_a_program_that_says_the_user_has_ended_begins_a_turn_with_that():
+    watching = Watching()
+    with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
+        async with watching.playing(fake, settings={"detect_turns": False}) as played:
+            await played.session.send_audio(bytes(4000))
+            await played.session.respond()
+            await ended(played, 1)
+    assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
 
 
-def test_hooks_that_are_mounted_while_a_turn_is_under_way_are_asked_from_the_next_one_on():
-    async def work() -> None:
-        watching, hooks = Watching(), HookManager()
-        hooks.mount("nobody", NoOne())
-
-        @tool
-        async def mounts() -> str:
-            hooks.mount("watching", watching)
-            return "mounted"
-
-        with FakeOpenAI([Call("mounts"), Say("Done."), Say("Hello.")]) as fake:
-            async with playing(fake, mounts, hooks=hooks) as played:
-                await played.session.send_text("Go.")
-                await ended(played, 2)
-                await played.session.send_text("Hello.")
-                await ended(played, 3)
-        await hooks.events.flush()
-        watching.judge()
-        assert [("Hello.", "completed", "Hello.", 1)] == watching.ends()
-
+async def test_hooks_that_are_mounted_while_a_turn_is_under_way_are_asked_from_the_next_one_on():
     class NoOne:
         async def after_tool(self, result: Any) -> None:
             return None
 
-    run(work())
+    watching, hooks = Watching(), HookManager()
+    hooks.mount("nobody", NoOne())
+
+    @tool
+    async def mounts() -> str:
+        hooks.mount("watching", watching)
+        return "mounted"
+
+    with FakeOpenAI([Call("mounts"), Say("Done."), Say("Hello.")]) as fake:
+        async with playing(fake, mounts, hooks=hooks) as played:
+            await played.session.send_text("Go.")
+            await ended(played, 2)
+            await played.session.send_text("Hello.")
+            await ended(played, 3)
+    await hooks.events.flush()
+    watching.judge()
+    assert [("Hello.", "completed", "Hello.", 1)] == watching.ends()
 
 
-def test_of_a_turn_that_calls_for_ever_the_last_calls_are_told_with_its_end(monkeypatch):
+async def test_of_a_turn_that_calls_for_ever_the_last_calls_are_told_with_its_end(monkeypatch):
     monkeypatch.setattr("patchbay.realtime.turns._MAX_EXECUTIONS", 3)
-
-    async def work() -> None:
-        watching = Watching()
-        calls = [Call("look", call_id=f"c{number}") for number in range(6)]
-        with FakeGemini([*calls, Say("Sunny.")]) as fake:
-            async with watching.playing(fake, look, limits=limits(max_rounds=1)) as played:
-                await played.session.send_text("Go.")
-                await ended(played, 7)
-        [end] = watching.of("agent.turn.end")
-        assert (3, "error") == (len(end["ToolExecutions"]), end["Status"])
-
-    run(work())
+    watching = Watching()
+    calls = [Call("look", call_id=f"c{number}") for number in range(6)]
+    with FakeGemini([*calls, Say("Sunny.")]) as fake:
+        async with watching.playing(fake, look, limits=limits(max_rounds=1)) as played:
+            await played.session.send_text("Go.")
+            await ended(played, 7)
+    [end] = watching.of("agent.turn.end")
+    assert (3, "error") == (len(end["ToolExecutions"]), end["Status"])

@@ -11,7 +11,7 @@ from patchbay.realtime.events import ResponseEndEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote, Say
 from patchbay.tools import ToolContext
 
-from .playing import Held, limits, playing, run
+from .playing import Held, limits, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -23,45 +23,39 @@ def quoted(text: str) -> str:
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_what_becomes_of_a_slow_tool_is_told_as_a_users_line_and_in_quotes(provider):
-    async def work() -> None:
-        held = Held(HOSTILE)
-        with provider([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
-            async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-                held.may_end.set()
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-                await played.idle()
-            told = [each for each in fake.heard if "still running]" in each.text]
-        assert [("user", f"[Result of the tool slow that was still running] {quoted(HOSTILE)}")] == [
-            (each.kind, each.text) for each in told
-        ]
-
-    run(work())
+async def test_what_becomes_of_a_slow_tool_is_told_as_a_users_line_and_in_quotes(provider):
+    held = Held(HOSTILE)
+    with provider([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
+        async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            held.may_end.set()
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            await played.idle()
+        told = [each for each in fake.heard if "still running]" in each.text]
+    assert [("user", f"[Result of the tool slow that was still running] {quoted(HOSTILE)}")] == [
+        (each.kind, each.text) for each in told
+    ]
 
 
 @pytest.mark.parametrize("provider", [each for each in ALL if each is not FakeGemini])
-def test_results_that_another_connection_is_told_of_are_a_users_line_and_in_quotes(provider):
-    async def work() -> None:
-        def page() -> str:
-            return HOSTILE
+async def test_results_that_another_connection_is_told_of_are_a_users_line_and_in_quotes(provider):
+    def page() -> str:
+        return HOSTILE
 
-        with provider([Answer((Call("page"),), kill="results"), Quote()]) as fake:
-            async with playing(fake, page) as played:
-                await played.session.send_text("Read it.")
-                await played.until(lambda: fake.connections == 2 and fake.remaining == 0)
-                await played.idle()
-                assert 1 == len(played.of(ToolCallEvent))
-            told = [each for each in fake.heard if each.connection == 2]
-        assert [("user", "Read it."), ("user", f"[The tool page returned] {quoted(HOSTILE)}")] == [
-            (each.kind, each.text) for each in told
-        ]
-
-    run(work())
+    with provider([Answer((Call("page"),), kill="results"), Quote()]) as fake:
+        async with playing(fake, page) as played:
+            await played.session.send_text("Read it.")
+            await played.until(lambda: fake.connections == 2 and fake.remaining == 0)
+            await played.idle()
+            assert 1 == len(played.of(ToolCallEvent))
+        told = [each for each in fake.heard if each.connection == 2]
+    assert [("user", "Read it."), ("user", f"[The tool page returned] {quoted(HOSTILE)}")] == [
+        (each.kind, each.text) for each in told
+    ]
 
 
-def test_tools_see_each_result_as_the_model_does_in_a_line_of_its_own():
+async def test_tools_see_each_result_as_the_model_does_in_a_line_of_its_own():
     seen: list[dict] = []
 
     async def page(number: int) -> str:
@@ -71,13 +65,10 @@ def test_tools_see_each_result_as_the_model_does_in_a_line_of_its_own():
         seen.extend(context.messages)
         return "seen"
 
-    async def work() -> None:
-        with FakeOpenAI([[Call("page", {"number": 1}), Call("page", {"number": 2})], Call("look"), Quote()]) as fake:
-            async with playing(fake, page, look) as played:
-                await played.session.send_text("Read both.")
-                await played.until(lambda: fake.remaining == 0)
-                await played.idle()
-        lines = "\n".join(f"[The tool page returned] {quoted(f'{HOSTILE} {number}')}" for number in (1, 2))
-        assert [{"role": "user", "content": each} for each in ("Read both.", lines)] == seen[:-1]
-
-    run(work())
+    with FakeOpenAI([[Call("page", {"number": 1}), Call("page", {"number": 2})], Call("look"), Quote()]) as fake:
+        async with playing(fake, page, look) as played:
+            await played.session.send_text("Read both.")
+            await played.until(lambda: fake.remaining == 0)
+            await played.idle()
+    lines = "\n".join(f"[The tool page returned] {quoted(f'{HOSTILE} {number}')}" for number in (1, 2))
+    assert [{"role": "user", "content": each} for each in ("Read both.", lines)] == seen[:-1]

@@ -25,7 +25,7 @@ from patchbay.testing.realtime import (
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .playing import Held, limits, playing, run, soon
+from .playing import Held, limits, playing, soon
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -35,161 +35,134 @@ def named(name: str, result: str = "done") -> ToolDefinition:
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_a_tool_that_is_registered_and_synced_is_known_to_the_model_when_that_returns(provider):
-    async def work() -> None:
-        with provider([Call("added"), Quote()]) as fake:
-            async with playing(fake, named("own")) as played:
-                manager = LLMSessionManager("ann")
-                manager.active = played.session
+async def test_a_tool_that_is_registered_and_synced_is_known_to_the_model_when_that_returns(provider):
+    with provider([Call("added"), Quote()]) as fake:
+        async with playing(fake, named("own")) as played:
+            manager = LLMSessionManager("ann")
+            manager.active = played.session
+            await soon(manager.register_tool_and_sync(named("added")))
+            assert {"own", "added"} == set(fake.tools)
+            assert (1 if fake.provider == "gemini" else 0) == fake.connections - 1
+            await played.session.send_text("Go.")
+            await played.until(lambda: "done" in played.text)
+            await soon(manager.unregister_tool_and_sync("added"))
+            assert ["own"] == fake.tools
+        await fake.until(lambda: not fake.unanswered)
+
+
+async def test_a_change_waits_for_the_response_that_is_under_way():
+    with FakeOpenAI([Answer((Say("One"), Pause(0.2), Say(" moment.")))]) as fake:
+        async with playing(fake) as played:
+            manager = LLMSessionManager("ann")
+            manager.active = played.session
+            await played.session.send_text("Go.")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await soon(manager.register_tool_and_sync(named("added")))
+            assert ["completed"] == [each.status for each in played.of(ResponseEndEvent)]
+            assert ["added"] == fake.tools
+
+
+async def test_a_tool_can_change_the_tools_while_it_runs_and_calls_that_have_begun_go_on():
+    may_end = asyncio.Event()
+    manager = LLMSessionManager("ann")
+
+    async def slow(_arguments: object) -> str:
+        await may_end.wait()
+        return "slow is done"
+
+    async def swap(_arguments: object) -> str:
+        await manager.unregister_tool_and_sync("slow")
+        await manager.register_tool_and_sync(named("added"))
+        may_end.set()
+        return "swapped"
+
+    manager.register_tool(ToolDefinition("slow", handler=slow))
+    manager.register_tool(ToolDefinition("swap", handler=swap))
+    with FakeOpenAI([[Call("slow"), Call("swap")], Call("added"), Call("slow"), Quote()]) as fake:
+        async with playing(fake, snapshot=manager.snapshot()) as played:
+            manager.active = played.session
+            await played.session.send_text("Go.")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 4)
+        results = [call.results[0] for call in fake.calls]
+        assert ["slow is done", "swapped", "done"] == results[:3]
+        assert "no tool 'slow'" in results[3]
+        assert {"swap", "added"} == set(fake.tools)
+
+
+async def test_a_refused_change_is_an_error_for_who_waits_and_the_next_attempt_tells_it():
+    with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
+        async with playing(fake) as played:
+            manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
+            manager.active = played.session
+            with pytest.raises(ToolSyncError, match="refused"):
                 await soon(manager.register_tool_and_sync(named("added")))
-                assert {"own", "added"} == set(fake.tools)
-                assert (1 if fake.provider == "gemini" else 0) == fake.connections - 1
-                await played.session.send_text("Go.")
-                await played.until(lambda: "done" in played.text)
-                await soon(manager.unregister_tool_and_sync("added"))
-                assert ["own"] == fake.tools
-            await fake.until(lambda: not fake.unanswered)
-
-    run(work())
+            await played.until(lambda: not manager.out_of_sync)
+            assert ["added"] == fake.tools
 
 
-def test_a_change_waits_for_the_response_that_is_under_way():
-    async def work() -> None:
-        with FakeOpenAI([Answer((Say("One"), Pause(0.2), Say(" moment.")))]) as fake:
-            async with playing(fake) as played:
-                manager = LLMSessionManager("ann")
-                manager.active = played.session
-                await played.session.send_text("Go.")
-                await played.until(lambda: bool(played.of(TextEvent)))
+async def test_a_change_that_is_never_confirmed_is_an_error_in_time():
+    with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
+        async with playing(fake, limits=limits(update=0.1)) as played:
+            manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
+            manager.active = played.session
+            with pytest.raises(ToolSyncError, match="did not confirm"):
                 await soon(manager.register_tool_and_sync(named("added")))
-                assert ["completed"] == [each.status for each in played.of(ResponseEndEvent)]
-                assert ["added"] == fake.tools
-
-    run(work())
+            await played.until(lambda: not manager.out_of_sync)
+            assert ["added"] == fake.tools
 
 
-def test_a_tool_can_change_the_tools_while_it_runs_and_calls_that_have_begun_go_on():
-    async def work() -> None:
-        may_end = asyncio.Event()
-        manager = LLMSessionManager("ann")
-
-        async def slow(_arguments: object) -> str:
-            await may_end.wait()
-            return "slow is done"
-
-        async def swap(_arguments: object) -> str:
-            await manager.unregister_tool_and_sync("slow")
-            await manager.register_tool_and_sync(named("added"))
-            may_end.set()
-            return "swapped"
-
-        manager.register_tool(ToolDefinition("slow", handler=slow))
-        manager.register_tool(ToolDefinition("swap", handler=swap))
-        with FakeOpenAI([[Call("slow"), Call("swap")], Call("added"), Call("slow"), Quote()]) as fake:
-            async with playing(fake, snapshot=manager.snapshot()) as played:
-                manager.active = played.session
-                await played.session.send_text("Go.")
-                await played.until(lambda: len(played.of(ResponseEndEvent)) == 4)
-            results = [call.results[0] for call in fake.calls]
-            assert ["slow is done", "swapped", "done"] == results[:3]
-            assert "no tool 'slow'" in results[3]
-            assert {"swap", "added"} == set(fake.tools)
-
-    run(work())
+async def test_a_change_while_the_connection_is_lost_is_told_with_the_next_one():
+    with FakeOpenAI() as fake:
+        async with playing(fake) as played:
+            manager = LLMSessionManager("ann")
+            manager.active = played.session
+            fake.drop()
+            await played.until(lambda: "lost" in played.states)
+            await soon(manager.register_tool_and_sync(named("added")))
+            assert ["added"] == fake.tools
 
 
-def test_a_refused_change_is_an_error_for_who_waits_and_the_next_attempt_tells_it():
-    async def work() -> None:
-        with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
-            async with playing(fake) as played:
-                manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
-                manager.active = played.session
-                with pytest.raises(ToolSyncError, match="refused"):
-                    await soon(manager.register_tool_and_sync(named("added")))
-                await played.until(lambda: not manager.out_of_sync)
-                assert ["added"] == fake.tools
-
-    run(work())
-
-
-def test_a_change_that_is_never_confirmed_is_an_error_in_time():
-    async def work() -> None:
-        with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
-            async with playing(fake, limits=limits(update=0.1)) as played:
-                manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
-                manager.active = played.session
-                with pytest.raises(ToolSyncError, match="did not confirm"):
-                    await soon(manager.register_tool_and_sync(named("added")))
-                await played.until(lambda: not manager.out_of_sync)
-                assert ["added"] == fake.tools
-
-    run(work())
-
-
-def test_a_change_while_the_connection_is_lost_is_told_with_the_next_one():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            async with playing(fake) as played:
+async def test_many_changes_at_once_are_told_as_few_and_the_last_is_what_stays():
+    with FakeOpenAI() as fake:
+        async with playing(fake) as played:
+            snapshots = []
+            for number in range(20):
                 manager = LLMSessionManager("ann")
-                manager.active = played.session
-                fake.drop()
-                await played.until(lambda: "lost" in played.states)
-                await soon(manager.register_tool_and_sync(named("added")))
-                assert ["added"] == fake.tools
-
-    run(work())
+                manager.register_tool(named(f"t{number}"))
+                snapshots.append(manager.snapshot())
+            await soon(asyncio.gather(*(played.session.use_tools(each) for each in snapshots)))
+            assert ["t19"] == fake.tools
+            assert len(fake.sessions) <= 4
 
 
-def test_many_changes_at_once_are_told_as_few_and_the_last_is_what_stays():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            async with playing(fake) as played:
-                snapshots = []
-                for number in range(20):
-                    manager = LLMSessionManager("ann")
-                    manager.register_tool(named(f"t{number}"))
-                    snapshots.append(manager.snapshot())
-                await soon(asyncio.gather(*(played.session.use_tools(each) for each in snapshots)))
-                assert ["t19"] == fake.tools
-                assert len(fake.sessions) <= 4
-
-    run(work())
-
-
-def test_gemini_changes_its_tools_only_when_no_call_is_under_way():
-    async def work() -> None:
-        held = Held("slow is done")
-        with FakeGemini([Call("slow"), Quote()]) as fake:
-            async with playing(fake, held.slow) as played:
-                manager = LLMSessionManager("ann")
-                manager.active = played.session
-                await played.session.send_text("Go.")
-                await held.began.wait()
-                syncing = asyncio.ensure_future(manager.register_tool_and_sync(named("added")))
-                await asyncio.sleep(0)
-                assert 1 == fake.connections
-                held.may_end.set()
-                await soon(syncing)
-                assert {"slow", "added"} == set(fake.tools)
-                assert 1 == len(played.of(ToolCallEvent))
-            assert 1 == len(fake.calls[0].results)
-
-    run(work())
+async def test_gemini_changes_its_tools_only_when_no_call_is_under_way():
+    held = Held("slow is done")
+    with FakeGemini([Call("slow"), Quote()]) as fake:
+        async with playing(fake, held.slow) as played:
+            manager = LLMSessionManager("ann")
+            manager.active = played.session
+            await played.session.send_text("Go.")
+            await held.began.wait()
+            syncing = asyncio.ensure_future(manager.register_tool_and_sync(named("added")))
+            await asyncio.sleep(0)
+            assert 1 == fake.connections
+            held.may_end.set()
+            await soon(syncing)
+            assert {"slow", "added"} == set(fake.tools)
+            assert 1 == len(played.of(ToolCallEvent))
+        assert 1 == len(fake.calls[0].results)
 
 
-def test_a_session_that_is_closed_takes_no_tools():
-    async def work() -> None:
-        manager = LLMSessionManager("ann")
-        with FakeOpenAI() as fake:
-            async with playing(fake) as played:
-                pass
-            with pytest.raises(ToolSyncError, match="closed"):
-                await played.session.use_tools(manager.snapshot())
-
-    run(work())
+async def test_a_session_that_is_closed_takes_no_tools():
+    manager = LLMSessionManager("ann")
+    with FakeOpenAI() as fake:
+        async with playing(fake) as played:
+            pass
+        with pytest.raises(ToolSyncError, match="closed"):
+            await played.session.use_tools(manager.snapshot())
 
 
-def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_named():
+async def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_named():
     from patchbay.testing.realtime.event_protocol import Problem
     from patchbay.testing.realtime.openai import OpenAIConnection
 
@@ -203,26 +176,23 @@ def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_n
     class PickyOpenAI(FakeOpenAI):
         _connection_class = Picky
 
-    async def work() -> None:
-        manager = LLMSessionManager("ann", retry_delays=(60.0,))
-        for name in ("first", "odd", "last"):
-            manager.register_tool(named(name))
-        with PickyOpenAI([Call("last"), Quote()]) as fake:
-            async with playing(fake, named("own"), snapshot=manager.snapshot()) as played:  # refused as it opens
-                assert {"own", "first", "last"} == set(fake.tools)
-                with pytest.raises(ToolSyncError, match="odd: No such schema"):
-                    await soon(played.session.use_tools(manager.snapshot()))
-                manager.register_tool(named("added"))
-                with pytest.raises(ToolSyncError, match="odd"):
-                    await soon(played.session.use_tools(manager.snapshot()))
-                assert {"own", "first", "last", "added"} == set(fake.tools)
-                await played.session.send_text("Go.")
-                await played.until(lambda: "done" in played.text)
-
-    run(work())
+    manager = LLMSessionManager("ann", retry_delays=(60.0,))
+    for name in ("first", "odd", "last"):
+        manager.register_tool(named(name))
+    with PickyOpenAI([Call("last"), Quote()]) as fake:
+        async with playing(fake, named("own"), snapshot=manager.snapshot()) as played:  # refused as it opens
+            assert {"own", "first", "last"} == set(fake.tools)
+            with pytest.raises(ToolSyncError, match="odd: No such schema"):
+                await soon(played.session.use_tools(manager.snapshot()))
+            manager.register_tool(named("added"))
+            with pytest.raises(ToolSyncError, match="odd"):
+                await soon(played.session.use_tools(manager.snapshot()))
+            assert {"own", "first", "last", "added"} == set(fake.tools)
+            await played.session.send_text("Go.")
+            await played.until(lambda: "done" in played.text)
 
 
-def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
+async def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
     from patchbay.testing.realtime.event_protocol import Problem
     from patchbay.testing.realtime.openai import OpenAIConnection
 
@@ -242,14 +212,11 @@ def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
             manager.register_tool(named(name))
         return manager.snapshot()
 
-    async def work() -> None:
-        with PickyOpenAI() as fake:
-            async with playing(fake) as played:
-                first = asyncio.ensure_future(played.session.use_tools(of("odd", "last")))
-                await asyncio.sleep(0)  # it is on its way
-                await soon(played.session.use_tools(of("good", "last")))
-                with pytest.raises(ToolSyncError, match="refused"):
-                    await soon(first)
-                assert ["good", "last"] == fake.tools
-
-    run(work())
+    with PickyOpenAI() as fake:
+        async with playing(fake) as played:
+            first = asyncio.ensure_future(played.session.use_tools(of("odd", "last")))
+            await asyncio.sleep(0)  # it is on its way
+            await soon(played.session.use_tools(of("good", "last")))
+            with pytest.raises(ToolSyncError, match="refused"):
+                await soon(first)
+            assert ["good", "last"] == fake.tools

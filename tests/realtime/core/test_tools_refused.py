@@ -15,7 +15,7 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, held, rejected_execution, serving
-from .playing import limits, named, of, playing, run, soon
+from .playing import limits, named, of, playing, soon
 
 
 def answer(response_id: str) -> list[dict]:
@@ -23,250 +23,215 @@ def answer(response_id: str) -> list[dict]:
     return [{"type": "response.created", "response": response}, {"type": "response.done", "response": response}]
 
 
-def test_tools_that_were_refused_as_a_whole_are_not_sent_again_until_somebody_asks_for_it():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            update = await peer.until("session.update")
-            await peer.send(rejected_execution(update, "No such tools."))
-            for number in range(3):  # the end of each answer is a moment at which they could be told
-                await peer.until("response.create")
-                await peer.send(*answer(f"r{number}"))
-            await peer.send(rejected_execution(await peer.until("session.update"), "Still not."))
-            await peer.listen()
+async def test_tools_that_were_refused_as_a_whole_are_not_sent_again_until_somebody_asks_for_it():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        update = await peer.until("session.update")
+        await peer.send(rejected_execution(update, "No such tools."))
+        for number in range(3):  # the end of each answer is a moment at which they could be told
+            await peer.until("response.create")
+            await peer.send(*answer(f"r{number}"))
+        await peer.send(rejected_execution(await peer.until("session.update"), "Still not."))
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url) as played:
-            with pytest.raises(ToolSyncError, match=r"No such tools\."):
-                await soon(played.session.use_tools(of("added")))
-            for number in range(3):
-                await played.session.send_text("Go.")
-                await played.until(lambda number=number: len(played.events) > number + 1)
-                await played.idle()
-            assert [[], ["added"]] == peers[0].tools()
-            with pytest.raises(ToolSyncError, match=r"Still not\."):
-                await soon(played.session.use_tools(of("added")))
-            assert [[], ["added"], ["added"]] == peers[0].tools()
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url) as played:
+        with pytest.raises(ToolSyncError, match=r"No such tools\."):
+            await soon(played.session.use_tools(of("added")))
+        for number in range(3):
+            await played.session.send_text("Go.")
+            await played.until(lambda number=number: len(played.events) > number + 1)
+            await played.idle()
+        assert [[], ["added"]] == peers[0].tools()
+        with pytest.raises(ToolSyncError, match=r"Still not\."):
+            await soon(played.session.use_tools(of("added")))
+        assert [[], ["added"], ["added"]] == peers[0].tools()
 
 
-def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_next():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.until("session.update")
-            second = await peer.until("session.update")
-            await peer.send({"type": "session.updated"}, rejected_execution(second, "Not these."))
-            await peer.listen()
+async def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_next():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.until("session.update")
+        second = await peer.until("session.update")
+        await peer.send({"type": "session.updated"}, rejected_execution(second, "Not these."))
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url, update=0.1) as played:
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of("one")))
-            played.session._engine.tool_sync._seconds = 20.0
-            with pytest.raises(ToolSyncError, match=r"Not these\."):
-                await soon(played.session.use_tools(of("two")))
-            await soon(played.session.use_tools(of("one")))  # which the server has, by now
-            assert [[], ["one"], ["two"]] == peers[0].tools()
-
-    run(work())
-
-
-def test_the_late_confirmation_of_the_same_tools_is_one():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.until("session.update")
-            await peer.until("session.update")
-            await peer.send({"type": "session.updated"})  # one was lost on its way
-            await peer.listen()
-
-        async with serving(handle) as (url, peers), held(url, update=0.1) as played:
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of("one")))
-            played.session._engine.tool_sync._seconds = 20.0
+    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+        with pytest.raises(ToolSyncError, match="did not confirm"):
             await soon(played.session.use_tools(of("one")))
-            assert [[], ["one"], ["one"]] == peers[0].tools()
+        played.session._engine.tool_sync._seconds = 20.0
+        with pytest.raises(ToolSyncError, match=r"Not these\."):
+            await soon(played.session.use_tools(of("two")))
+        await soon(played.session.use_tools(of("one")))  # which the server has, by now
+        assert [[], ["one"], ["two"]] == peers[0].tools()
 
-    run(work())
+
+async def test_the_late_confirmation_of_the_same_tools_is_one():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.until("session.update")
+        await peer.until("session.update")
+        await peer.send({"type": "session.updated"})  # one was lost on its way
+        await peer.listen()
+
+    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+        with pytest.raises(ToolSyncError, match="did not confirm"):
+            await soon(played.session.use_tools(of("one")))
+        played.session._engine.tool_sync._seconds = 20.0
+        await soon(played.session.use_tools(of("one")))
+        assert [[], ["one"], ["one"]] == peers[0].tools()
 
 
-def test_a_tool_that_is_another_one_by_now_is_not_left_out_for_what_was_refused_of_the_last():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            update = await peer.until("session.update")
-            changed.set()
-            await changed_again.wait()
-            await peer.send(rejected_execution(update, "No such schema.", "session.tools[1].parameters"))
-            await peer.until("session.update")
-            await peer.send({"type": "session.updated"})
-            await peer.listen()
+async def test_a_tool_that_is_another_one_by_now_is_not_left_out_for_what_was_refused_of_the_last():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        update = await peer.until("session.update")
+        changed.set()
+        await changed_again.wait()
+        await peer.send(rejected_execution(update, "No such schema.", "session.tools[1].parameters"))
+        await peer.until("session.update")
+        await peer.send({"type": "session.updated"})
+        await peer.listen()
 
-        changed, changed_again = asyncio.Event(), asyncio.Event()
-        async with serving(handle) as (url, peers), held(url) as played:
-            first = asyncio.ensure_future(played.session.use_tools(of("good", named("odd"))))
-            await soon(changed.wait())
-            second = asyncio.ensure_future(played.session.use_tools(of("good", named("odd", "mended"))))
-            await asyncio.sleep(0)
-            changed_again.set()
-            await soon(second)
-            with pytest.raises(ToolSyncError, match="No such schema"):
-                await soon(first)
-            assert ["good", "odd"] == peers[0].tools()[-1]
-
-    run(work())
+    changed, changed_again = asyncio.Event(), asyncio.Event()
+    async with serving(handle) as (url, peers), held(url) as played:
+        first = asyncio.ensure_future(played.session.use_tools(of("good", named("odd"))))
+        await soon(changed.wait())
+        second = asyncio.ensure_future(played.session.use_tools(of("good", named("odd", "mended"))))
+        await asyncio.sleep(0)
+        changed_again.set()
+        await soon(second)
+        with pytest.raises(ToolSyncError, match="No such schema"):
+            await soon(first)
+        assert ["good", "odd"] == peers[0].tools()[-1]
 
 
 @pytest.mark.parametrize("reconnects", [0, 2])
-def test_a_gemini_session_whose_server_does_not_take_a_tool_goes_on_with_the_tools_that_it_had(reconnects):
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            setup = json.dumps(await peer.until("setup"))
-            if "bad" in setup:
-                await peer.socket.close(1007, "Invalid value.")
-                return
-            await peer.send({"setupComplete": {}}, {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}})
-            await peer.listen()
+async def test_a_gemini_session_whose_server_does_not_take_a_tool_goes_on_with_the_tools_that_it_had(reconnects):
+    async def handle(peer: Peer) -> None:
+        setup = json.dumps(await peer.until("setup"))
+        if "bad" in setup:
+            await peer.socket.close(1007, "Invalid value.")
+            return
+        await peer.send({"setupComplete": {}}, {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}})
+        await peer.listen()
 
-        async with (
-            serving(handle) as (url, peers),
-            held(url, provider="gemini", snapshot=of("good"), reconnects=reconnects) as played,
-        ):
-            await played.until(lambda: played.session._engine.reconnector.handle == "h")
-            with pytest.raises(ToolSyncError, match=r"Invalid value\."):
-                await soon(played.session.use_tools(of("good", "bad")))
-            await played.until(lambda: len(peers) == 3 and played.session.idle)
-            setups = [peer.came[0]["setup"] for peer in peers]
-            assert ["good"] == [each["name"] for each in setups[2]["tools"][0]["functionDeclarations"]]
-            assert ["h", "h"] == [setup["sessionResumption"].get("handle") for setup in setups[1:]]  # nothing of the talk is lost
-            assert [True] == ["Invalid value." in str(each.error) for each in played.of(ErrorEvent)]
-            await soon(played.session.use_tools(of("good", "fine")))
-            assert 4 == len(peers)
-
-    run(work())
+    async with (
+        serving(handle) as (url, peers),
+        held(url, provider="gemini", snapshot=of("good"), reconnects=reconnects) as played,
+    ):
+        await played.until(lambda: played.session._engine.reconnector.handle == "h")
+        with pytest.raises(ToolSyncError, match=r"Invalid value\."):
+            await soon(played.session.use_tools(of("good", "bad")))
+        await played.until(lambda: len(peers) == 3 and played.session.idle)
+        setups = [peer.came[0]["setup"] for peer in peers]
+        assert ["good"] == [each["name"] for each in setups[2]["tools"][0]["functionDeclarations"]]
+        assert ["h", "h"] == [setup["sessionResumption"].get("handle") for setup in setups[1:]]  # nothing of the talk is lost
+        assert [True] == ["Invalid value." in str(each.error) for each in played.of(ErrorEvent)]
+        await soon(played.session.use_tools(of("good", "fine")))
+        assert 4 == len(peers)
 
 
-def test_tools_that_were_refused_do_not_keep_a_lost_connection_from_being_opened_again():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.send({"type": "session.created"})
-            while True:
-                update = await peer.until("session.update")
-                refused = "bad" in json.dumps(update)
-                await peer.send(
-                    rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"}
-                )
+async def test_tools_that_were_refused_do_not_keep_a_lost_connection_from_being_opened_again():
+    async def handle(peer: Peer) -> None:
+        await peer.send({"type": "session.created"})
+        while True:
+            update = await peer.until("session.update")
+            refused = "bad" in json.dumps(update)
+            await peer.send(rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
 
-        async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
-            with pytest.raises(ToolSyncError, match=r"Bad tools\."):
-                await soon(played.session.use_tools(of("good", "bad")))
-            peers[0].kill()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert [["good"]] == peers[1].tools()
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
+        with pytest.raises(ToolSyncError, match=r"Bad tools\."):
+            await soon(played.session.use_tools(of("good", "bad")))
+        peers[0].kill()
+        await played.until(lambda: played.states == ["open", "lost", "open"])
+        assert [["good"]] == peers[1].tools()
 
 
-def test_tools_that_changed_while_there_was_no_connection_and_are_refused_as_it_opens_are_left_out():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.send({"type": "session.created"})
-            if peer.number > 1:
-                await changed.wait()
-            while True:
-                update = await peer.until("session.update")
-                refused = "bad" in json.dumps(update)
-                await peer.send(
-                    rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"}
-                )
+async def test_tools_that_changed_while_there_was_no_connection_and_are_refused_as_it_opens_are_left_out():
+    async def handle(peer: Peer) -> None:
+        await peer.send({"type": "session.created"})
+        if peer.number > 1:
+            await changed.wait()
+        while True:
+            update = await peer.until("session.update")
+            refused = "bad" in json.dumps(update)
+            await peer.send(rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
 
-        changed = asyncio.Event()
-        async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
-            peers[0].kill()
-            await played.until(lambda: len(played.states) == 2)
-            told = asyncio.ensure_future(played.session.use_tools(of("good", "bad")))
-            await asyncio.sleep(0)
-            changed.set()
-            with pytest.raises(ToolSyncError, match=r"Bad tools\."):
-                await soon(told)
-            await played.until(lambda: played.states[-1] == "open")
-            assert [["good"]] == peers[-1].tools()
-
-    run(work())
+    changed = asyncio.Event()
+    async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
+        peers[0].kill()
+        await played.until(lambda: len(played.states) == 2)
+        told = asyncio.ensure_future(played.session.use_tools(of("good", "bad")))
+        await asyncio.sleep(0)
+        changed.set()
+        with pytest.raises(ToolSyncError, match=r"Bad tools\."):
+            await soon(told)
+        await played.until(lambda: played.states[-1] == "open")
+        assert [["good"]] == peers[-1].tools()
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-def test_a_tool_that_waits_for_a_change_of_the_tools_comes_to_an_end_and_the_change_is_told(provider):
-    async def work() -> None:
-        said: list[str] = []
-        manager = LLMSessionManager("ann", retry_delays=(0.05,) * 100)
+async def test_a_tool_that_waits_for_a_change_of_the_tools_comes_to_an_end_and_the_change_is_told(provider):
+    said: list[str] = []
+    manager = LLMSessionManager("ann", retry_delays=(0.05,) * 100)
 
-        async def grow(_arguments: object) -> str:
-            try:
-                await manager.register_tool_and_sync(named("added"))
-            except ToolSyncError as error:
-                said.append(str(error))
-            return "grown"
+    async def grow(_arguments: object) -> str:
+        try:
+            await manager.register_tool_and_sync(named("added"))
+        except ToolSyncError as error:
+            said.append(str(error))
+        return "grown"
 
-        manager.register_tool(ToolDefinition("grow", handler=grow))
-        with provider([Call("grow"), Quote()]) as fake:
-            bounds = limits(slow_after=None, update=0.3)
-            async with playing(fake, snapshot=manager.snapshot(), limits=bounds) as played:
-                manager.active = played.session
-                await played.session.send_text("Go.")
-                await fake.until(lambda: len(fake.calls) == 1 and "grown" in str(fake.calls[0].results))
-                await played.until(lambda: not manager.out_of_sync and set(fake.tools) == {"grow", "added"})
-                manager.leave(played.session)
-        assert (provider is FakeGemini) == any("something is going on" in each for each in said)
-
-    run(work())
+    manager.register_tool(ToolDefinition("grow", handler=grow))
+    with provider([Call("grow"), Quote()]) as fake:
+        bounds = limits(slow_after=None, update=0.3)
+        async with playing(fake, snapshot=manager.snapshot(), limits=bounds) as played:
+            manager.active = played.session
+            await played.session.send_text("Go.")
+            await fake.until(lambda: len(fake.calls) == 1 and "grown" in str(fake.calls[0].results))
+            await played.until(lambda: not manager.out_of_sync and set(fake.tools) == {"grow", "added"})
+            manager.leave(played.session)
+    assert (provider is FakeGemini) == any("something is going on" in each for each in said)
 
 
-def test_who_waits_for_tools_is_told_in_time_also_while_the_model_answers_and_connections_are_lost():
+async def test_who_waits_for_tools_is_told_in_time_also_while_the_model_answers_and_connections_are_lost():
     """Of a provider that takes tools at the beginning of a connection: a change that cannot be told is one that is told later."""
+    may_open = asyncio.Event()
 
-    async def work() -> None:
-        may_open = asyncio.Event()
+    async def handle(peer: Peer) -> None:
+        if peer.number > 1:
+            await may_open.wait()
+        await peer.open()
+        if peer.number == 1:
+            await peer.until("clientContent")
+            await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
+        await peer.listen()
 
-        async def handle(peer: Peer) -> None:
-            if peer.number > 1:
-                await may_open.wait()
-            await peer.open()
-            if peer.number == 1:
-                await peer.until("clientContent")
-                await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
-            await peer.listen()
-
-        async with serving(handle) as (url, peers), held(url, provider="gemini", update=0.2, connect=20.0) as played:
-            await played.session.send_text("Hello?")
-            await played.until(lambda: bool(played.of(TextEvent)))
-            with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-                await soon(played.session.use_tools(of("first")))
-            waiting = asyncio.ensure_future(played.session.use_tools(of("second")))
-            await asyncio.sleep(0)
-            peers[0].kill()
-            with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-                await soon(waiting)
-            may_open.set()
-            await played.until(lambda: len(played.states) == 3)
-            assert ["second"] == [each["name"] for each in peers[1].came[0]["setup"]["tools"][0]["functionDeclarations"]]
-            await soon(played.session.use_tools(of("second")))
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, provider="gemini", update=0.2, connect=20.0) as played:
+        await played.session.send_text("Hello?")
+        await played.until(lambda: bool(played.of(TextEvent)))
+        with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
+            await soon(played.session.use_tools(of("first")))
+        waiting = asyncio.ensure_future(played.session.use_tools(of("second")))
+        await asyncio.sleep(0)
+        peers[0].kill()
+        with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
+            await soon(waiting)
+        may_open.set()
+        await played.until(lambda: len(played.states) == 3)
+        assert ["second"] == [each["name"] for each in peers[1].came[0]["setup"]["tools"][0]["functionDeclarations"]]
+        await soon(played.session.use_tools(of("second")))
 
 
-def test_a_caller_who_is_cancelled_is_in_nobodys_way_and_those_who_wait_at_the_end_are_told():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.listen()
+async def test_a_caller_who_is_cancelled_is_in_nobodys_way_and_those_who_wait_at_the_end_are_told():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.listen()
 
-        async with serving(handle) as (url, _peers), held(url, update=20.0) as played:
-            waiting = [asyncio.ensure_future(played.session.use_tools(of(f"t{number}"))) for number in range(3)]
-            await asyncio.sleep(0)
-            waiting[1].cancel()
-            await played.session.close()
-            ends = await soon(asyncio.gather(*waiting, return_exceptions=True))
-            assert [ToolSyncError, asyncio.CancelledError, ToolSyncError] == [type(each) for each in ends]
-
-    run(work())
+    async with serving(handle) as (url, _peers), held(url, update=20.0) as played:
+        waiting = [asyncio.ensure_future(played.session.use_tools(of(f"t{number}"))) for number in range(3)]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        await played.session.close()
+        ends = await soon(asyncio.gather(*waiting, return_exceptions=True))
+        assert [ToolSyncError, asyncio.CancelledError, ToolSyncError] == [type(each) for each in ends]

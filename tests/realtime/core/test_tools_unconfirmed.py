@@ -12,7 +12,7 @@ from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, held, rejected_execution, serving
-from .playing import Played, limits, named, of, playing, run, soon
+from .playing import Played, limits, named, of, playing, soon
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 LONG = 20.0
@@ -45,276 +45,235 @@ async def opened(peer: Peer, *names: str) -> None:
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-def test_tools_that_a_dying_connection_did_not_confirm_are_told_to_the_next_one_and_the_manager_knows(provider):
-    async def work() -> None:
-        with provider(faults=Faults(updates=("ok", "silent"))) as fake:
-            async with playing(fake, limits=limits(update=0.1)) as played:
-                manager = managing(played)
-                with pytest.raises(ToolSyncError, match="did not confirm"):
-                    await soon(manager.register_tool_and_sync(named("added")))
-                assert [*manager.out_of_sync] == ["active"]
-                fake.drop()
-                await played.until(lambda: played.states == ["open", "lost", "open"])
-                assert ["added"] == fake.tools
-                assert {} == manager.out_of_sync
-                assert played.session.is_synced
-
-    run(work())
-
-
-def test_a_gemini_session_that_is_told_with_a_connection_after_all_is_behind_no_more():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            if peer.number == 1:
-                await peer.until("clientContent")
-                await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
-            await peer.listen()
-
-        async with serving(handle) as (url, peers), held(url, provider="gemini", update=0.1) as played:
+async def test_tools_that_a_dying_connection_did_not_confirm_are_told_to_the_next_one_and_the_manager_knows(provider):
+    with provider(faults=Faults(updates=("ok", "silent"))) as fake:
+        async with playing(fake, limits=limits(update=0.1)) as played:
             manager = managing(played)
-            await played.session.send_text("Hello?")
-            await played.until(lambda: not played.session.idle)
-            with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
+            with pytest.raises(ToolSyncError, match="did not confirm"):
                 await soon(manager.register_tool_and_sync(named("added")))
             assert [*manager.out_of_sync] == ["active"]
-            peers[0].kill()
+            fake.drop()
             await played.until(lambda: played.states == ["open", "lost", "open"])
+            assert ["added"] == fake.tools
             assert {} == manager.out_of_sync
+            assert played.session.is_synced
 
-    run(work())
+
+async def test_a_gemini_session_that_is_told_with_a_connection_after_all_is_behind_no_more():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        if peer.number == 1:
+            await peer.until("clientContent")
+            await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
+        await peer.listen()
+
+    async with serving(handle) as (url, peers), held(url, provider="gemini", update=0.1) as played:
+        manager = managing(played)
+        await played.session.send_text("Hello?")
+        await played.until(lambda: not played.session.idle)
+        with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
+            await soon(manager.register_tool_and_sync(named("added")))
+        assert [*manager.out_of_sync] == ["active"]
+        peers[0].kill()
+        await played.until(lambda: played.states == ["open", "lost", "open"])
+        assert {} == manager.out_of_sync
 
 
-def test_tools_that_were_refused_are_still_untold_when_another_connection_has_begun_without_them():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            await peer.send(rejected_execution(await peer.until("session.update"), "No such tools."))
-            await peer.listen()
+async def test_tools_that_were_refused_are_still_untold_when_another_connection_has_begun_without_them():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        await peer.send(rejected_execution(await peer.until("session.update"), "No such tools."))
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url) as played:
+    async with serving(handle) as (url, peers), held(url) as played:
+        manager = managing(played)
+        with pytest.raises(ToolSyncError, match=r"No such tools\."):
+            await soon(manager.register_tool_and_sync(named("added")))
+        peers[0].kill()
+        await played.until(lambda: played.states == ["open", "lost", "open"])
+        assert [[]] == peers[1].tools()
+        assert "No such tools." in manager.out_of_sync["active"]
+
+
+async def test_a_session_whose_server_does_not_take_one_of_the_tools_is_behind_also_with_another_connection():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        await peer.send(rejected_execution(await peer.until("session.update"), "No such schema.", "session.tools[0].parameters"))
+        await peer.until("session.update")
+        await peer.send(updated())
+        await peer.listen()
+
+    async with serving(handle) as (url, peers), held(url, update=LONG) as played:
+        manager = managing(played)
+        with pytest.raises(ToolSyncError, match="does not take odd"):
+            await soon(manager.register_tool_and_sync(named("odd")))
+        assert not played.session.is_synced
+        peers[0].kill()
+        await played.until(lambda: played.states == ["open", "lost", "open"])
+        assert "does not take odd" in manager.out_of_sync["active"]
+
+
+async def test_a_closed_session_that_cannot_be_told_is_behind():
+    with FakeOpenAI() as fake:
+        async with playing(fake) as played:
             manager = managing(played)
-            with pytest.raises(ToolSyncError, match=r"No such tools\."):
-                await soon(manager.register_tool_and_sync(named("added")))
-            peers[0].kill()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert [[]] == peers[1].tools()
-            assert "No such tools." in manager.out_of_sync["active"]
-
-    run(work())
-
-
-def test_a_session_whose_server_does_not_take_one_of_the_tools_is_behind_also_with_another_connection():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            await peer.send(
-                rejected_execution(await peer.until("session.update"), "No such schema.", "session.tools[0].parameters")
-            )
-            await peer.until("session.update")
-            await peer.send(updated())
-            await peer.listen()
-
-        async with serving(handle) as (url, peers), held(url, update=LONG) as played:
-            manager = managing(played)
-            with pytest.raises(ToolSyncError, match="does not take odd"):
-                await soon(manager.register_tool_and_sync(named("odd")))
-            assert not played.session.is_synced
-            peers[0].kill()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert "does not take odd" in manager.out_of_sync["active"]
-
-    run(work())
-
-
-def test_a_closed_session_that_cannot_be_told_is_behind():
-    async def work() -> None:
-        with FakeOpenAI() as fake:
-            async with playing(fake) as played:
-                manager = managing(played)
-                await soon(manager.register_tool_and_sync(named("added")))
-            assert {} == manager.out_of_sync
-            with pytest.raises(ToolSyncError, match="closed"):
-                await soon(manager.register_tool_and_sync(named("more")))
-            assert "closed" in manager.out_of_sync["active"]
-
-    run(work())
+            await soon(manager.register_tool_and_sync(named("added")))
+        assert {} == manager.out_of_sync
+        with pytest.raises(ToolSyncError, match="closed"):
+            await soon(manager.register_tool_and_sync(named("more")))
+        assert "closed" in manager.out_of_sync["active"]
 
 
 # A confirmation that is lost
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its_own(provider):
-    async def work() -> None:
-        with provider(faults=Faults(updates=("ok", "silent"))) as fake:
-            async with playing(fake, limits=limits(update=0.1)) as played:
-                with pytest.raises(ToolSyncError, match="did not confirm"):
-                    await soon(played.session.use_tools(of("one")))
-                patient(played)
-                await soon(played.session.use_tools(of("one", "two")))
-                await soon(played.session.use_tools(of("three")))
-                assert ["three"] == fake.tools
-
-    run(work())
-
-
-def test_a_change_that_was_sent_twice_and_confirmed_once_is_in_nobodys_way():
-    async def work() -> None:
-        with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
-            async with playing(fake, limits=limits(update=0.1)) as played:
-                with pytest.raises(ToolSyncError, match="did not confirm"):
-                    await soon(played.session.use_tools(of("one")))
-                patient(played)
-                await soon(played.session.use_tools(of("one")))
-                await soon(played.session.use_tools(of("two")))
-                assert ["two"] == fake.tools
-
-    run(work())
-
-
-def test_tools_that_are_taken_away_again_are_taken_from_a_server_that_did_not_say_whether_it_has_them():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            await peer.until("session.update")  # which it takes, and its confirmation is lost
-            await peer.until("session.update")
-            told.set()
-            await peer.send(updated())
-            await peer.listen()
-
-        told = asyncio.Event()
-        async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its_own(provider):
+    with provider(faults=Faults(updates=("ok", "silent"))) as fake:
+        async with playing(fake, limits=limits(update=0.1)) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of("added")))
+                await soon(played.session.use_tools(of("one")))
             patient(played)
-            await soon(played.session.use_tools(of()))
-            await soon(told.wait())
-            await soon(played.session.use_tools(of()))  # it is known by now
-            assert [[], ["added"], []] == peers[0].tools()
+            await soon(played.session.use_tools(of("one", "two")))
+            await soon(played.session.use_tools(of("three")))
+            assert ["three"] == fake.tools
 
-    run(work())
+
+async def test_a_change_that_was_sent_twice_and_confirmed_once_is_in_nobodys_way():
+    with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
+        async with playing(fake, limits=limits(update=0.1)) as played:
+            with pytest.raises(ToolSyncError, match="did not confirm"):
+                await soon(played.session.use_tools(of("one")))
+            patient(played)
+            await soon(played.session.use_tools(of("one")))
+            await soon(played.session.use_tools(of("two")))
+            assert ["two"] == fake.tools
+
+
+async def test_tools_that_are_taken_away_again_are_taken_from_a_server_that_did_not_say_whether_it_has_them():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        await peer.until("session.update")  # which it takes, and its confirmation is lost
+        await peer.until("session.update")
+        told.set()
+        await peer.send(updated())
+        await peer.listen()
+
+    told = asyncio.Event()
+    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+        with pytest.raises(ToolSyncError, match="did not confirm"):
+            await soon(played.session.use_tools(of("added")))
+        patient(played)
+        await soon(played.session.use_tools(of()))
+        await soon(told.wait())
+        await soon(played.session.use_tools(of()))  # it is known by now
+        assert [[], ["added"], []] == peers[0].tools()
 
 
 # A confirmation, or a refusal, that is told twice
 
 
-def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_next():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            await peer.until("session.update")
-            await peer.send(updated("one"))
-            await peer.until("session.update")
-            await peer.send(updated("one"), rejected_execution({}, "Not these."))  # which names no event
-            await peer.until("session.update")
-            await peer.send(updated("two", "one"))
-            await peer.listen()
+async def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_next():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        await peer.until("session.update")
+        await peer.send(updated("one"))
+        await peer.until("session.update")
+        await peer.send(updated("one"), rejected_execution({}, "Not these."))  # which names no event
+        await peer.until("session.update")
+        await peer.send(updated("two", "one"))
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url, update=LONG) as played:
-            await soon(played.session.use_tools(of("one")))
-            with pytest.raises(ToolSyncError, match=r"Not these\."):
-                await soon(played.session.use_tools(of("one", "two")))
-            assert not played.session.is_synced
+    async with serving(handle) as (url, peers), held(url, update=LONG) as played:
+        await soon(played.session.use_tools(of("one")))
+        with pytest.raises(ToolSyncError, match=r"Not these\."):
             await soon(played.session.use_tools(of("one", "two")))
-            assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
-
-    run(work())
-
-
-def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmation_is_sent_once_more():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            await peer.until("session.update")
-            await peer.send({"type": "session.updated"})
-            second = await peer.until("session.update")
-            await peer.send({"type": "session.updated"})  # the first one's again: it does not say of which tools
-            await may_go_on.wait()
-            await peer.send(rejected_execution(second, "Too busy."))
-            await may_take.wait()
-            await peer.until("session.update")
-            await peer.send({"type": "session.updated"})
-            await peer.listen()
-
-        may_go_on, may_take = asyncio.Event(), asyncio.Event()
-        async with serving(handle) as (url, peers), held(url, update=LONG) as played:
-            manager = managing(played)
-            await soon(manager.register_tool_and_sync(named("one")))
-            await soon(manager.register_tool_and_sync(named("two")))
-            assert {} == manager.out_of_sync  # as nobody can know better
-            may_go_on.set()
-            await played.until(lambda: bool(manager.out_of_sync))
-            await played.until(lambda: ["Too busy." in str(each.error) for each in played.of(ErrorEvent)] == [True])
-            may_take.set()
-            await played.until(lambda: not manager.out_of_sync)
-            assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
-
-    run(work())
+        assert not played.session.is_synced
+        await soon(played.session.use_tools(of("one", "two")))
+        assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
 
-def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_ever():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            while True:
-                update = await peer.until("session.update")
-                await peer.send({"type": "session.updated"}, rejected_execution(update, "And yet no."))
+async def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmation_is_sent_once_more():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await peer.until("session.update")
+        await peer.send({"type": "session.updated"})
+        second = await peer.until("session.update")
+        await peer.send({"type": "session.updated"})  # the first one's again: it does not say of which tools
+        await may_go_on.wait()
+        await peer.send(rejected_execution(second, "Too busy."))
+        await may_take.wait()
+        await peer.until("session.update")
+        await peer.send({"type": "session.updated"})
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url, update=LONG, reconnects=2) as played:
-            manager = managing(played)
-            await soon(manager.register_tool_and_sync(named("one")))
-            await played.until(lambda: len(played.of(ErrorEvent)) == 2)
-            assert {"active": "its model's server has not accepted them"} == manager.out_of_sync
-            assert [[], ["one"], ["one"]] == peers[0].tools()
-            peers[0].kill()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert [[]] == peers[1].tools()
+    may_go_on, may_take = asyncio.Event(), asyncio.Event()
+    async with serving(handle) as (url, peers), held(url, update=LONG) as played:
+        manager = managing(played)
+        await soon(manager.register_tool_and_sync(named("one")))
+        await soon(manager.register_tool_and_sync(named("two")))
+        assert {} == manager.out_of_sync  # as nobody can know better
+        may_go_on.set()
+        await played.until(lambda: bool(manager.out_of_sync))
+        await played.until(lambda: ["Too busy." in str(each.error) for each in played.of(ErrorEvent)] == [True])
+        may_take.set()
+        await played.until(lambda: not manager.out_of_sync)
+        assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
-    run(work())
+
+async def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_ever():
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        while True:
+            update = await peer.until("session.update")
+            await peer.send({"type": "session.updated"}, rejected_execution(update, "And yet no."))
+
+    async with serving(handle) as (url, peers), held(url, update=LONG, reconnects=2) as played:
+        manager = managing(played)
+        await soon(manager.register_tool_and_sync(named("one")))
+        await played.until(lambda: len(played.of(ErrorEvent)) == 2)
+        assert {"active": "its model's server has not accepted them"} == manager.out_of_sync
+        assert [[], ["one"], ["one"]] == peers[0].tools()
+        peers[0].kill()
+        await played.until(lambda: played.states == ["open", "lost", "open"])
+        assert [[]] == peers[1].tools()
 
 
-def test_a_refusal_that_is_told_twice_is_not_taken_for_that_of_the_next_change():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            first = await peer.until("session.update")
-            await peer.send(rejected_execution(first, "Not these."))
-            await peer.until("session.update")
-            await peer.send(rejected_execution(first, "Not these."), updated("two"))
-            await peer.listen()
+async def test_a_refusal_that_is_told_twice_is_not_taken_for_that_of_the_next_change():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        first = await peer.until("session.update")
+        await peer.send(rejected_execution(first, "Not these."))
+        await peer.until("session.update")
+        await peer.send(rejected_execution(first, "Not these."), updated("two"))
+        await peer.listen()
 
-        async with serving(handle) as (url, _peers), held(url, update=LONG) as played:
-            with pytest.raises(ToolSyncError, match=r"Not these\."):
-                await soon(played.session.use_tools(of("one")))
-            await soon(played.session.use_tools(of("two")))
-            assert [] == played.of(ErrorEvent)
-
-    run(work())
+    async with serving(handle) as (url, _peers), held(url, update=LONG) as played:
+        with pytest.raises(ToolSyncError, match=r"Not these\."):
+            await soon(played.session.use_tools(of("one")))
+        await soon(played.session.use_tools(of("two")))
+        assert [] == played.of(ErrorEvent)
 
 
 # What a server says of the tools that it has
 
 
-def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            await peer.until("session.update")
-            await peer.until("session.update")
-            await peer.send(updated("one"), rejected_execution({}, "Not in these words."))
-            await peer.listen()
+async def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        await peer.until("session.update")
+        await peer.until("session.update")
+        await peer.send(updated("one"), rejected_execution({}, "Not in these words."))
+        await peer.listen()
 
-        async with serving(handle) as (url, peers), held(url, update=0.1) as played:
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of(named("one", "in these words"))))
-            patient(played)
-            with pytest.raises(ToolSyncError, match=r"Not in these words\."):
-                await soon(played.session.use_tools(of(named("one", "in others"))))
-            await soon(played.session.use_tools(of(named("one", "in these words"))))  # which it has
-            assert 3 == len(peers[0].tools())
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+        with pytest.raises(ToolSyncError, match="did not confirm"):
+            await soon(played.session.use_tools(of(named("one", "in these words"))))
+        patient(played)
+        with pytest.raises(ToolSyncError, match=r"Not in these words\."):
+            await soon(played.session.use_tools(of(named("one", "in others"))))
+        await soon(played.session.use_tools(of(named("one", "in these words"))))  # which it has
+        assert 3 == len(peers[0].tools())
 
 
 @pytest.mark.parametrize(
@@ -327,50 +286,41 @@ def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
         pytest.param(lambda _names: {"type": "session.updated", "session": {"tools": [7, {"name": []}, {}]}}, id="odd"),
     ],
 )
-def test_a_server_that_names_its_tools_otherwise_is_understood_as_one_that_does_not_name_them(says):
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await peer.open()
-            while True:
-                update = await peer.until("session.update")
-                await peer.send(says([tool["name"] for tool in update["session"]["tools"]]))
+async def test_a_server_that_names_its_tools_otherwise_is_understood_as_one_that_does_not_name_them(says):
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        while True:
+            update = await peer.until("session.update")
+            await peer.send(says([tool["name"] for tool in update["session"]["tools"]]))
 
-        async with serving(handle) as (url, peers), held(url, snapshot=of("zero"), update=LONG) as played:
-            for names in (["one", "two"], ["one", "two", "three"], ["three", "two"]):
-                await soon(played.session.use_tools(of(*names)))
-            assert [["zero"], ["one", "two"], ["one", "two", "three"], ["three", "two"]] == peers[0].tools()
-
-    run(work())
+    async with serving(handle) as (url, peers), held(url, snapshot=of("zero"), update=LONG) as played:
+        for names in (["one", "two"], ["one", "two", "three"], ["three", "two"]):
+            await soon(played.session.use_tools(of(*names)))
+        assert [["zero"], ["one", "two"], ["one", "two", "three"], ["three", "two"]] == peers[0].tools()
 
 
-def test_a_server_that_always_names_the_tools_of_the_beginning_is_waited_for_once():
-    async def work() -> None:
-        async def handle(peer: Peer) -> None:
-            await opened(peer)
-            while True:
-                await peer.until("session.update")
-                await peer.send(updated())
+async def test_a_server_that_always_names_the_tools_of_the_beginning_is_waited_for_once():
+    async def handle(peer: Peer) -> None:
+        await opened(peer)
+        while True:
+            await peer.until("session.update")
+            await peer.send(updated())
 
-        async with serving(handle) as (url, peers), held(url, update=0.3) as played:
-            await soon(played.session.use_tools(of("one")))
+    async with serving(handle) as (url, peers), held(url, update=0.3) as played:
+        await soon(played.session.use_tools(of("one")))
+        patient(played)
+        await soon(played.session.use_tools(of("one", "two")))
+        await soon(played.session.use_tools(of()))
+        await soon(played.session.use_tools(of("three")))
+        assert [[], ["one"], ["one", "two"], [], ["three"]] == peers[0].tools()
+
+
+async def test_the_tools_that_the_provider_has_itself_are_not_looked_at():
+    settings = {"extra": {"tools": [{"type": "function", "name": "its_own", "parameters": {"type": "object"}}]}}
+    with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
+        async with playing(fake, limits=limits(update=0.1), settings=settings) as played:
+            with pytest.raises(ToolSyncError, match="did not confirm"):
+                await soon(played.session.use_tools(of("one")))
             patient(played)
-            await soon(played.session.use_tools(of("one", "two")))
-            await soon(played.session.use_tools(of()))
-            await soon(played.session.use_tools(of("three")))
-            assert [[], ["one"], ["one", "two"], [], ["three"]] == peers[0].tools()
-
-    run(work())
-
-
-def test_the_tools_that_the_provider_has_itself_are_not_looked_at():
-    async def work() -> None:
-        settings = {"extra": {"tools": [{"type": "function", "name": "its_own", "parameters": {"type": "object"}}]}}
-        with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
-            async with playing(fake, limits=limits(update=0.1), settings=settings) as played:
-                with pytest.raises(ToolSyncError, match="did not confirm"):
-                    await soon(played.session.use_tools(of("one")))
-                patient(played)
-                await soon(played.session.use_tools(of("two")))
-                assert ["two", "its_own"] == fake.tools
-
-    run(work())
+            await soon(played.session.use_tools(of("two")))
+            assert ["two", "its_own"] == fake.tools

@@ -13,7 +13,7 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, content, held, served, serving
-from .playing import Played, run, soon
+from .playing import Played, soon
 
 HANDLE = {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}}
 NO_HANDLE = {"sessionResumptionUpdate": {"resumable": False}}
@@ -70,7 +70,7 @@ async def slow() -> None:
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_a_text_that_calls_were_taken_back_for_is_answered_by_the_next_connection(resumes):
+async def test_a_text_that_calls_were_taken_back_for_is_answered_by_the_next_connection(resumes):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -80,22 +80,19 @@ def test_a_text_that_calls_were_taken_back_for_is_answered_by_the_next_connectio
             return
         await answers(peer, "Both.")
 
-    async def work() -> None:
-        async with served(conduct, slow, provider="gemini") as (played, peers):
-            await played.session.send_text("a")
-            await played.session.send_text("b")
-            await played.until(lambda: "Both." in played.text)
-            await played.idle()
-            assert ["a", "b", "?"] == told(peers[1])
-            assert (1, []) == (len(played.of(ToolCallEvent)), played.of(ErrorEvent))
-
-    run(work())
+    async with served(conduct, slow, provider="gemini") as (played, peers):
+        await played.session.send_text("a")
+        await played.session.send_text("b")
+        await played.until(lambda: "Both." in played.text)
+        await played.idle()
+        assert ["a", "b", "?"] == told(peers[1])
+        assert (1, []) == (len(played.of(ToolCallEvent)), played.of(ErrorEvent))
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
 @pytest.mark.parametrize("resumes", [False, True])
 @pytest.mark.parametrize("frames", [CUT, ()])
-def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_connection(resumes, way, frames):
+async def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_connection(resumes, way, frames):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(HANDLE if resumes else NO_HANDLE)
@@ -107,22 +104,19 @@ def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_connection(
             return
         await answers(peer, "Both.")
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini", settings=way) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: bool(played.text))
-            await played.session.send_text("b")
-            await played.until(lambda: "Both." in played.text)
-            await played.idle()
-            asks = [each["setup"]["sessionResumption"] for peer in peers for each in peer.came if "setup" in each]
-            assert [{}, {"handle": "h"} if resumes else {}] == asks
-            # A handle leads back to before what was said since; else all of it is told, in the order in which it was said.
-            assert (["a", "b", "?"] if resumes else ["a", "One, two,", "b", "?"]) == told(peers[1])
-
-    run(work())
+    async with served(conduct, provider="gemini", settings=way) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(played.text))
+        await played.session.send_text("b")
+        await played.until(lambda: "Both." in played.text)
+        await played.idle()
+        asks = [each["setup"]["sessionResumption"] for peer in peers for each in peer.came if "setup" in each]
+        assert [{}, {"handle": "h"} if resumes else {}] == asks
+        # A handle leads back to before what was said since; else all of it is told, in the order in which it was said.
+        assert (["a", "b", "?"] if resumes else ["a", "One, two,", "b", "?"]) == told(peers[1])
 
 
-def test_what_a_resumed_session_has_answered_to_its_end_is_not_told_it_again():
+async def test_what_a_resumed_session_has_answered_to_its_end_is_not_told_it_again():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -132,18 +126,15 @@ def test_what_a_resumed_session_has_answered_to_its_end_is_not_told_it_again():
             return
         await answers(peer, "Two.")
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini") as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: played.of(IdleEvent))
-            await played.session.send_text("b")
-            await played.until(lambda: "Two." in played.text)
-            assert ["b", "?"] == told(peers[1])
-
-    run(work())
+    async with served(conduct, provider="gemini") as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: played.of(IdleEvent))
+        await played.session.send_text("b")
+        await played.until(lambda: "Two." in played.text)
+        assert ["b", "?"] == told(peers[1])
 
 
-def test_what_is_behind_calls_that_a_handle_stands_for_is_not_told_again():
+async def test_what_is_behind_calls_that_a_handle_stands_for_is_not_told_again():
     """Its server remembers the calls, and so what they were made for."""
     gate = asyncio.Event()
 
@@ -162,15 +153,12 @@ def test_what_is_behind_calls_that_a_handle_stands_for_is_not_told_again():
         await peer.until("toolResponse")
         await peer.send(says("It is."), content(turnComplete=True))
 
-    async def work() -> None:
-        async with served(conduct, known, provider="gemini") as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: played.of(ToolCallEvent))
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: "It is." in played.text)
-            assert ["setup", "toolResponse"] == peers[1].kinds()
-
-    run(work())
+    async with served(conduct, known, provider="gemini") as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: played.of(ToolCallEvent))
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: "It is." in played.text)
+        assert ["setup", "toolResponse"] == peers[1].kinds()
 
 
 async def lost(played: Played, peers: list[Peer]) -> None:
@@ -180,43 +168,34 @@ async def lost(played: Played, peers: list[Peer]) -> None:
     assert "?" not in told(peers[1])
 
 
-def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lost_much_later():
-    async def work() -> None:
-        async with served(cut_off, provider="gemini", done=0.05) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: played.of(InterruptedEvent))
-            await played.until(lambda: played.of(IdleEvent))
-            await lost(played, peers)
-
-    run(work())
+async def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lost_much_later():
+    async with served(cut_off, provider="gemini", done=0.05) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: played.of(InterruptedEvent))
+        await played.until(lambda: played.of(IdleEvent))
+        await lost(played, peers)
 
 
-def test_what_was_ended_by_a_noise_is_not_over_as_long_as_the_user_may_go_on():
-    async def work() -> None:
-        async with served(cut_off, provider="gemini", done=600.0) as (played, _):
-            await played.session.send_text("a")
-            await played.until(lambda: played.of(InterruptedEvent))
-            assert not played.session.idle
-            await played.session.interrupt()
-            await played.until(lambda: played.of(IdleEvent))
-
-    run(work())
+async def test_what_was_ended_by_a_noise_is_not_over_as_long_as_the_user_may_go_on():
+    async with served(cut_off, provider="gemini", done=600.0) as (played, _):
+        await played.session.send_text("a")
+        await played.until(lambda: played.of(InterruptedEvent))
+        assert not played.session.idle
+        await played.session.interrupt()
+        await played.until(lambda: played.of(IdleEvent))
 
 
-def test_what_the_program_has_ended_is_not_answered_by_the_next_connection():
-    async def work() -> None:
-        async with served(cut_off, provider="gemini") as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: played.of(InterruptedEvent))
-            await played.session.interrupt()
-            await lost(played, peers)
-
-    run(work())
+async def test_what_the_program_has_ended_is_not_answered_by_the_next_connection():
+    async with served(cut_off, provider="gemini") as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: played.of(InterruptedEvent))
+        await played.session.interrupt()
+        await lost(played, peers)
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
 @pytest.mark.parametrize("resumes", [False, True])
-def test_what_the_program_has_ended_is_not_answered_also_where_the_server_says_later_that_it_was_cut(resumes, way):
+async def test_what_the_program_has_ended_is_not_answered_also_where_the_server_says_later_that_it_was_cut(resumes, way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(HANDLE if resumes else NO_HANDLE)
@@ -228,21 +207,18 @@ def test_what_the_program_has_ended_is_not_answered_also_where_the_server_says_l
             await peer.until("realtimeInput")
             peer.kill()
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini", settings=way) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: bool(played.text))
-            await played.session.send_text("b")
-            await played.session.interrupt()
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: len(played.of(InterruptedEvent)) == 3)
-            await lost(played, peers)
-
-    run(work())
+    async with served(conduct, provider="gemini", settings=way) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(played.text))
+        await played.session.send_text("b")
+        await played.session.interrupt()
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: len(played.of(InterruptedEvent)) == 3)
+        await lost(played, peers)
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-def test_what_is_answered_whole_is_not_answered_again_where_a_call_was_taken_back_meanwhile(way):
+async def test_what_is_answered_whole_is_not_answered_again_where_a_call_was_taken_back_meanwhile(way):
     async def slow2() -> None:  # there is no idle moment before the end
         await asyncio.Event().wait()
 
@@ -254,39 +230,33 @@ def test_what_is_answered_whole_is_not_answered_again_where_a_call_was_taken_bac
             await peer.until("realtimeInput")
             peer.kill()
 
-    async def work() -> None:
-        async with served(conduct, slow, slow2, provider="gemini", settings=way) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            await played.session.send_audio(bytes(320))
-            await played.until(lambda: len(played.states) == 3)
-            await asyncio.sleep(0.05)
-            assert "?" not in told(peers[1])
-
-    run(work())
+    async with served(conduct, slow, slow2, provider="gemini", settings=way) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: len(played.states) == 3)
+        await asyncio.sleep(0.05)
+        assert "?" not in told(peers[1])
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-def test_a_text_that_an_answer_was_ended_for_and_that_is_not_answered_is_told_of(way):
+async def test_a_text_that_an_answer_was_ended_for_and_that_is_not_answered_is_told_of(way):
     async def conduct(peer: Peer) -> None:
         await asked(peer)
         await peer.send(says("One, two,"))
         await asked(peer)
         await peer.send(*CUT)
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini", done=0.05, settings=way) as (played, _):
-            await played.session.send_text("a")
-            await played.until(lambda: bool(played.text))
-            await played.session.send_text("b")
-            await played.until(lambda: played.of(IdleEvent))
-            assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
-
-    run(work())
+    async with served(conduct, provider="gemini", done=0.05, settings=way) as (played, _):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(played.text))
+        await played.session.send_text("b")
+        await played.until(lambda: played.of(IdleEvent))
+        assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-def test_that_a_tool_is_still_running_is_told_again_where_its_answer_was_lost_with_the_connection(way):
+async def test_that_a_tool_is_still_running_is_told_again_where_its_answer_was_lost_with_the_connection(way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -296,17 +266,14 @@ def test_that_a_tool_is_still_running_is_told_again_where_its_answer_was_lost_wi
             return
         await answers(peer, "It still runs.")
 
-    async def work() -> None:
-        async with served(conduct, slow, provider="gemini", slow_after=0.05, settings=way) as (played, peers):
-            await played.session.send_text("a")
-            await played.until(lambda: "still runs" in played.text)
-            assert [True, False] == [each.startswith("[The tool slow returned]") for each in told(peers[1])]
-
-    run(work())
+    async with served(conduct, slow, provider="gemini", slow_after=0.05, settings=way) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: "still runs" in played.text)
+        assert [True, False] == [each.startswith("[The tool slow returned]") for each in told(peers[1])]
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-def test_a_text_that_is_typed_while_a_connection_opens_is_answered_also_where_tools_have_changed(way):
+async def test_a_text_that_is_typed_while_a_connection_opens_is_answered_also_where_tools_have_changed(way):
     """What had to be told first is told, and not taken for the moment at which another connection may be opened."""
     opening, may_open = asyncio.Event(), asyncio.Event()
 
@@ -326,28 +293,25 @@ def test_a_text_that_is_typed_while_a_connection_opens_is_answered_also_where_to
         else:
             await answers(peer, "Both.")
 
-    async def work() -> None:
-        manager = LLMSessionManager("ann")
-        manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
-        async with serving(handle) as (url, peers), held(url, slow, provider="gemini", settings=way) as played:
-            await played.session.send_text("a")
-            await played.until(lambda: played.of(ToolCallEvent))
-            await played.session.send_audio(bytes(320))
-            await opening.wait()
-            await played.session.send_text("b")
-            changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
-            await asyncio.sleep(0)
-            may_open.set()
-            await played.until(lambda: "Both." in played.text)
-            await soon(changing)
-            assert ["setup", "toolResponse"] == peers[1].kinds()[:2]
-            assert ["b", "?"] == told(peers[1])[-2:]
-
-    run(work())
+    manager = LLMSessionManager("ann")
+    manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
+    async with serving(handle) as (url, peers), held(url, slow, provider="gemini", settings=way) as played:
+        await played.session.send_text("a")
+        await played.until(lambda: played.of(ToolCallEvent))
+        await played.session.send_audio(bytes(320))
+        await opening.wait()
+        await played.session.send_text("b")
+        changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
+        await asyncio.sleep(0)
+        may_open.set()
+        await played.until(lambda: "Both." in played.text)
+        await soon(changing)
+        assert ["setup", "toolResponse"] == peers[1].kinds()[:2]
+        assert ["b", "?"] == told(peers[1])[-2:]
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way):
+async def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -356,13 +320,10 @@ def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way):
             await asyncio.sleep(0.05)
             await peer.send(says("Two."), content(turnComplete=True))
 
-    async def work() -> None:
-        async with served(conduct, provider="gemini", settings=way) as (played, peers):
-            await played.session.send_text("a")
-            await played.session.send_text("b")
-            await played.until(lambda: "Two." in played.text)
-            await played.until(lambda: len(peers) == 2)
-            await played.idle()
-            assert "?" not in told(peers[1])
-
-    run(work())
+    async with served(conduct, provider="gemini", settings=way) as (played, peers):
+        await played.session.send_text("a")
+        await played.session.send_text("b")
+        await played.until(lambda: "Two." in played.text)
+        await played.until(lambda: len(peers) == 2)
+        await played.idle()
+        assert "?" not in told(peers[1])

@@ -19,7 +19,7 @@ from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from realtime.core.playing import Played, limits, run, soon
+from realtime.core.playing import Played, limits, soon
 
 Attack: TypeAlias = Callable[[ServerConnection], Any]
 MEGABYTE = 1_000_000
@@ -80,174 +80,148 @@ async def send(socket: ServerConnection, *frames: Any) -> None:
         await socket.send(json.dumps(frame))
 
 
-def test_a_response_with_thousands_of_calls_has_a_bounded_number_of_them_answered_and_each_once():
-    async def work() -> None:
-        ran: list[int] = []
+async def test_a_response_with_thousands_of_calls_has_a_bounded_number_of_them_answered_and_each_once():
+    ran: list[int] = []
 
-        def pay() -> None:
-            ran.append(1)
+    def pay() -> None:
+        ran.append(1)
 
-        async def attack(socket: ServerConnection) -> None:
-            await send(socket, BEGUN, *map(whole, range(5000)), DONE)
+    async def attack(socket: ServerConnection) -> None:
+        await send(socket, BEGUN, *map(whole, range(5000)), DONE)
 
-        async with attacked(attack, pay) as (played, came):
-            await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._engine.calls.is_idle)
-            await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
-            answered = [frame["item"]["call_id"] for frame in came if frame["type"] == "conversation.item.create"]
-            assert [f"call_{number}" for number in range(MAX_CALLS)] == answered
-            assert len(ran) <= played.session.settings.limits.max_calls
-            assert 1 == sum(frame["type"] == "response.create" for frame in came)
-
-    run(work())
+    async with attacked(attack, pay) as (played, came):
+        await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._engine.calls.is_idle)
+        await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
+        answered = [frame["item"]["call_id"] for frame in came if frame["type"] == "conversation.item.create"]
+        assert [f"call_{number}" for number in range(MAX_CALLS)] == answered
+        assert len(ran) <= played.session.settings.limits.max_calls
+        assert 1 == sum(frame["type"] == "response.create" for frame in came)
 
 
-def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
-    async def work() -> None:
-        sent = asyncio.Event()
+async def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
+    sent = asyncio.Event()
 
-        async def attack(socket: ServerConnection) -> None:
-            await send(socket, BEGUN)
-            delta = {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c"}
-            text = json.dumps({**delta, "delta": "x" * 65_536})
-            for _ in range(5 * MAX_ARGUMENT_CHARS // 65_536):
-                await socket.send(text)
-            await (await socket.ping())
-            sent.set()
+    async def attack(socket: ServerConnection) -> None:
+        await send(socket, BEGUN)
+        delta = {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c"}
+        text = json.dumps({**delta, "delta": "x" * 65_536})
+        for _ in range(5 * MAX_ARGUMENT_CHARS // 65_536):
+            await socket.send(text)
+        await (await socket.ping())
+        sent.set()
 
-        async with attacked(attack) as (played, _):
+    async with attacked(attack) as (played, _):
+        tracemalloc.start()
+        await soon(sent.wait())
+        kept, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < 2 * MAX_ARGUMENT_CHARS
+        assert peak < 3 * MAX_ARGUMENT_CHARS
+        assert played.session.is_open
+
+
+async def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
+    monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 2_500)
+    ran: list[int] = []
+
+    def pay(to: str = "") -> None:
+        ran.append(len(to))
+
+    async def attack(socket: ServerConnection) -> None:
+        await send(socket, BEGUN, *(whole(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
+
+    async with attacked(attack, pay, flood_calls=10) as (played, came):
+        await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
+        assert [990, 990] == ran
+        told = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
+        assert [False, False, True, True] == ["was cut off" in text and "did not run" in text for text in told]
+
+
+async def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_read_of_them(monkeypatch):
+    monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", 100)
+    ran: list[int] = []
+
+    def pay() -> None:
+        ran.append(1)
+
+    async def attack(socket: ServerConnection) -> None:
+        await send(socket, BEGUN, whole(1, arguments="{}" + " " * 100 + "and more"), DONE)
+
+    async with attacked(attack, pay) as (played, came):
+        await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
+        [told] = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
+        assert "was cut off" in told
+        assert [] == ran
+
+
+async def test_a_flood_of_events_that_nobody_reads_is_bounded():
+    sent = asyncio.Event()
+
+    async def attack(socket: ServerConnection) -> None:
+        await send(socket, BEGUN)
+        text = json.dumps({"type": "response.output_text.delta", "response_id": "r1", "delta": "y" * 1000})
+        for _ in range(10_000):
+            await socket.send(text)
+        await (await socket.ping())
+        sent.set()
+
+    async def handle(socket: ServerConnection) -> None:
+        await send(socket, {"type": "session.created"})
+        await socket.recv()
+        await send(socket, {"type": "session.updated"})
+        await attack(socket)
+        await socket.wait_closed()
+
+    async with serve(handle, "127.0.0.1", 0, close_timeout=0.2) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(waiting=500))
+        async with RealtimeSession(settings) as session:
             tracemalloc.start()
             await soon(sent.wait())
-            kept, peak = tracemalloc.get_traced_memory()
+            kept, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            assert kept < 2 * MAX_ARGUMENT_CHARS
-            assert peak < 3 * MAX_ARGUMENT_CHARS
-            assert played.session.is_open
-
-    run(work())
+            assert kept < 3 * MEGABYTE
+            assert len(session._queue._events) <= 500
 
 
-def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
-    monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 2_500)
+async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_result():
+    ran: list[int] = []
 
-    async def work() -> None:
-        ran: list[int] = []
+    def pay() -> str:
+        ran.append(1)
+        return f"receipt {len(ran)}"
 
-        def pay(to: str = "") -> None:
-            ran.append(len(to))
+    async def attack(socket: ServerConnection) -> None:
+        for number in (1, 2):
+            response = {"id": f"r{number}"}
+            await send(socket, {"type": "response.created", "response": response})
+            await send(socket, whole(7, response_id=f"r{number}"))
+            await send(socket, {"type": "response.done", "response": {**response, "status": "completed", "output": []}})
 
-        async def attack(socket: ServerConnection) -> None:
-            await send(socket, BEGUN, *(whole(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
-
-        async with attacked(attack, pay, flood_calls=10) as (played, came):
-            await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
-            assert [990, 990] == ran
-            told = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
-            assert [False, False, True, True] == ["was cut off" in text and "did not run" in text for text in told]
-
-    run(work())
+    async with attacked(attack, pay) as (played, came):
+        await played.until(lambda: 2 == sum(frame["type"] == "conversation.item.create" for frame in came))
+        assert 2 == len({each.tool_call.id for each in played.of(ToolCallEvent)}) == len(ran)
 
 
-def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_read_of_them(monkeypatch):
-    monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", 100)
+async def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program():
+    async def attack(socket: ServerConnection) -> None:
+        await send(socket, {"type": "x", "long": "z" * 200_000})
 
-    async def work() -> None:
-        ran: list[int] = []
-
-        def pay() -> None:
-            ran.append(1)
-
-        async def attack(socket: ServerConnection) -> None:
-            await send(socket, BEGUN, whole(1, arguments="{}" + " " * 100 + "and more"), DONE)
-
-        async with attacked(attack, pay) as (played, came):
-            await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
-            [told] = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
-            assert "was cut off" in told
-            assert [] == ran
-
-    run(work())
+    async with attacked(attack, max_frame=100_000) as (played, _):
+        await played.until(lambda: "closed" in played.states)
+        assert not played.session.is_open
 
 
-def test_a_flood_of_events_that_nobody_reads_is_bounded():
-    async def work() -> None:
-        sent = asyncio.Event()
+async def test_what_is_no_json_and_what_is_too_deep_for_it_is_passed_over():
+    async def attack(socket: ServerConnection) -> None:
+        for text in ("{", "", "nonsense", "[" * 100_000, '{"type":' * 50_000, '{"type": 1e999}', '"\\ud800"', "\x00"):
+            await socket.send(text)
+        await socket.send(b"\xff\xfe\x00")
+        await send(socket, BEGUN, {**DONE})
 
-        async def attack(socket: ServerConnection) -> None:
-            await send(socket, BEGUN)
-            text = json.dumps({"type": "response.output_text.delta", "response_id": "r1", "delta": "y" * 1000})
-            for _ in range(10_000):
-                await socket.send(text)
-            await (await socket.ping())
-            sent.set()
-
-        async def handle(socket: ServerConnection) -> None:
-            await send(socket, {"type": "session.created"})
-            await socket.recv()
-            await send(socket, {"type": "session.updated"})
-            await attack(socket)
-            await socket.wait_closed()
-
-        async with serve(handle, "127.0.0.1", 0, close_timeout=0.2) as server:
-            url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-            settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(waiting=500))
-            async with RealtimeSession(settings) as session:
-                tracemalloc.start()
-                await soon(sent.wait())
-                kept, _ = tracemalloc.get_traced_memory()
-                tracemalloc.stop()
-                assert kept < 3 * MEGABYTE
-                assert len(session._queue._events) <= 500
-
-    run(work())
-
-
-def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_result():
-    async def work() -> None:
-        ran: list[int] = []
-
-        def pay() -> str:
-            ran.append(1)
-            return f"receipt {len(ran)}"
-
-        async def attack(socket: ServerConnection) -> None:
-            for number in (1, 2):
-                response = {"id": f"r{number}"}
-                await send(socket, {"type": "response.created", "response": response})
-                await send(socket, whole(7, response_id=f"r{number}"))
-                await send(socket, {"type": "response.done", "response": {**response, "status": "completed", "output": []}})
-
-        async with attacked(attack, pay) as (played, came):
-            await played.until(lambda: 2 == sum(frame["type"] == "conversation.item.create" for frame in came))
-            assert 2 == len({each.tool_call.id for each in played.of(ToolCallEvent)}) == len(ran)
-
-    run(work())
-
-
-def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program():
-    async def work() -> None:
-        async def attack(socket: ServerConnection) -> None:
-            await send(socket, {"type": "x", "long": "z" * 200_000})
-
-        async with attacked(attack, max_frame=100_000) as (played, _):
-            await played.until(lambda: "closed" in played.states)
-            assert not played.session.is_open
-
-    run(work())
-
-
-def test_what_is_no_json_and_what_is_too_deep_for_it_is_passed_over():
-    async def work() -> None:
-        async def attack(socket: ServerConnection) -> None:
-            for text in ("{", "", "nonsense", "[" * 100_000, '{"type":' * 50_000, '{"type": 1e999}', '"\\ud800"', "\x00"):
-                await socket.send(text)
-            await socket.send(b"\xff\xfe\x00")
-            await send(socket, BEGUN, {**DONE})
-
-        async with attacked(attack) as (played, _):
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            assert played.session.idle
-
-    run(work())
+    async with attacked(attack) as (played, _):
+        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        assert played.session.idle
 
 
 WRONG: list[Any] = [None, True, -1, 1e308, "", "x" * 5000, [], [[]], {}, {"id": []}, [None, {"type": "function_call"}]]
@@ -265,40 +239,34 @@ FRAMES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame["type"]))
-def test_members_of_any_wrong_type_leave_a_session_that_still_answers(frame):
-    async def work() -> None:
-        async def attack(socket: ServerConnection) -> None:
-            for name in frame:
-                for wrong in WRONG:
-                    await send(socket, {**frame, name: wrong})
-                    for inner in frame[name] if isinstance(frame[name], dict) else ():
-                        await send(socket, {**frame, name: {**frame[name], inner: wrong}})
-            await send(socket, {"type": "response.created", "response": {"id": "last"}})
-            await send(socket, {"type": "response.output_text.delta", "response_id": "last", "delta": "At last."})
-            await send(socket, {"type": "response.done", "response": {"id": "last", "status": "completed", "output": []}})
+async def test_members_of_any_wrong_type_leave_a_session_that_still_answers(frame):
+    async def attack(socket: ServerConnection) -> None:
+        for name in frame:
+            for wrong in WRONG:
+                await send(socket, {**frame, name: wrong})
+                for inner in frame[name] if isinstance(frame[name], dict) else ():
+                    await send(socket, {**frame, name: {**frame[name], inner: wrong}})
+        await send(socket, {"type": "response.created", "response": {"id": "last"}})
+        await send(socket, {"type": "response.output_text.delta", "response_id": "last", "delta": "At last."})
+        await send(socket, {"type": "response.done", "response": {"id": "last", "status": "completed", "output": []}})
 
-        async with attacked(attack) as (played, _):
-            await played.until(lambda: "At last." in [getattr(each, "delta", "") for each in played.events])
-            await played.idle()
-
-    run(work())
+    async with attacked(attack) as (played, _):
+        await played.until(lambda: "At last." in [getattr(each, "delta", "") for each in played.events])
+        await played.idle()
 
 
-def test_the_key_is_in_no_log_no_error_no_repr_and_no_event_also_where_the_server_says_it(caplog):
-    async def work() -> None:
-        caplog.set_level("DEBUG")
+async def test_the_key_is_in_no_log_no_error_no_repr_and_no_event_also_where_the_server_says_it(caplog):
+    caplog.set_level("DEBUG")
 
-        async def attack(socket: ServerConnection) -> None:
-            await socket.send("not json, and long")
-            await send(socket, {"type": "error", "error": {"message": f"Incorrect API key provided: {SECRET}"}})
+    async def attack(socket: ServerConnection) -> None:
+        await socket.send("not json, and long")
+        await send(socket, {"type": "error", "error": {"message": f"Incorrect API key provided: {SECRET}"}})
 
-        async with attacked(attack) as (played, _):
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            session = played.session
-            assert SECRET not in repr(session) + repr(vars(session)) + repr(session.settings) + repr(
-                vars(session._engine) | vars(session._engine.reconnector)
-            )
-
-    run(work())
+    async with attacked(attack) as (played, _):
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        session = played.session
+        assert SECRET not in repr(session) + repr(vars(session)) + repr(session.settings) + repr(
+            vars(session._engine) | vars(session._engine.reconnector)
+        )
     ours = [each for each in caplog.records if not each.name.startswith("websockets.server")]
     assert SECRET not in "".join(f"{each.getMessage()}{each.exc_text}" for each in ours)

@@ -10,7 +10,7 @@ import pytest
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
 from patchbay.testing.realtime.script import Point
-from realtime.core.playing import Held, playing, run
+from realtime.core.playing import Held, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 BEFORE_THE_END = ("asked", "created", "deltas", "calls")
@@ -20,92 +20,79 @@ BEFORE_THE_END = ("asked", "created", "deltas", "calls")
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("point", get_args(Point))
 @pytest.mark.parametrize("provider", ALL)
-def test_wherever_the_socket_is_killed_each_tool_runs_at_most_once_and_no_result_is_lost(provider, point, count):
-    async def work() -> None:
-        ran: list[str] = []
+async def test_wherever_the_socket_is_killed_each_tool_runs_at_most_once_and_no_result_is_lost(provider, point, count):
+    ran: list[str] = []
 
-        async def pay(to: str) -> str:
-            await asyncio.sleep(0)
-            ran.append(to)
-            return f"receipt of {to}"
+    async def pay(to: str) -> str:
+        await asyncio.sleep(0)
+        ran.append(to)
+        return f"receipt of {to}"
 
-        calls = tuple(Call("pay", {"to": f"payee {number}"}) for number in range(count))
-        with provider([Answer(calls, kill=point), Quote(), Quote()]) as fake:
-            async with playing(fake, pay) as played:
-                await played.session.send_text("Pay them.")
-                await played.until(lambda: "open" in played.states[1:])
-                await played.until(lambda: "was told" in played.text)
-                await played.idle()
-                assert ran or "Pay them." in played.text
-            assert len(ran) == len(set(ran))
-            # Gemini tells its calls as soon as it makes them: there they begin before the end.
-            if point in BEFORE_THE_END and fake.provider != "gemini":
-                assert [] == ran
-            assert len(played.of(ToolCallEvent)) == len(played.of(ToolResultEvent)) == len(ran)
-            told = " ".join(each.text for each in fake.heard)
-            assert [] == [name for name in ran if f"receipt of {name}" not in told]
-            assert all(len(call.results) <= 1 for call in fake.calls)
-
-    run(work())
+    calls = tuple(Call("pay", {"to": f"payee {number}"}) for number in range(count))
+    with provider([Answer(calls, kill=point), Quote(), Quote()]) as fake:
+        async with playing(fake, pay) as played:
+            await played.session.send_text("Pay them.")
+            await played.until(lambda: "open" in played.states[1:])
+            await played.until(lambda: "was told" in played.text)
+            await played.idle()
+            assert ran or "Pay them." in played.text
+        assert len(ran) == len(set(ran))
+        # Gemini tells its calls as soon as it makes them: there they begin before the end.
+        if point in BEFORE_THE_END and fake.provider != "gemini":
+            assert [] == ran
+        assert len(played.of(ToolCallEvent)) == len(played.of(ToolResultEvent)) == len(ran)
+        told = " ".join(each.text for each in fake.heard)
+        assert [] == [name for name in ran if f"receipt of {name}" not in told]
+        assert all(len(call.results) <= 1 for call in fake.calls)
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_gemini_is_told_of_a_call_that_was_lost_with_its_connection_whether_it_still_knows_it_or_not(knows):
-    async def work() -> None:
-        held = Held()
-        with FakeGemini(["Hello.", Call("slow"), Quote()], resumes_calls=knows) as fake:
-            async with playing(fake, held.slow) as played:
-                await played.session.send_text("Hello?")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                await played.idle()
-                await played.session.send_text("What is the answer?")
-                await held.began.wait()
-                # What the server says of the handle comes behind the call: it is waited for, since both orders are tested here.
-                kept = played.session._engine.reconnector
-                await played.until(lambda: bool(kept.handle) is knows)
-                fake.drop()
-                await played.until(lambda: ["open", "lost", "open"] == played.states)
-                held.may_end.set()
-                await played.until(lambda: "forty-two" in played.text)
-            assert int(knows) == fake.resumed == len(fake.calls[0].results)
-
-    run(work())
+async def test_gemini_is_told_of_a_call_that_was_lost_with_its_connection_whether_it_still_knows_it_or_not(knows):
+    held = Held()
+    with FakeGemini(["Hello.", Call("slow"), Quote()], resumes_calls=knows) as fake:
+        async with playing(fake, held.slow) as played:
+            await played.session.send_text("Hello?")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await played.idle()
+            await played.session.send_text("What is the answer?")
+            await held.began.wait()
+            # What the server says of the handle comes behind the call: it is waited for, since both orders are tested here.
+            kept = played.session._engine.reconnector
+            await played.until(lambda: bool(kept.handle) is knows)
+            fake.drop()
+            await played.until(lambda: ["open", "lost", "open"] == played.states)
+            held.may_end.set()
+            await played.until(lambda: "forty-two" in played.text)
+        assert int(knows) == fake.resumed == len(fake.calls[0].results)
 
 
-def test_a_handle_from_before_a_call_is_not_used_while_its_result_is_owed():
+async def test_a_handle_from_before_a_call_is_not_used_while_its_result_is_owed():
     """Google's documentation: what came after a handle is lost for who resumes with it."""
-
-    async def work() -> None:
-        held = Held()
-        with FakeGemini(["Hello.", Answer((Call("slow"),), kill="calls"), Quote()], resumes_calls=False) as fake:
-            async with playing(fake, held.slow) as played:
-                await played.session.send_text("Hello?")
-                await played.until(lambda: bool(played.of(TextEvent)))
-                await played.idle()
-                await played.session.send_text("What is the answer?")
-                await held.began.wait()
-                await played.until(lambda: ["open", "lost", "open"] == played.states)
-                held.may_end.set()
-                await played.until(lambda: "forty-two" in played.text)
-            assert (0, []) == (fake.resumed, fake.calls[0].results)
-
-    run(work())
+    held = Held()
+    with FakeGemini(["Hello.", Answer((Call("slow"),), kill="calls"), Quote()], resumes_calls=False) as fake:
+        async with playing(fake, held.slow) as played:
+            await played.session.send_text("Hello?")
+            await played.until(lambda: bool(played.of(TextEvent)))
+            await played.idle()
+            await played.session.send_text("What is the answer?")
+            await held.began.wait()
+            await played.until(lambda: ["open", "lost", "open"] == played.states)
+            held.may_end.set()
+            await played.until(lambda: "forty-two" in played.text)
+        assert (0, []) == (fake.resumed, fake.calls[0].results)
 
 
-def test_a_handle_that_the_server_takes_back_is_forgotten():
-    async def work() -> None:
-        with FakeGemini(["Hello.", Quote()]) as fake:
-            async with playing(fake) as played:
-                await played.session.send_text("Hello?")
-                await played.until(lambda: bool(played.of(TextEvent)) and played.session.idle)
-                await played.until(lambda: bool(played.session._engine.reconnector.handle))
-                fake.send({"sessionResumptionUpdate": {"resumable": False}})
-                await played.until(lambda: not played.session._engine.reconnector.handle)
-                fake.drop()
-                await played.until(lambda: ["open", "lost", "open"] == played.states)
-                await played.session.send_text("Again?")
-                await played.until(lambda: "Again?" in played.text)
-            assert 0 == fake.resumed
-            assert {} == fake.sessions[-1]["sessionResumption"]
-
-    run(work())
+async def test_a_handle_that_the_server_takes_back_is_forgotten():
+    with FakeGemini(["Hello.", Quote()]) as fake:
+        async with playing(fake) as played:
+            await played.session.send_text("Hello?")
+            await played.until(lambda: bool(played.of(TextEvent)) and played.session.idle)
+            await played.until(lambda: bool(played.session._engine.reconnector.handle))
+            fake.send({"sessionResumptionUpdate": {"resumable": False}})
+            await played.until(lambda: not played.session._engine.reconnector.handle)
+            fake.drop()
+            await played.until(lambda: ["open", "lost", "open"] == played.states)
+            await played.session.send_text("Again?")
+            await played.until(lambda: "Again?" in played.text)
+        assert 0 == fake.resumed
+        assert {} == fake.sessions[-1]["sessionResumption"]

@@ -80,7 +80,7 @@ def test_it_can_be_interrupted_at_every_step_of_a_turn():
     run(work())
 
 
-def test_an_answer_that_was_broken_off_is_given_again_when_it_is_asked_for():
+async def test_an_answer_that_was_broken_off_is_given_again_when_it_is_asked_for():
     class Model:
         def __init__(self) -> None:
             self.requests: list[Any] = []
@@ -94,117 +94,99 @@ def test_an_answer_that_was_broken_off_is_given_again_when_it_is_asked_for():
                 await asyncio.Event().wait()
             yield ModelReply(Reply("Once upon a time."))
 
-    async def work() -> None:
-        model = Model()
-        async with playing(model) as played:
-            await played.say("A story!")
-            assert ["user", "assistant"] == roles(played.session.messages)  # the user has seen it
+    model = Model()
+    async with playing(model) as played:
+        await played.say("A story!")
+        assert ["user", "assistant"] == roles(played.session.messages)  # the user has seen it
+        await played.session.respond()
+        await played.until(lambda: played.text == "Once upon" * 2)
+        await played.session.interrupt()
+        await played.idle()
+        await played.session.respond()
+        await played.idle()
+        assert ["failed", "cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
+        assert [["user"]] * 3 == [roles(messages) for messages in model.requests]
+        assert "Once upon a time." == played.session.messages[-1]["content"]
+        await played.session.respond()
+        assert played.session.idle
+
+
+async def test_a_failure_between_two_rounds_loses_no_result_and_the_model_goes_on_from_there():
+    signed = ToolCall("call_1", "look", "{}", extra=SIGNED)
+    with ScriptedModel([[signed, call("look", 2)], UpstreamError("out of order"), "Here it is."]) as model:
+        async with playing(model, named("look", "found")) as played:
+            await played.say("Look.")
+            assert ["out of order"] == [str(each.error) for each in played.of(ErrorEvent)]
             await played.session.respond()
-            await played.until(lambda: played.text == "Once upon" * 2)
-            await played.session.interrupt()
             await played.idle()
-            await played.session.respond()
-            await played.idle()
-            assert ["failed", "cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
-            assert [["user"]] * 3 == [roles(messages) for messages in model.requests]
-            assert "Once upon a time." == played.session.messages[-1]["content"]
-            await played.session.respond()
-            assert played.session.idle
-
-    run(work())
+            assert "Here it is." == played.text
+            assert 2 == len(played.of(ToolResultEvent))
+    first, again = model.requests[1:]
+    assert first.messages == again.messages
+    assert SIGNED["extra_content"] == again.messages[1]["tool_calls"][0]["extra_content"]
 
 
-def test_a_failure_between_two_rounds_loses_no_result_and_the_model_goes_on_from_there():
-    async def work() -> None:
-        signed = ToolCall("call_1", "look", "{}", extra=SIGNED)
-        with ScriptedModel([[signed, call("look", 2)], UpstreamError("out of order"), "Here it is."]) as model:
-            async with playing(model, named("look", "found")) as played:
-                await played.say("Look.")
-                assert ["out of order"] == [str(each.error) for each in played.of(ErrorEvent)]
-                await played.session.respond()
-                await played.idle()
-                assert "Here it is." == played.text
-                assert 2 == len(played.of(ToolResultEvent))
-        first, again = model.requests[1:]
-        assert first.messages == again.messages
-        assert SIGNED["extra_content"] == again.messages[1]["tool_calls"][0]["extra_content"]
-
-    run(work())
-
-
-def test_files_of_results_stay_with_them():
+async def test_files_of_results_stay_with_them():
     def draw() -> Attachment:
         return Attachment(PNG, "image/png")
 
-    async def work() -> None:
-        with ScriptedModel([call("draw"), UpstreamError("out of order"), "A dot."]) as model:
-            async with playing(model, draw, attachments=["image"]) as played:
-                await played.say("Draw.")
-                await played.session.respond()
-                await played.idle()
-        first, again = model.requests[1:]
-        assert "image_url" in str(again.messages[-1])
-        assert first.messages == again.messages
-
-    run(work())
+    with ScriptedModel([call("draw"), UpstreamError("out of order"), "A dot."]) as model:
+        async with playing(model, draw, attachments=["image"]) as played:
+            await played.say("Draw.")
+            await played.session.respond()
+            await played.idle()
+    first, again = model.requests[1:]
+    assert "image_url" in str(again.messages[-1])
+    assert first.messages == again.messages
 
 
-def test_a_name_that_no_server_takes_back_is_not_sent_back():
-    async def work() -> None:
-        began = asyncio.Event()
+async def test_a_name_that_no_server_takes_back_is_not_sent_back():
+    began = asyncio.Event()
 
-        async def slow() -> None:
-            began.set()
-            await asyncio.Event().wait()
+    async def slow() -> None:
+        began.set()
+        await asyncio.Event().wait()
 
-        with ScriptedModel([[call("slow"), call("no such tool!", 2)], "Well."]) as model:
-            async with playing(model, slow) as played:
-                await played.session.send_text("Go.")
-                await began.wait()
-                await played.say("Never mind.")
-        called = [each["function"]["name"] for each in model.requests[1].messages[1]["tool_calls"]]
-        assert ["slow", "no_such_tool_"] == called
-
-    run(work())
+    with ScriptedModel([[call("slow"), call("no such tool!", 2)], "Well."]) as model:
+        async with playing(model, slow) as played:
+            await played.session.send_text("Go.")
+            await began.wait()
+            await played.say("Never mind.")
+    called = [each["function"]["name"] for each in model.requests[1].messages[1]["tool_calls"]]
+    assert ["slow", "no_such_tool_"] == called
 
 
-def test_half_a_character_does_not_cost_what_the_server_wants_back():
-    async def work() -> None:
-        odd = {"extra_content": {"google": {"thought_signature": "abc", "note": "\ud83d"}}}
-        script = [ToolCall("call_1", "look", "{}", extra=odd), UpstreamError("out of order"), "Well."]
-        with ScriptedModel(script) as model:
-            async with playing(model, named("look")) as played:
-                await played.say("Look.")
-                await played.session.respond()
-                await played.idle()
-        first, again = model.requests[1:]
-        assert first.messages == again.messages
-        assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
-
-    run(work())
+async def test_half_a_character_does_not_cost_what_the_server_wants_back():
+    odd = {"extra_content": {"google": {"thought_signature": "abc", "note": "\ud83d"}}}
+    script = [ToolCall("call_1", "look", "{}", extra=odd), UpstreamError("out of order"), "Well."]
+    with ScriptedModel(script) as model:
+        async with playing(model, named("look")) as played:
+            await played.say("Look.")
+            await played.session.respond()
+            await played.idle()
+    first, again = model.requests[1:]
+    assert first.messages == again.messages
+    assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
 
 
-def test_an_answer_that_a_hook_has_ended_is_told_as_one_that_failed():
+async def test_an_answer_that_a_hook_has_ended_is_told_as_one_that_failed():
     class Watching:
         async def after_llm(self, _about: Any) -> AbortTurn:
             return AbortTurn("not this")
 
-    async def work() -> None:
-        hooks = HookManager()
-        hooks.mount("watching", Watching())
-        with ScriptedModel(["Something."]) as model:
-            async with playing(model, hooks=hooks) as played:
-                await played.say("Go.")
-                assert "Something." == played.text
-                assert ["failed"] == [each.status for each in played.of(ResponseEndEvent)]
-                assert ["hook_abort"] == [each.error.code for each in played.of(ErrorEvent)]
-                assert ["user"] == roles(played.session.messages)
-        await hooks.aclose()
-
-    run(work())
+    hooks = HookManager()
+    hooks.mount("watching", Watching())
+    with ScriptedModel(["Something."]) as model:
+        async with playing(model, hooks=hooks) as played:
+            await played.say("Go.")
+            assert "Something." == played.text
+            assert ["failed"] == [each.status for each in played.of(ResponseEndEvent)]
+            assert ["hook_abort"] == [each.error.code for each in played.of(ErrorEvent)]
+            assert ["user"] == roles(played.session.messages)
+    await hooks.aclose()
 
 
-def test_what_a_hook_has_added_for_the_turn_is_there_after_a_change_of_the_tools():
+async def test_what_a_hook_has_added_for_the_turn_is_there_after_a_change_of_the_tools():
     class Adding:
         tool: ClassVar = {"type": "function", "function": {"name": "own", "description": "d", "parameters": {"type": "object"}}}
 
@@ -217,56 +199,50 @@ def test_what_a_hook_has_added_for_the_turn_is_there_after_a_change_of_the_tools
         async def before_tool(self, about: Any) -> Any:
             return Respond({"for_llm": "the hook's"}) if about.tool == "own" else None
 
-    async def work() -> None:
-        manager = LLMSessionManager("ann")
+    manager = LLMSessionManager("ann")
 
-        async def change(_arguments: object) -> str:
-            await manager.unregister_tool_and_sync("change")
-            await manager.register_tool_and_sync(named("added"))
-            return "changed"
+    async def change(_arguments: object) -> str:
+        await manager.unregister_tool_and_sync("change")
+        await manager.register_tool_and_sync(named("added"))
+        return "changed"
 
-        manager.register_tool(ToolDefinition("change", handler=change))
-        hooks = HookManager()
-        hooks.mount("adding", Adding())
-        with ScriptedModel([call("change"), call("own", 2), "Done."]) as model:
-            async with playing(model, hooks=hooks) as played:
-                await manager.prepare(played.session)
-                await manager.swap()
-                await played.say("Go.")
-                assert ["changed", "the hook's"] == [each.execution.content for each in played.of(ToolResultEvent)]
-            assert [["change", "own"], ["added", "own"]] == [[tool.name for tool in each.tools] for each in model.requests[:2]]
-        await hooks.aclose()
-
-    run(work())
+    manager.register_tool(ToolDefinition("change", handler=change))
+    hooks = HookManager()
+    hooks.mount("adding", Adding())
+    with ScriptedModel([call("change"), call("own", 2), "Done."]) as model:
+        async with playing(model, hooks=hooks) as played:
+            await manager.prepare(played.session)
+            await manager.swap()
+            await played.say("Go.")
+            assert ["changed", "the hook's"] == [each.execution.content for each in played.of(ToolResultEvent)]
+        assert [["change", "own"], ["added", "own"]] == [[tool.name for tool in each.tools] for each in model.requests[:2]]
+    await hooks.aclose()
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_result_that_was_too_long_is_read_on_also_after_a_change_of_the_tools_and_in_a_later_turn(later: bool):
-    async def work() -> None:
-        manager = LLMSessionManager("ann")
+async def test_a_result_that_was_too_long_is_read_on_also_after_a_change_of_the_tools_and_in_a_later_turn(later: bool):
+    manager = LLMSessionManager("ann")
 
-        async def change(_arguments: object) -> str:
-            await manager.register_tool_and_sync(named("added"))
-            return "changed"
+    async def change(_arguments: object) -> str:
+        await manager.register_tool_and_sync(named("added"))
+        return "changed"
 
-        manager.register_tool(named("look", "x" * 60_000 + "the end"))
-        manager.register_tool(ToolDefinition("change", handler=change))
-        read_on = call("read_result", 3, '{"result_id": "result_1", "find": "the end"}')
-        said = ["So much."] if later else []
-        with ScriptedModel([call("look"), call("change", 2), *said, read_on, "Read."]) as model:
-            async with playing(model) as played:
-                await manager.prepare(played.session)
-                await manager.swap()
-                await played.say("Look.")
-                if later:
-                    await played.say("Read on.")
-                assert "the end" in played.of(ToolResultEvent)[2].execution.content
-                assert {"look", "change", "added", "read_result"} == {tool.name for tool in model.requests[-1].tools}
-
-    run(work())
+    manager.register_tool(named("look", "x" * 60_000 + "the end"))
+    manager.register_tool(ToolDefinition("change", handler=change))
+    read_on = call("read_result", 3, '{"result_id": "result_1", "find": "the end"}')
+    said = ["So much."] if later else []
+    with ScriptedModel([call("look"), call("change", 2), *said, read_on, "Read."]) as model:
+        async with playing(model) as played:
+            await manager.prepare(played.session)
+            await manager.swap()
+            await played.say("Look.")
+            if later:
+                await played.say("Read on.")
+            assert "the end" in played.of(ToolResultEvent)[2].execution.content
+            assert {"look", "change", "added", "read_result"} == {tool.name for tool in model.requests[-1].tools}
 
 
-def test_what_swallows_the_interruption_runs_nothing_more():
+async def test_what_swallows_the_interruption_runs_nothing_more():
     class Model:
         asked = 0
 
@@ -281,116 +257,95 @@ def test_what_swallows_the_interruption_runs_nothing_more():
                     return
             yield ModelReply(Reply("So."))
 
-    async def work() -> None:
-        async with playing(Model(), named("look")) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: played.text == "So.")
-            await played.say("Never mind.")
-            assert ([], ["cancelled", "completed"]) == (
-                played.of(ToolResultEvent),
-                [each.status for each in played.of(ResponseEndEvent)],
-            )
-            assert_answered_once(played.session.messages)
-
-    run(work())
+    async with playing(Model(), named("look")) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: played.text == "So.")
+        await played.say("Never mind.")
+        assert ([], ["cancelled", "completed"]) == (
+            played.of(ToolResultEvent),
+            [each.status for each in played.of(ResponseEndEvent)],
+        )
+        assert_answered_once(played.session.messages)
 
 
-def test_who_goes_on_while_a_person_is_asked_has_not_approved():
-    async def work() -> None:
-        asked = asyncio.Event()
-        ran: list[str] = []
+async def test_who_goes_on_while_a_person_is_asked_has_not_approved():
+    asked = asyncio.Event()
+    ran: list[str] = []
 
-        class Desk:
-            async def approve_tool(self, _about: Any) -> Any:
-                asked.set()
-                await asyncio.Event().wait()
+    class Desk:
+        async def approve_tool(self, _about: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
 
-        def delete() -> str:
-            ran.append("deleted")
-            return "deleted"
+    def delete() -> str:
+        ran.append("deleted")
+        return "deleted"
 
-        hooks = HookManager()
-        hooks.mount("desk", Desk())
-        with ScriptedModel([call("delete"), "As you like."]) as model:
-            async with playing(model, delete, hooks=hooks) as played:
-                await played.session.send_text("Delete it.")
-                await asked.wait()
-                await played.say("No, wait.")
-                assert ("As you like.", []) == (played.text, ran)
-            assert_answered_once(model.requests[1].messages)
-            assert "cancelled" in model.requests[1].messages[2]["content"]
-        await hooks.aclose()
-
-    run(work())
+    hooks = HookManager()
+    hooks.mount("desk", Desk())
+    with ScriptedModel([call("delete"), "As you like."]) as model:
+        async with playing(model, delete, hooks=hooks) as played:
+            await played.session.send_text("Delete it.")
+            await asked.wait()
+            await played.say("No, wait.")
+            assert ("As you like.", []) == (played.text, ran)
+        assert_answered_once(model.requests[1].messages)
+        assert "cancelled" in model.requests[1].messages[2]["content"]
+    await hooks.aclose()
 
 
-def test_a_call_is_carried_out_whatever_the_reason_that_the_answer_ended_with():
-    async def work() -> None:
-        asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        with ScriptedUpstream([Message({"content": None, "tool_calls": [asked]}, finish_reason="stop"), "There."]) as upstream:
-            async with playing(f"{upstream.url}#m", named("look"), tool_mode="native") as played:
-                await played.say("Look.")
-                assert ("There.", 1) == (played.text, len(played.of(ToolResultEvent)))
-
-    run(work())
+async def test_a_call_is_carried_out_whatever_the_reason_that_the_answer_ended_with():
+    asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    with ScriptedUpstream([Message({"content": None, "tool_calls": [asked]}, finish_reason="stop"), "There."]) as upstream:
+        async with playing(f"{upstream.url}#m", named("look"), tool_mode="native") as played:
+            await played.say("Look.")
+            assert ("There.", 1) == (played.text, len(played.of(ToolResultEvent)))
 
 
-def test_a_server_that_takes_no_tools_is_asked_with_them_once():
-    async def work() -> None:
-        fenced = '```tool_call\n{"name": "look", "arguments": {}}\n```'
-        with ScriptedUpstream([fenced, "It is there.", "You are welcome."], tools="refuse") as upstream:
-            async with playing(f"{upstream.url}#m", named("look")) as played:
-                await played.say("Look.")
-                await played.say("Thanks.")
-                assert "It is there.You are welcome." == played.text
-                assert [] == played.of(ErrorEvent)
-                assert [True, False, False, False] == ["tools" in each.json for each in upstream.chats]
-
-    run(work())
+async def test_a_server_that_takes_no_tools_is_asked_with_them_once():
+    fenced = '```tool_call\n{"name": "look", "arguments": {}}\n```'
+    with ScriptedUpstream([fenced, "It is there.", "You are welcome."], tools="refuse") as upstream:
+        async with playing(f"{upstream.url}#m", named("look")) as played:
+            await played.say("Look.")
+            await played.say("Thanks.")
+            assert "It is there.You are welcome." == played.text
+            assert [] == played.of(ErrorEvent)
+            assert [True, False, False, False] == ["tools" in each.json for each in upstream.chats]
 
 
-def test_where_a_result_is_called_and_told_it_is_of_the_same_round():
-    async def work() -> None:
-        async with playing(
-            ScriptedModel([call("again", number) for number in range(9)]), named("again"), limits=RealtimeLimits(max_rounds=2)
-        ) as played:
-            await played.say("Go.")
-            told = {event.execution.call.id: event.iteration for event in played.of(ToolResultEvent)}
-            called = {event.tool_call.id: event.iteration for event in played.events if event.type == "tool_call"}
-            assert [1, 2, 3] == sorted(told.values())
-            assert told == called
-
-    run(work())
+async def test_where_a_result_is_called_and_told_it_is_of_the_same_round():
+    async with playing(
+        ScriptedModel([call("again", number) for number in range(9)]), named("again"), limits=RealtimeLimits(max_rounds=2)
+    ) as played:
+        await played.say("Go.")
+        told = {event.execution.call.id: event.iteration for event in played.of(ToolResultEvent)}
+        called = {event.tool_call.id: event.iteration for event in played.events if event.type == "tool_call"}
+        assert [1, 2, 3] == sorted(told.values())
+        assert told == called
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_a_tool_that_ends_the_session_or_interrupts_it_harms_nothing(closing: bool):
-    async def work() -> None:
-        async def end() -> str:
-            await (session.close() if closing else session.interrupt())
-            return "ended"
+async def test_a_tool_that_ends_the_session_or_interrupts_it_harms_nothing(closing: bool):
+    async def end() -> str:
+        await (session.close() if closing else session.interrupt())
+        return "ended"
 
-        session = ChatSession(ScriptedModel([call("end"), "Never said."]), tools=[end])
-        async with session:
-            await session.send_text("Go.")
-            while session.is_open and not session.idle:
-                await asyncio.sleep(0)
-        events = [event.type async for event in session.events()]
-        idle = [] if closing else ["idle"]
-        assert ["response_end", "tool_call", "tool_result", *idle, "connection"] == [
-            each for each in events[1:] if each != "interrupted"
-        ]
-
-    run(work())
+    session = ChatSession(ScriptedModel([call("end"), "Never said."]), tools=[end])
+    async with session:
+        await session.send_text("Go.")
+        while session.is_open and not session.idle:
+            await asyncio.sleep(0)
+    events = [event.type async for event in session.events()]
+    idle = [] if closing else ["idle"]
+    assert ["response_end", "tool_call", "tool_result", *idle, "connection"] == [
+        each for each in events[1:] if each != "interrupted"
+    ]
 
 
-def test_a_text_that_is_no_unicode_is_said_all_the_same_and_the_chat_goes_on():
-    async def work() -> None:
-        with ScriptedModel(["One.", "Two."]) as model:
-            async with playing(model, instructions="Be \udfff kind.") as played:
-                await played.say("half \ud800 a character")
-                await played.say("Go on.")
-        assert ["Be \ufffd kind.", "half \ufffd a character"] == [each["content"] for each in model.requests[0].messages]
-        assert json.dumps(model.requests[1].messages, ensure_ascii=False).encode()  # else nothing could be said any more
-
-    run(work())
+async def test_a_text_that_is_no_unicode_is_said_all_the_same_and_the_chat_goes_on():
+    with ScriptedModel(["One.", "Two."]) as model:
+        async with playing(model, instructions="Be \udfff kind.") as played:
+            await played.say("half \ud800 a character")
+            await played.say("Go on.")
+    assert ["Be \ufffd kind.", "half \ufffd a character"] == [each["content"] for each in model.requests[0].messages]
+    assert json.dumps(model.requests[1].messages, ensure_ascii=False).encode()  # else nothing could be said any more

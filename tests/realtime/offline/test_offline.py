@@ -30,7 +30,7 @@ from patchbay.tools.output import ToolOutput
 from patchbay.tools.registry import Registration, ToolRegistry
 from patchbay.types import Reply, ToolSpec
 
-from .playing import assert_answered_once, call, named, playing, run
+from .playing import assert_answered_once, call, named, playing
 
 
 def test_it_has_the_face_of_a_realtime_session():
@@ -59,248 +59,210 @@ def test_it_has_the_face_of_a_realtime_session():
     assert set() == public - theirs - set(dir(ChatSession))
 
 
-def test_a_turn_with_a_tool_is_told_as_a_realtime_session_tells_it_and_the_chat_goes_on():
-    async def work():
-        with ScriptedModel([call("get_weather"), "It is sunny.", "You are welcome."]) as model:
-            async with playing(model, named("get_weather", "21 degrees")) as played:
-                await played.say("How is Rome?")
-                kinds = [event.type for event in played.events if event.type != "text"]
-                assert ["connection", "response_end", "tool_call", "tool_result", "response_end"] == kinds
-                assert "It is sunny." == played.text
-                assert "21 degrees" == played.of(ToolResultEvent)[0].execution.content
-                await played.say("Thanks.")
-                assert ["user", "assistant", "tool", "assistant", "user"] == [
-                    each["role"] for each in model.requests[-1].messages
-                ]
-                assert_answered_once(played.session.messages)
-
-    run(work())
+async def test_a_turn_with_a_tool_is_told_as_a_realtime_session_tells_it_and_the_chat_goes_on():
+    with ScriptedModel([call("get_weather"), "It is sunny.", "You are welcome."]) as model:
+        async with playing(model, named("get_weather", "21 degrees")) as played:
+            await played.say("How is Rome?")
+            kinds = [event.type for event in played.events if event.type != "text"]
+            assert ["connection", "response_end", "tool_call", "tool_result", "response_end"] == kinds
+            assert "It is sunny." == played.text
+            assert "21 degrees" == played.of(ToolResultEvent)[0].execution.content
+            await played.say("Thanks.")
+            assert ["user", "assistant", "tool", "assistant", "user"] == [each["role"] for each in model.requests[-1].messages]
+            assert_answered_once(played.session.messages)
 
 
-def test_instructions_stand_before_the_chat_and_parameters_go_along():
-    async def work():
-        with ScriptedModel(["One.", "Two."]) as model:
-            async with playing(model, instructions="Be brief.", parameters={"temperature": 0}) as played:
-                await played.say("1")
-                await played.say("2")
-            for request in model.requests:
-                assert {"role": "system", "content": "Be brief."} == request.messages[0]
-                assert {"temperature": 0} == request.parameters
-            assert ["system", "user", "assistant", "user"] == [each["role"] for each in model.requests[1].messages]
-
-    run(work())
+async def test_instructions_stand_before_the_chat_and_parameters_go_along():
+    with ScriptedModel(["One.", "Two."]) as model:
+        async with playing(model, instructions="Be brief.", parameters={"temperature": 0}) as played:
+            await played.say("1")
+            await played.say("2")
+        for request in model.requests:
+            assert {"role": "system", "content": "Be brief."} == request.messages[0]
+            assert {"temperature": 0} == request.parameters
+        assert ["system", "user", "assistant", "user"] == [each["role"] for each in model.requests[1].messages]
 
 
-def test_the_newest_tools_are_offered_from_the_next_request_on_also_within_a_turn():
-    async def work():
-        manager = LLMSessionManager("ann")
+async def test_the_newest_tools_are_offered_from_the_next_request_on_also_within_a_turn():
+    manager = LLMSessionManager("ann")
 
-        async def grow(_arguments: object) -> str:
-            await manager.register_tool_and_sync(named("added", "from the new one"))
-            return "grown"
+    async def grow(_arguments: object) -> str:
+        await manager.register_tool_and_sync(named("added", "from the new one"))
+        return "grown"
 
-        manager.register_tool(ToolDefinition("grow", handler=grow))
-        with ScriptedModel([call("grow"), call("added", 2), "Done.", "Bye."]) as model:
-            async with playing(model, named("own")) as played:
-                await manager.prepare(played.session)
-                assert None is await manager.swap()
-                await played.say("Go.")
-                offered = [[tool.name for tool in request.tools] for request in model.requests]
-                assert [["own", "grow"], ["own", "grow", "added"], ["own", "grow", "added"]] == offered
-                assert "from the new one" == played.of(ToolResultEvent)[1].execution.content
-                await manager.clear_tools_and_sync()
-                await played.say("Go on.")
-                assert ["own"] == [tool.name for tool in model.requests[-1].tools]
-
-    run(work())
-
-
-def test_what_is_registered_for_all_roles_is_there_whichever_role_talks():  # as the seeds say of switching roles
-    async def work():
-        registry = ToolRegistry(["ann", "ben"])
-        registry.register(Registration("shared", source="s", callback_url="http://127.0.0.1:9/call"))
-        ann, ben = LLMSessionManager("ann", registry), LLMSessionManager("ben", registry)
-        ann.register_tool(named("anns"))
-        offered = []
-        for manager in (ann, ben, ann):
-            with ScriptedModel(["Yes."]) as model:
-                async with playing(model) as played:
-                    await manager.prepare(played.session)
-                    await manager.swap()
-                    await played.say("Are you there?")
-                    manager.leave(played.session)
-            offered.append([tool.name for tool in model.requests[0].tools])
-        assert [["shared", "anns"], ["shared"], ["shared", "anns"]] == offered
-
-    run(work())
-
-
-def test_a_newer_user_turn_stops_the_rest_and_each_call_has_its_result():
-    async def work():
-        began = asyncio.Event()
-
-        async def slow() -> str:
-            began.set()
-            await asyncio.Event().wait()
-            return "never"
-
-        def quick() -> str:
-            return "was quick"
-
-        with ScriptedModel([[call("slow"), call("quick", 2)], "All is well."]) as model:
-            async with playing(model, slow, quick) as played:
-                await played.session.send_text("Go.")
-                await began.wait()
-                await played.until(lambda: bool(played.of(ToolResultEvent)))
-                await played.say("Never mind.")
-                assert "All is well." == played.text
-                assert 1 == len(played.of(InterruptedEvent))
-                assert {"call_1", "call_2"} == {each.execution.call.id for each in played.of(ToolResultEvent)}
-            told = model.requests[1].messages
-            assert_answered_once(told)
-            assert ["user", "assistant", "tool", "tool", "user"] == [each["role"] for each in told]
-            assert "was quick" == told[3]["content"]
-            assert "cancelled" in told[2]["content"]
-
-    run(work())
-
-
-def test_what_the_model_had_said_when_it_was_interrupted_stays_in_the_chat():
-    async def work():
-        class Talking:
-            """A model that says something, and waits."""
-
-            def __init__(self) -> None:
-                self.requests: list[Any] = []
-
-            async def respond(self, request: Any) -> AsyncIterator[Any]:
-                from patchbay.models.chat_model import ModelReply, TextDelta
-
-                self.requests.append(request)
-                yield TextDelta("Once upon")
-                if len(self.requests) == 1:
-                    await asyncio.Event().wait()
-                yield ModelReply(Reply("Once upon"))
-
-        model = Talking()
-        async with playing(model) as played:
-            await played.session.send_text("Tell me a story.")
-            await played.until(lambda: played.text == "Once upon")
-            await played.session.interrupt()
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
-            await played.until(lambda: len(played.session.messages) == 2)
-            assert {"role": "assistant", "content": "Once upon"} == played.session.messages[-1]
+    manager.register_tool(ToolDefinition("grow", handler=grow))
+    with ScriptedModel([call("grow"), call("added", 2), "Done.", "Bye."]) as model:
+        async with playing(model, named("own")) as played:
+            await manager.prepare(played.session)
+            assert None is await manager.swap()
+            await played.say("Go.")
+            offered = [[tool.name for tool in request.tools] for request in model.requests]
+            assert [["own", "grow"], ["own", "grow", "added"], ["own", "grow", "added"]] == offered
+            assert "from the new one" == played.of(ToolResultEvent)[1].execution.content
+            await manager.clear_tools_and_sync()
             await played.say("Go on.")
-            assert ["user", "assistant", "user"] == [each["role"] for each in model.requests[1].messages]
-
-    run(work())
+            assert ["own"] == [tool.name for tool in model.requests[-1].tools]
 
 
-def test_what_is_said_at_once_is_answered_at_once():
-    async def work():
+async def test_what_is_registered_for_all_roles_is_there_whichever_role_talks():  # as the seeds say of switching roles
+    registry = ToolRegistry(["ann", "ben"])
+    registry.register(Registration("shared", source="s", callback_url="http://127.0.0.1:9/call"))
+    ann, ben = LLMSessionManager("ann", registry), LLMSessionManager("ben", registry)
+    ann.register_tool(named("anns"))
+    offered = []
+    for manager in (ann, ben, ann):
         with ScriptedModel(["Yes."]) as model:
             async with playing(model) as played:
-                for text in ("One", "Two", "Three"):
-                    await played.session.send_text(text)
-                await played.idle()
-                assert ["One", "Two", "Three"] == [each["content"] for each in model.requests[0].messages]
-                assert ["user"] * 3 + ["assistant"] == [each["role"] for each in played.session.messages]
-
-    run(work())
-
-
-def test_a_failure_of_the_server_is_an_event_and_the_answer_can_be_asked_for_again():
-    async def work():
-        with ScriptedModel([UpstreamError("out of order"), "Here I am."]) as model:
-            async with playing(model) as played:
-                await played.say("Hello.")
-                assert ["out of order"] == [str(each.error) for each in played.of(ErrorEvent)]
-                await played.session.respond()
-                await played.idle()
-                assert "Here I am." == played.text
-                await played.session.respond()  # there is nothing to be answered
-                assert played.session.idle
-                assert [{"role": "user", "content": "Hello."}] == list(model.requests[1].messages)
-
-    run(work())
+                await manager.prepare(played.session)
+                await manager.swap()
+                await played.say("Are you there?")
+                manager.leave(played.session)
+        offered.append([tool.name for tool in model.requests[0].tools])
+    assert [["shared", "anns"], ["shared"], ["shared", "anns"]] == offered
 
 
-def test_a_bug_of_a_model_is_an_event_too(caplog: pytest.LogCaptureFixture):
-    async def work():
-        with ScriptedModel([ZeroDivisionError("oh"), "Fine."]) as model:
-            async with playing(model) as played:
-                await played.say("Hello.")
-                assert "oh" in str(played.of(ErrorEvent)[0].error)
-                await played.say("Again.")
-                assert "Fine." == played.text
+async def test_a_newer_user_turn_stops_the_rest_and_each_call_has_its_result():
+    began = asyncio.Event()
 
-    run(work())
+    async def slow() -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    def quick() -> str:
+        return "was quick"
+
+    with ScriptedModel([[call("slow"), call("quick", 2)], "All is well."]) as model:
+        async with playing(model, slow, quick) as played:
+            await played.session.send_text("Go.")
+            await began.wait()
+            await played.until(lambda: bool(played.of(ToolResultEvent)))
+            await played.say("Never mind.")
+            assert "All is well." == played.text
+            assert 1 == len(played.of(InterruptedEvent))
+            assert {"call_1", "call_2"} == {each.execution.call.id for each in played.of(ToolResultEvent)}
+        told = model.requests[1].messages
+        assert_answered_once(told)
+        assert ["user", "assistant", "tool", "tool", "user"] == [each["role"] for each in told]
+        assert "was quick" == told[3]["content"]
+        assert "cancelled" in told[2]["content"]
+
+
+async def test_what_the_model_had_said_when_it_was_interrupted_stays_in_the_chat():
+    class Talking:
+        """A model that says something, and waits."""
+
+        def __init__(self) -> None:
+            self.requests: list[Any] = []
+
+        async def respond(self, request: Any) -> AsyncIterator[Any]:
+            from patchbay.models.chat_model import ModelReply, TextDelta
+
+            self.requests.append(request)
+            yield TextDelta("Once upon")
+            if len(self.requests) == 1:
+                await asyncio.Event().wait()
+            yield ModelReply(Reply("Once upon"))
+
+    model = Talking()
+    async with playing(model) as played:
+        await played.session.send_text("Tell me a story.")
+        await played.until(lambda: played.text == "Once upon")
+        await played.session.interrupt()
+        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
+        await played.until(lambda: len(played.session.messages) == 2)
+        assert {"role": "assistant", "content": "Once upon"} == played.session.messages[-1]
+        await played.say("Go on.")
+        assert ["user", "assistant", "user"] == [each["role"] for each in model.requests[1].messages]
+
+
+async def test_what_is_said_at_once_is_answered_at_once():
+    with ScriptedModel(["Yes."]) as model:
+        async with playing(model) as played:
+            for text in ("One", "Two", "Three"):
+                await played.session.send_text(text)
+            await played.idle()
+            assert ["One", "Two", "Three"] == [each["content"] for each in model.requests[0].messages]
+            assert ["user"] * 3 + ["assistant"] == [each["role"] for each in played.session.messages]
+
+
+async def test_a_failure_of_the_server_is_an_event_and_the_answer_can_be_asked_for_again():
+    with ScriptedModel([UpstreamError("out of order"), "Here I am."]) as model:
+        async with playing(model) as played:
+            await played.say("Hello.")
+            assert ["out of order"] == [str(each.error) for each in played.of(ErrorEvent)]
+            await played.session.respond()
+            await played.idle()
+            assert "Here I am." == played.text
+            await played.session.respond()  # there is nothing to be answered
+            assert played.session.idle
+            assert [{"role": "user", "content": "Hello."}] == list(model.requests[1].messages)
+
+
+async def test_a_bug_of_a_model_is_an_event_too(caplog: pytest.LogCaptureFixture):
+    with ScriptedModel([ZeroDivisionError("oh"), "Fine."]) as model:
+        async with playing(model) as played:
+            await played.say("Hello.")
+            assert "oh" in str(played.of(ErrorEvent)[0].error)
+            await played.say("Again.")
+            assert "Fine." == played.text
 
 
 @pytest.mark.parametrize("limit", [{"max_rounds": 2}, {"max_calls": 1}])
-def test_at_the_limit_of_a_turn_the_model_answers_once_more_without_tools(limit: dict[str, int]):
-    async def work():
-        def step(request: Any) -> Any:
-            return call("again", len(request.messages)) if request.tools else "That is all I have."
+async def test_at_the_limit_of_a_turn_the_model_answers_once_more_without_tools(limit: dict[str, int]):
+    def step(request: Any) -> Any:
+        return call("again", len(request.messages)) if request.tools else "That is all I have."
 
-        model = ScriptedModel([step] * 9)
-        async with playing(model, named("again"), limits=RealtimeLimits(**limit)) as played:
-            await played.say("Go.")
-            assert "That is all I have." == played.text
-            assert () == model.requests[-1].tools
-            assert [] == played.of(ErrorEvent)
-            assert_answered_once(played.session.messages)
-
-    run(work())
+    model = ScriptedModel([step] * 9)
+    async with playing(model, named("again"), limits=RealtimeLimits(**limit)) as played:
+        await played.say("Go.")
+        assert "That is all I have." == played.text
+        assert () == model.requests[-1].tools
+        assert [] == played.of(ErrorEvent)
+        assert_answered_once(played.session.messages)
 
 
 @pytest.mark.parametrize(("limit", "calls"), [({"max_rounds": 2}, 2), ({"max_calls": 1}, 2), ({"max_rounds": 2}, 3)])
-def test_a_turn_that_meets_its_limit_is_told_to_observers_as_one(limit: dict[str, int], calls: int):
-    async def work():
-        told: list[Event] = []
+async def test_a_turn_that_meets_its_limit_is_told_to_observers_as_one(limit: dict[str, int], calls: int):
+    told: list[Event] = []
 
-        class Watching:
-            async def on_runtime_event(self, event: Event) -> None:
-                told.append(event)
+    class Watching:
+        async def on_runtime_event(self, event: Event) -> None:
+            told.append(event)
 
-        hooks = HookManager()
-        hooks.mount("watching", Watching())
-        model = ScriptedModel([*(call("again", number) for number in range(calls)), "That is all I have."])
-        async with playing(model, named("again"), hooks=hooks, limits=RealtimeLimits(**limit)) as played:
-            await played.say("Go.")
-            assert [1, 2, 3][:calls] == [event.iteration for event in played.of(ToolCallEvent)]
-            await hooks.events.flush()
-        kinds = [event.kind for event in told]
-        assert ("agent.turn.start", "agent.turn.end") == (kinds[0], kinds[-1])
-        assert (1, 1) == (kinds.count("agent.turn.start"), kinds.count("agent.turn.end"))
-        assert [1, 2, 3] == [event.meta.iteration for event in told if event.kind == "agent.llm.request"]
-
-    run(work())
+    hooks = HookManager()
+    hooks.mount("watching", Watching())
+    model = ScriptedModel([*(call("again", number) for number in range(calls)), "That is all I have."])
+    async with playing(model, named("again"), hooks=hooks, limits=RealtimeLimits(**limit)) as played:
+        await played.say("Go.")
+        assert [1, 2, 3][:calls] == [event.iteration for event in played.of(ToolCallEvent)]
+        await hooks.events.flush()
+    kinds = [event.kind for event in told]
+    assert ("agent.turn.start", "agent.turn.end") == (kinds[0], kinds[-1])
+    assert (1, 1) == (kinds.count("agent.turn.start"), kinds.count("agent.turn.end"))
+    assert [1, 2, 3] == [event.meta.iteration for event in told if event.kind == "agent.llm.request"]
 
 
-def test_a_tool_that_is_registered_while_the_model_has_its_last_word_is_none_of_that_turns():
-    async def work():
-        manager = LLMSessionManager("ann")
+async def test_a_tool_that_is_registered_while_the_model_has_its_last_word_is_none_of_that_turns():
+    manager = LLMSessionManager("ann")
 
-        def last(request: Any) -> Any:
-            assert () == request.tools
-            manager.register_tool(named("late"))
-            return call("late", 2)
+    def last(request: Any) -> Any:
+        assert () == request.tools
+        manager.register_tool(named("late"))
+        return call("late", 2)
 
-        model = ScriptedModel([call("again"), last, "Fine."])
-        async with playing(model, named("again"), limits=RealtimeLimits(max_rounds=1)) as played:
-            manager.active = played.session
-            await played.say("Go.")
-            assert [False, True] == [event.execution.is_error for event in played.of(ToolResultEvent)]
-            await played.say("Go on.")
-            assert ["again", "late"] == [tool.name for tool in model.requests[-1].tools]
-
-    run(work())
+    model = ScriptedModel([call("again"), last, "Fine."])
+    async with playing(model, named("again"), limits=RealtimeLimits(max_rounds=1)) as played:
+        manager.active = played.session
+        await played.say("Go.")
+        assert [False, True] == [event.execution.is_error for event in played.of(ToolResultEvent)]
+        await played.say("Go on.")
+        assert ["again", "late"] == [tool.name for tool in model.requests[-1].tools]
 
 
 @pytest.mark.parametrize("policy", ["additive", "off", "full"])
-def test_a_hook_is_told_of_the_closing_request_of_a_turn_and_its_tools_are_not_offered_there(policy: Any):
+async def test_a_hook_is_told_of_the_closing_request_of_a_turn_and_its_tools_are_not_offered_there(policy: Any):
     class Injecting:
         terminal: ClassVar[list[bool]] = []
 
@@ -313,225 +275,186 @@ def test_a_hook_is_told_of_the_closing_request_of_a_turn_and_its_tools_are_not_o
         async def before_tool(self, call: ToolRequest) -> Respond | None:
             return Respond("looked up") if call.tool == "injected" else None
 
-    async def work():
-        Injecting.terminal = []
-        hooks = HookManager(policy=HookPolicy(tool_injection=policy))
-        hooks.mount("injecting", Injecting())
-        model = ScriptedModel([call("again"), "That is all I have."])
-        async with playing(model, named("again"), hooks=hooks, limits=RealtimeLimits(max_rounds=1)) as played:
-            await played.say("Go.")
-            assert [False, True] == Injecting.terminal
-            injected = [] if policy == "off" else ["injected"]
-            assert [["again", *injected], []] == [[spec.name for spec in each.tools] for each in model.requests]
-            assert ["Be brief.", "Be brief."] == [each.messages[-1]["content"] for each in model.requests]
-            assert [] == played.of(ErrorEvent)
-
-    run(work())
+    Injecting.terminal = []
+    hooks = HookManager(policy=HookPolicy(tool_injection=policy))
+    hooks.mount("injecting", Injecting())
+    model = ScriptedModel([call("again"), "That is all I have."])
+    async with playing(model, named("again"), hooks=hooks, limits=RealtimeLimits(max_rounds=1)) as played:
+        await played.say("Go.")
+        assert [False, True] == Injecting.terminal
+        injected = [] if policy == "off" else ["injected"]
+        assert [["again", *injected], []] == [[spec.name for spec in each.tools] for each in model.requests]
+        assert ["Be brief.", "Be brief."] == [each.messages[-1]["content"] for each in model.requests]
+        assert [] == played.of(ErrorEvent)
 
 
-def test_a_model_that_calls_tools_it_does_not_have_is_not_asked_for_ever():
-    async def work():
-        model = ScriptedModel([call("again", number) for number in range(9)])
-        async with playing(model, named("again"), limits=RealtimeLimits(max_rounds=1)) as played:
-            await played.say("Go.")
-            assert 2 == len(model.requests)
-            assert ["max_iterations"] == [each.error.code for each in played.of(ErrorEvent)]
-            assert 2 == len(played.of(ToolResultEvent))
-            assert_answered_once(played.session.messages)
-
-    run(work())
+async def test_a_model_that_calls_tools_it_does_not_have_is_not_asked_for_ever():
+    model = ScriptedModel([call("again", number) for number in range(9)])
+    async with playing(model, named("again"), limits=RealtimeLimits(max_rounds=1)) as played:
+        await played.say("Go.")
+        assert 2 == len(model.requests)
+        assert ["max_iterations"] == [each.error.code for each in played.of(ErrorEvent)]
+        assert 2 == len(played.of(ToolResultEvent))
+        assert_answered_once(played.session.messages)
 
 
-def test_of_the_chat_only_so_much_is_kept_and_no_call_loses_its_result():
-    async def work():
-        steps = [each for number in range(30) for each in (call("look", number), f"Answer {number}.")]
-        with ScriptedModel(steps) as model:
-            limits = RealtimeLimits(kept_items=10, kept_chars=2_000)
-            async with playing(model, named("look", "x" * 100), limits=limits) as played:
-                for number in range(30):
-                    await played.say(f"Question {number}.")
-                    assert len(played.session.messages) <= 10
-                    assert_answered_once(played.session.messages)
-                    assert "user" == played.session.messages[0]["role"]
-                    assert f"Answer {number}." == played.session.messages[-1]["content"]
-
-    run(work())
+async def test_of_the_chat_only_so_much_is_kept_and_no_call_loses_its_result():
+    steps = [each for number in range(30) for each in (call("look", number), f"Answer {number}.")]
+    with ScriptedModel(steps) as model:
+        limits = RealtimeLimits(kept_items=10, kept_chars=2_000)
+        async with playing(model, named("look", "x" * 100), limits=limits) as played:
+            for number in range(30):
+                await played.say(f"Question {number}.")
+                assert len(played.session.messages) <= 10
+                assert_answered_once(played.session.messages)
+                assert "user" == played.session.messages[0]["role"]
+                assert f"Answer {number}." == played.session.messages[-1]["content"]
 
 
-def test_what_a_model_was_sent_is_mostly_the_beginning_of_what_it_is_sent():  # for its server's prompt cache
-    async def work():
-        with ScriptedModel(["Yes."] * 60) as model:
-            async with playing(model, limits=RealtimeLimits(kept_items=40)) as played:
-                for number in range(60):
-                    await played.say(f"Question {number}.")
-        sent = [request.messages for request in model.requests]
-        cuts = [before for before, after in pairwise(sent) if before != after[: len(before)]]
-        assert 40 == max(map(len, sent)) + 1
-        assert 1 <= len(cuts) <= 10
-
-    run(work())
+async def test_what_a_model_was_sent_is_mostly_the_beginning_of_what_it_is_sent():  # for its server's prompt cache
+    with ScriptedModel(["Yes."] * 60) as model:
+        async with playing(model, limits=RealtimeLimits(kept_items=40)) as played:
+            for number in range(60):
+                await played.say(f"Question {number}.")
+    sent = [request.messages for request in model.requests]
+    cuts = [before for before, after in pairwise(sent) if before != after[: len(before)]]
+    assert 40 == max(map(len, sent)) + 1
+    assert 1 <= len(cuts) <= 10
 
 
-def test_an_exchange_that_is_too_long_by_itself_is_cut_to_question_and_answer():
-    async def work():
-        with ScriptedModel([call("look"), "y" * 9_000]) as model:
-            async with playing(model, named("look", "x" * 9_000), limits=RealtimeLimits(kept_chars=4_000)) as played:
-                await played.say("z" * 9_000)
-                kept = played.session.messages
-                assert ["user", "assistant"] == [each["role"] for each in kept]
-                assert all(len(each["content"]) <= 2_000 for each in kept)
-                assert ("z", "y") == (kept[0]["content"][0], kept[1]["content"][0])
-
-    run(work())
+async def test_an_exchange_that_is_too_long_by_itself_is_cut_to_question_and_answer():
+    with ScriptedModel([call("look"), "y" * 9_000]) as model:
+        async with playing(model, named("look", "x" * 9_000), limits=RealtimeLimits(kept_chars=4_000)) as played:
+            await played.say("z" * 9_000)
+            kept = played.session.messages
+            assert ["user", "assistant"] == [each["role"] for each in kept]
+            assert all(len(each["content"]) <= 2_000 for each in kept)
+            assert ("z", "y") == (kept[0]["content"][0], kept[1]["content"][0])
 
 
-def test_what_is_said_now_is_sent_whole_however_little_is_kept():
-    async def work():
-        with ScriptedModel(["One.", "Two."]) as model:
-            async with playing(model, limits=RealtimeLimits(kept_items=0, kept_chars=100)) as played:
-                await played.say("x" * 5_000)
-                assert () == played.session.messages
-                await played.say("Hi.")
-            assert [[5_000], [3]] == [[len(each["content"]) for each in request.messages] for request in model.requests]
-
-    run(work())
+async def test_what_is_said_now_is_sent_whole_however_little_is_kept():
+    with ScriptedModel(["One.", "Two."]) as model:
+        async with playing(model, limits=RealtimeLimits(kept_items=0, kept_chars=100)) as played:
+            await played.say("x" * 5_000)
+            assert () == played.session.messages
+            await played.say("Hi.")
+        assert [[5_000], [3]] == [[len(each["content"]) for each in request.messages] for request in model.requests]
 
 
-def test_audio_is_refused_and_so_is_what_comes_when_it_is_not_open():
-    async def work():
-        session = ChatSession(ScriptedModel([]))
-        with pytest.raises(ConfigurationError, match="not open"):
-            await session.send_text("Hello.")
+async def test_audio_is_refused_and_so_is_what_comes_when_it_is_not_open():
+    session = ChatSession(ScriptedModel([]))
+    with pytest.raises(ConfigurationError, match="not open"):
+        await session.send_text("Hello.")
+    await session.connect()
+    with pytest.raises(ConfigurationError, match="connected once"):
         await session.connect()
-        with pytest.raises(ConfigurationError, match="connected once"):
-            await session.connect()
-        with pytest.raises(ConfigurationError, match="text alone"):
-            await session.send_audio(b"\0\0")
-        await session.close()
-        await session.close()
-        assert not session.is_open
-        with pytest.raises(ConfigurationError, match="not open"):
-            await session.send_text("Hello.")
-        with pytest.raises(ToolSyncError, match="closed"):
-            await session.use_tools(LLMSessionManager("ann").snapshot())
-
-    run(work())
+    with pytest.raises(ConfigurationError, match="text alone"):
+        await session.send_audio(b"\0\0")
+    await session.close()
+    await session.close()
+    assert not session.is_open
+    with pytest.raises(ConfigurationError, match="not open"):
+        await session.send_text("Hello.")
+    with pytest.raises(ToolSyncError, match="closed"):
+        await session.use_tools(LLMSessionManager("ann").snapshot())
 
 
-def test_closing_stops_the_turn_and_its_tools():
-    async def work():
-        began, ended = asyncio.Event(), asyncio.Event()
+async def test_closing_stops_the_turn_and_its_tools():
+    began, ended = asyncio.Event(), asyncio.Event()
 
-        async def slow() -> None:
-            began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    async def slow() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-        async with playing(ScriptedModel([call("slow")]), slow) as played:
-            await played.session.send_text("Go.")
-            await began.wait()
-        assert ended.is_set()
-        assert 1 == len(played.of(ToolResultEvent))
-        assert [] == played.of(DroppedEvent)
-
-    run(work())
+    async with playing(ScriptedModel([call("slow")]), slow) as played:
+        await played.session.send_text("Go.")
+        await began.wait()
+    assert ended.is_set()
+    assert 1 == len(played.of(ToolResultEvent))
+    assert [] == played.of(DroppedEvent)
 
 
-def test_hooks_see_each_turn_and_what_one_ends_is_told():
-    async def work():
-        seen: list[tuple[str, str, str]] = []
+async def test_hooks_see_each_turn_and_what_one_ends_is_told():
+    seen: list[tuple[str, str, str]] = []
 
-        class Watching:
-            async def before_tool(self, about: Any) -> None:
-                seen.append((about.meta.agent_id, about.meta.session_key, about.tool))
+    class Watching:
+        async def before_tool(self, about: Any) -> None:
+            seen.append((about.meta.agent_id, about.meta.session_key, about.tool))
 
-            async def before_llm(self, about: Any) -> Any:
-                return AbortTurn("not here") if "forbidden" in str(about.messages) else None
+        async def before_llm(self, about: Any) -> Any:
+            return AbortTurn("not here") if "forbidden" in str(about.messages) else None
 
-        hooks = HookManager()
-        hooks.mount("watching", Watching())
-        with ScriptedModel([call("look"), "Fine."]) as model:
-            async with playing(model, named("look"), hooks=hooks, agent_id="ann", session_key="s1") as played:
-                await played.say("Go.")
-                assert [("ann", "s1", "look")] == seen
-                await played.say("Something forbidden.")
-                assert ["hook_abort"] == [each.error.code for each in played.of(ErrorEvent)]
-        await hooks.aclose()
-
-    run(work())
-
-
-def test_what_a_tool_says_of_its_work_and_has_for_the_user_comes_out():
-    async def work():
-        async def draw(context: ToolContext) -> ToolOutput:
-            context.progress("half of it", fraction=0.5)
-            return ToolOutput("drawn", for_user="Here is a dot.", response_handled=True)
-
-        with ScriptedModel([call("draw")]) as model:
-            async with playing(model, draw) as played:
-                await played.say("Draw.")
-                kinds = [event.type for event in played.events]
-                assert ["connection", "response_end", "tool_call", "tool_progress", "tool_result", "user_output"] == kinds
-                assert (0.5, "Here is a dot.", True) == (
-                    played.events[3].progress.fraction,
-                    played.events[5].text,
-                    played.events[5].handled,
-                )
-                assert ["user", "assistant", "tool", "assistant"] == [each["role"] for each in played.session.messages]
-
-    run(work())
-
-
-def test_a_model_by_its_url_is_asked_over_http_and_its_connections_are_closed():
-    async def work():
-        asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        answers = [Message({"content": None, "tool_calls": [asked]}, finish_reason="tool_calls"), "It is there."]
-        with ScriptedUpstream(answers) as upstream:
-            async with playing(f"{upstream.url}#some-model", named("look"), tool_mode="native") as played:
-                await played.session.send_text("Look.")
-                await played.until(lambda: played.text == "It is there.")
-                await played.idle()
-            assert ["some-model"] * 2 == [each.json["model"] for each in upstream.chats]
-            assert [True, True] == [each.json["stream"] for each in upstream.chats]
-            assert 1 == len(played.of(ToolCallEvent))
-
-    run(work())
-
-
-def test_events_that_nobody_reads_are_bounded():
-    async def work():
-        session = ChatSession(ScriptedModel(["word " * 10] * 50), limits=RealtimeLimits(waiting=5))
-        async with session:
-            for _ in range(50):
-                await session.send_text("Go.")
-                async with asyncio.timeout(30):
-                    while not session.idle:
-                        await asyncio.sleep(0)
-        events = [event async for event in session.events()]
-        assert "dropped" == events[0].type
-        assert 6 == len(events)
-
-    run(work())
-
-
-def test_that_nothing_is_under_way_any_more_is_told_once_behind_all_else():
-    async def work() -> None:
-        async def look() -> str:
-            return "found"
-
-        async with playing(ScriptedModel([call("look"), "Here.", "And here."]), look) as played:
+    hooks = HookManager()
+    hooks.mount("watching", Watching())
+    with ScriptedModel([call("look"), "Fine."]) as model:
+        async with playing(model, named("look"), hooks=hooks, agent_id="ann", session_key="s1") as played:
             await played.say("Go.")
-            await played.until(lambda: bool(played.of(IdleEvent)))
-            kinds = [event.type for event in played.events]
-            assert ("idle", 1, "tool_result") == (kinds[-1], kinds.count("idle"), kinds[kinds.index("text") - 1])
-            await played.session.send_text("And then?")
-            await played.session.interrupt()
-            await played.until(lambda: len(played.of(IdleEvent)) == 2)
-            for number in (3, 4):  # also where there was nothing to be ended, or to be answered
-                await (played.session.interrupt() if number == 3 else played.session.respond())
-                await played.until(lambda number=number: len(played.of(IdleEvent)) == number)
-            assert 2 == len(played.of(InterruptedEvent))
+            assert [("ann", "s1", "look")] == seen
+            await played.say("Something forbidden.")
+            assert ["hook_abort"] == [each.error.code for each in played.of(ErrorEvent)]
+    await hooks.aclose()
 
-    run(work())
+
+async def test_what_a_tool_says_of_its_work_and_has_for_the_user_comes_out():
+    async def draw(context: ToolContext) -> ToolOutput:
+        context.progress("half of it", fraction=0.5)
+        return ToolOutput("drawn", for_user="Here is a dot.", response_handled=True)
+
+    with ScriptedModel([call("draw")]) as model:
+        async with playing(model, draw) as played:
+            await played.say("Draw.")
+            kinds = [event.type for event in played.events]
+            assert ["connection", "response_end", "tool_call", "tool_progress", "tool_result", "user_output"] == kinds
+            assert (0.5, "Here is a dot.", True) == (
+                played.events[3].progress.fraction,
+                played.events[5].text,
+                played.events[5].handled,
+            )
+            assert ["user", "assistant", "tool", "assistant"] == [each["role"] for each in played.session.messages]
+
+
+async def test_a_model_by_its_url_is_asked_over_http_and_its_connections_are_closed():
+    asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    answers = [Message({"content": None, "tool_calls": [asked]}, finish_reason="tool_calls"), "It is there."]
+    with ScriptedUpstream(answers) as upstream:
+        async with playing(f"{upstream.url}#some-model", named("look"), tool_mode="native") as played:
+            await played.session.send_text("Look.")
+            await played.until(lambda: played.text == "It is there.")
+            await played.idle()
+        assert ["some-model"] * 2 == [each.json["model"] for each in upstream.chats]
+        assert [True, True] == [each.json["stream"] for each in upstream.chats]
+        assert 1 == len(played.of(ToolCallEvent))
+
+
+async def test_events_that_nobody_reads_are_bounded():
+    session = ChatSession(ScriptedModel(["word " * 10] * 50), limits=RealtimeLimits(waiting=5))
+    async with session:
+        for _ in range(50):
+            await session.send_text("Go.")
+            async with asyncio.timeout(30):
+                while not session.idle:
+                    await asyncio.sleep(0)
+    events = [event async for event in session.events()]
+    assert "dropped" == events[0].type
+    assert 6 == len(events)
+
+
+async def test_that_nothing_is_under_way_any_more_is_told_once_behind_all_else():
+    async def look() -> str:
+        return "found"
+
+    async with playing(ScriptedModel([call("look"), "Here.", "And here."]), look) as played:
+        await played.say("Go.")
+        await played.until(lambda: bool(played.of(IdleEvent)))
+        kinds = [event.type for event in played.events]
+        assert ("idle", 1, "tool_result") == (kinds[-1], kinds.count("idle"), kinds[kinds.index("text") - 1])
+        await played.session.send_text("And then?")
+        await played.session.interrupt()
+        await played.until(lambda: len(played.of(IdleEvent)) == 2)
+        for number in (3, 4):  # also where there was nothing to be ended, or to be answered
+            await (played.session.interrupt() if number == 3 else played.session.respond())
+            await played.until(lambda number=number: len(played.of(IdleEvent)) == number)
+        assert 2 == len(played.of(InterruptedEvent))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -93,19 +92,16 @@ def test_the_token_comes_as_a_header_or_from_a_web_page_as_a_subprotocol(guarded
         assert "patchbay" == client.socket.subprotocol  # never the token
 
 
-def test_a_server_that_cannot_answer_a_handshake_says_no_all_the_same():
-    async def work() -> list[Any]:
-        sent: list[Any] = []
+async def test_a_server_that_cannot_answer_a_handshake_says_no_all_the_same():
+    sent: list[Any] = []
 
-        async def send(message: Any) -> None:
-            sent.append(message)
+    async def send(message: Any) -> None:
+        sent.append(message)
 
-        guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
-        await guard(stranger(), never, send)
-        await guard(stranger(extensions={"websocket.http.response": {}}), never, send)
-        return sent
-
-    closed, started, _ = asyncio.run(work())
+    guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
+    await guard(stranger(), never, send)
+    await guard(stranger(extensions={"websocket.http.response": {}}), never, send)
+    closed, started, _ = sent
     assert {"type": "websocket.close", "code": 1008} == closed
     assert 403 == started["status"]
 

@@ -115,305 +115,257 @@ class Client:
         return int(self.sent[-1].get("code", 0))
 
 
-def test_a_client_that_takes_nothing_is_left_and_its_role_is_free():
-    async def work():
-        with FakeOpenAI(["Hello."]) as fake:
-            doorway = Doorway(fake, send_timeout=0.05)
-            client = Client(doorway, takes=2)
-            client.text("Hi.")
-            await client.task
-            assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
-            await doorway.close()
-
-    run(work())
+async def test_a_client_that_takes_nothing_is_left_and_its_role_is_free():
+    with FakeOpenAI(["Hello."]) as fake:
+        doorway = Doorway(fake, send_timeout=0.05)
+        client = Client(doorway, takes=2)
+        client.text("Hi.")
+        await client.task
+        assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+        await doorway.close()
 
 
-def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_has_waited_long_enough():
-    async def work():
-        with FakeOpenAI(["Hello."]) as fake:
-            doorway = Doorway(fake, send_timeout=3_600)
-            client = Client(doorway, takes=2)
-            client.text("Hi.")
-            await client.until("ready")
-            doorway.door.stopping()
-            client.task.cancel()  # as a server does when its drain is over
-            await asyncio.wait([client.task])
-            await doorway.close()
-
-    run(work())
+async def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_has_waited_long_enough():
+    with FakeOpenAI(["Hello."]) as fake:
+        doorway = Doorway(fake, send_timeout=3_600)
+        client = Client(doorway, takes=2)
+        client.text("Hi.")
+        await client.until("ready")
+        doorway.door.stopping()
+        client.task.cancel()  # as a server does when its drain is over
+        await asyncio.wait([client.task])
+        await doorway.close()
 
 
-def test_a_socket_that_the_server_has_closed_is_as_good_as_gone():
-    async def work():
-        with FakeOpenAI(["Hello."]) as fake:
-            doorway = Doorway(fake)
-            client = Client(doorway, refuses=3)
-            client.text("Hi.")
-            await client.task
-            assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
-            await doorway.close()
-
-    run(work())
+async def test_a_socket_that_the_server_has_closed_is_as_good_as_gone():
+    with FakeOpenAI(["Hello."]) as fake:
+        doorway = Doorway(fake)
+        client = Client(doorway, refuses=3)
+        client.text("Hi.")
+        await client.task
+        assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+        await doorway.close()
 
 
 @pytest.mark.parametrize("moment", range(12))
-def test_a_client_may_be_cut_off_at_any_moment(moment: int):
-    async def work():
-        with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake:
-            doorway = Doorway(fake)
+async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
+    with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake:
+        doorway = Doorway(fake)
+        client = Client(doorway)
+        client.text("Count.")
+        for _ in range(moment**2):
+            await asyncio.sleep(0.0005)
+        client.task.cancel()
+        await asyncio.wait([client.task])
+        await doorway.close()
+
+
+async def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
+    with FakeOpenAI(["Hello."]) as fake:
+        doorway = Doorway(fake)
+        client = Client(doorway)
+        client.leave()
+        await client.task
+        other = Client(doorway)
+        other.text("Hi.")
+        await other.until("response_end")
+        other.leave()
+        await other.task
+        await doorway.close()
+
+
+async def test_who_takes_over_waits_no_longer_than_so_for_the_other_to_be_idle():
+    with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
+        doorway = Doorway(fake, swap_wait=0.1)
+        first = Client(doorway)
+        first.text("Count.")
+        await first.until("text")
+        second = Client(doorway, query="takeover=1")
+        await second.until("ready")
+        assert 4410 == await first.code()
+        third = Client(doorway)
+        assert 4409 == await third.code()
+        await doorway.close()
+        assert 1001 == await second.code()
+        assert 1001 == await Client(doorway).code()
+
+
+async def test_a_session_of_the_program_itself_is_not_taken_away_unless_it_is_asked_for():
+    class Own:
+        told = 0
+
+        async def use_tools(self, snapshot: Any) -> None:
+            self.told += 1
+
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake, free_wait=0.05)
+        manager, own = doorway.managers["ann"], Own()
+        await manager.prepare(own)
+        await manager.swap()
+        assert 4409 == await Client(doorway).code()
+        taking = Client(doorway, query="takeover=1")
+        await taking.until("ready")
+        told = own.told
+        await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
+        assert (told, ["added"]) == (own.told, fake.tools)
+        await doorway.close()
+
+
+async def test_who_has_left_takes_over_from_nobody():
+    with FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."]) as fake:
+        doorway = Doorway(fake)
+        first = Client(doorway)
+        first.text("Count.")
+        await first.until("text")
+        ghost = Client(doorway, query="takeover=1")
+        await fake.until(lambda: fake.connections == 2)
+        ghost.text("Hello?")
+        ghost.leave()
+        await ghost.task
+        await first.until("idle")
+        assert doorway.managers["ann"].pending is None
+        first.text("Go on.")
+        await first.until("idle", times=2)
+        assert ["Count.", "Go on."] == [told.text for told in fake.heard if told.kind == "user"]
+        await doorway.close()
+
+
+async def test_who_leaves_while_its_session_is_opened_leaves_its_role_at_once():
+    opening, over = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def never_opens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opening.release()
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+        over.release()
+
+    silent = await asyncio.start_server(never_opens, "127.0.0.1", 0)
+    with FakeOpenAI() as fake:
+        port = silent.sockets[0].getsockname()[1]
+        doorway = Doorway(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
+        for _ in range(2):
             client = Client(doorway)
-            client.text("Count.")
-            for _ in range(moment**2):
-                await asyncio.sleep(0.0005)
-            client.task.cancel()
-            await asyncio.wait([client.task])
-            await doorway.close()
-
-    run(work())
-
-
-def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
-    async def work():
-        with FakeOpenAI(["Hello."]) as fake:
-            doorway = Doorway(fake)
-            client = Client(doorway)
+            await opening.acquire()
             client.leave()
             await client.task
-            other = Client(doorway)
-            other.text("Hi.")
-            await other.until("response_end")
-            other.leave()
-            await other.task
-            await doorway.close()
-
-    run(work())
+            assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+            await over.acquire()
+        await doorway.close()
+    silent.close()
 
 
-def test_who_takes_over_waits_no_longer_than_so_for_the_other_to_be_idle():
-    async def work():
-        with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-            doorway = Doorway(fake, swap_wait=0.1)
-            first = Client(doorway)
-            first.text("Count.")
-            await first.until("text")
-            second = Client(doorway, query="takeover=1")
-            await second.until("ready")
-            assert 4410 == await first.code()
-            third = Client(doorway)
-            assert 4409 == await third.code()
-            await doorway.close()
-            assert 1001 == await second.code()
-            assert 1001 == await Client(doorway).code()
-
-    run(work())
+async def test_who_takes_over_while_another_does_waits_for_it_and_comes_after():
+    with FakeOpenAI(["Hello."]) as fake:
+        doorway = Doorway(fake, free_wait=0.05)
+        clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
+        await clients[-1].until("ready")
+        assert [4410, 4410] == [await client.code() for client in clients[:2]]
+        clients[-1].text("Hi.")
+        await clients[-1].until("response_end")
+        await doorway.close()
 
 
-def test_a_session_of_the_program_itself_is_not_taken_away_unless_it_is_asked_for():
-    async def work():
-        class Own:
-            told = 0
+async def test_who_takes_over_does_not_wait_for_ever_for_another_that_does():
+    with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
+        doorway = Doorway(fake, swap_wait=0.3)
+        first = Client(doorway)
+        first.text("Count.")
+        await first.until("text")
+        manager = doorway.managers["ann"]
 
-            async def use_tools(self, snapshot: Any) -> None:
-                self.told += 1
-
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake, free_wait=0.05)
-            manager, own = doorway.managers["ann"], Own()
-            await manager.prepare(own)
-            await manager.swap()
-            assert 4409 == await Client(doorway).code()
-            taking = Client(doorway, query="takeover=1")
-            await taking.until("ready")
-            told = own.told
-            await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
-            assert (told, ["added"]) == (own.told, fake.tools)
-            await doorway.close()
-
-    run(work())
-
-
-def test_who_has_left_takes_over_from_nobody():
-    async def work():
-        with FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."]) as fake:
-            doorway = Doorway(fake)
-            first = Client(doorway)
-            first.text("Count.")
-            await first.until("text")
-            ghost = Client(doorway, query="takeover=1")
-            await fake.until(lambda: fake.connections == 2)
-            ghost.text("Hello?")
-            ghost.leave()
-            await ghost.task
-            await first.until("idle")
-            assert doorway.managers["ann"].pending is None
-            first.text("Go on.")
-            await first.until("idle", times=2)
-            assert ["Count.", "Go on."] == [told.text for told in fake.heard if told.kind == "user"]
-            await doorway.close()
-
-    run(work())
-
-
-def test_who_leaves_while_its_session_is_opened_leaves_its_role_at_once():
-    async def work():
-        opening, over = asyncio.Semaphore(0), asyncio.Semaphore(0)
-
-        async def never_opens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            opening.release()
-            with contextlib.suppress(OSError):
-                await reader.read()
-            writer.close()
-            over.release()
-
-        silent = await asyncio.start_server(never_opens, "127.0.0.1", 0)
-        with FakeOpenAI() as fake:
-            port = silent.sockets[0].getsockname()[1]
-            doorway = Doorway(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
-            for _ in range(2):
-                client = Client(doorway)
-                await opening.acquire()
-                client.leave()
-                await client.task
-                assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
-                await over.acquire()
-            await doorway.close()
-        silent.close()
-
-    run(work())
-
-
-def test_who_takes_over_while_another_does_waits_for_it_and_comes_after():
-    async def work():
-        with FakeOpenAI(["Hello."]) as fake:
-            doorway = Doorway(fake, free_wait=0.05)
-            clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
-            await clients[-1].until("ready")
-            assert [4410, 4410] == [await client.code() for client in clients[:2]]
-            clients[-1].text("Hi.")
-            await clients[-1].until("response_end")
-            await doorway.close()
-
-    run(work())
-
-
-def test_who_takes_over_does_not_wait_for_ever_for_another_that_does():
-    async def work():
-        with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-            doorway = Doorway(fake, swap_wait=0.3)
-            first = Client(doorway)
-            first.text("Count.")
-            await first.until("text")
-            manager = doorway.managers["ann"]
-
-            class Unhurried:
-                async def use_tools(self, snapshot: Any) -> None:
-                    pass
-
-            await manager.prepare(Unhurried())  # the program's own, which does not come to it
-            late = Client(doorway, query="takeover=1")
-            assert 4409 == await late.code()
-            assert "Another client is taking over" in late.frames[0]["error"]["message"]
-            manager.leave(manager.pending)
-            await doorway.close()
-
-    run(work())
-
-
-def test_who_waits_for_a_role_begins_nothing_when_the_server_stops_meanwhile():
-    async def work():
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake, free_wait=60)
-            first = Client(doorway)
-            await first.until("ready")
-            second = Client(doorway)
-            await second.accepted()
-            doorway.door.stopping()
-            assert (1001, 1001) == (await first.code(), await second.code())
-            assert [] == second.frames
-            assert 1 == fake.attempts
-            await doorway.close()
-
-    run(work())
-
-
-def test_who_waits_for_a_role_does_not_hold_up_a_server_that_stops():
-    async def work():
-        class Own:
+        class Unhurried:
             async def use_tools(self, snapshot: Any) -> None:
                 pass
 
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake, free_wait=3_600)
-            manager = doorway.managers["ann"]
-            await manager.prepare(own := Own())
-            await manager.swap()  # the program's own, which the door has no hand in
-            client = Client(doorway)
-            await client.accepted()
-            await doorway.door.aclose()
-            assert 1001 == await client.code()
-            manager.leave(own)
-            await doorway.close()
-
-    run(work())
+        await manager.prepare(Unhurried())  # the program's own, which does not come to it
+        late = Client(doorway, query="takeover=1")
+        assert 4409 == await late.code()
+        assert "Another client is taking over" in late.frames[0]["error"]["message"]
+        manager.leave(manager.pending)
+        await doorway.close()
 
 
-def test_who_waits_for_a_role_that_is_removed_meanwhile_is_told_so():
-    async def work():
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake, ("ann", "ben"), free_wait=60)
-            first = Client(doorway)
-            await first.until("ready")
-            second = Client(doorway)
-            await second.accepted()
-            doorway.managers["ann"].registry.remove_role("ann")
-            assert (4404, 4404) == (await first.code(), await second.code())
-            assert ["unknown_role"] == [frame["error"]["code"] for frame in second.frames]
-            assert 1 == fake.attempts
-            await doorway.close()
-
-    run(work())
+async def test_who_waits_for_a_role_begins_nothing_when_the_server_stops_meanwhile():
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake, free_wait=60)
+        first = Client(doorway)
+        await first.until("ready")
+        second = Client(doorway)
+        await second.accepted()
+        doorway.door.stopping()
+        assert (1001, 1001) == (await first.code(), await second.code())
+        assert [] == second.frames
+        assert 1 == fake.attempts
+        await doorway.close()
 
 
-def test_who_takes_over_and_loses_its_model_before_it_has_is_told_by_its_own_session_and_the_other_goes_on():
-    async def work():
-        with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-            doorway = Doorway(fake, swap_wait=60, reconnects=0)
-            first = Client(doorway)
-            first.text("Count.")
-            await first.until("text")
-            second = Client(doorway, query="takeover=1")
-            manager = doorway.managers["ann"]
-            while not getattr(manager.pending, "is_open", False):
-                await asyncio.sleep(0.01)
-            await asyncio.to_thread(fake.drop)  # the last connection that was opened
-            assert 4502 == await second.code()
-            assert "closed" in [frame.get("state") for frame in second.frames]
-            assert "ready" not in [frame["type"] for frame in second.frames]
-            assert not first.task.done()
-            assert (True, None) == (manager.active is not None, manager.pending)
-            await doorway.close()
+async def test_who_waits_for_a_role_does_not_hold_up_a_server_that_stops():
+    class Own:
+        async def use_tools(self, snapshot: Any) -> None:
+            pass
 
-    run(work())
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake, free_wait=3_600)
+        manager = doorway.managers["ann"]
+        await manager.prepare(own := Own())
+        await manager.swap()  # the program's own, which the door has no hand in
+        client = Client(doorway)
+        await client.accepted()
+        await doorway.door.aclose()
+        assert 1001 == await client.code()
+        manager.leave(own)
+        await doorway.close()
 
 
-def test_a_session_ends_with_its_role():
-    async def work():
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake, ("ann", "ben"))
-            client, other = Client(doorway), Client(doorway, "ben")
-            await client.until("ready")
-            await other.until("ready")
-            registry = doorway.managers["ann"].registry
-            await asyncio.to_thread(registry.remove_role, "ann")
-            assert 4404 == await client.code()
-            assert 4404 == await Client(doorway).code()
-            registry.add_role("ann")
-            again = Client(doorway)
-            await again.until("ready")
-            assert not other.task.done()
-            await doorway.close()
+async def test_who_waits_for_a_role_that_is_removed_meanwhile_is_told_so():
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake, ("ann", "ben"), free_wait=60)
+        first = Client(doorway)
+        await first.until("ready")
+        second = Client(doorway)
+        await second.accepted()
+        doorway.managers["ann"].registry.remove_role("ann")
+        assert (4404, 4404) == (await first.code(), await second.code())
+        assert ["unknown_role"] == [frame["error"]["code"] for frame in second.frames]
+        assert 1 == fake.attempts
+        await doorway.close()
 
-    run(work())
+
+async def test_who_takes_over_and_loses_its_model_before_it_has_is_told_by_its_own_session_and_the_other_goes_on():
+    with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
+        doorway = Doorway(fake, swap_wait=60, reconnects=0)
+        first = Client(doorway)
+        first.text("Count.")
+        await first.until("text")
+        second = Client(doorway, query="takeover=1")
+        manager = doorway.managers["ann"]
+        while not getattr(manager.pending, "is_open", False):
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(fake.drop)  # the last connection that was opened
+        assert 4502 == await second.code()
+        assert "closed" in [frame.get("state") for frame in second.frames]
+        assert "ready" not in [frame["type"] for frame in second.frames]
+        assert not first.task.done()
+        assert (True, None) == (manager.active is not None, manager.pending)
+        await doorway.close()
+
+
+async def test_a_session_ends_with_its_role():
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake, ("ann", "ben"))
+        client, other = Client(doorway), Client(doorway, "ben")
+        await client.until("ready")
+        await other.until("ready")
+        registry = doorway.managers["ann"].registry
+        await asyncio.to_thread(registry.remove_role, "ann")
+        assert 4404 == await client.code()
+        assert 4404 == await Client(doorway).code()
+        registry.add_role("ann")
+        again = Client(doorway)
+        await again.until("ready")
+        assert not other.task.done()
+        await doorway.close()
 
 
 class Told:
@@ -434,57 +386,48 @@ class Told:
         self.frames.append(json.loads(message["text"]))
 
 
-def test_a_session_whose_model_is_never_silent_ends_all_the_same():
-    async def work():
-        session = Told(idle=False)
+async def test_a_session_whose_model_is_never_silent_ends_all_the_same():
+    session = Told(idle=False)
 
-        async def talk() -> None:
-            while True:
-                session.feed.put(TextEvent("la "))
-                await asyncio.sleep(0)
-
-        talking = asyncio.ensure_future(talk())
-        session.held.end(4410, "another client has taken over")
-        assert CloseInfo(4410, "another client has taken over") == await session.run()
-        assert session.frames
-        talking.cancel()
-        await asyncio.wait([talking])
-
-    run(work())
-
-
-def test_a_session_that_is_to_end_at_once_tells_what_has_happened_and_waits_for_nothing_more():
-    async def work():
-        session = Told(idle=False)
-        for delta in ("One", " two"):
-            session.feed.put(TextEvent(delta))
-        session.held.end(4404, "the role is no more")
-        async with asyncio.timeout(1):  # its last words have two seconds
-            assert CloseInfo(4404, "the role is no more") == await session.run()
-        assert ["One", " two"] == [frame["delta"] for frame in session.frames]
-
-    run(work())
-
-
-def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once_behind_all_else():
-    async def work():
-        session = Told(idle=True)
-
-        def late() -> None:
-            session.feed.put(TextEvent("two"))
-            session.feed.put(IdleEvent())
-
-        session.feed.put(TextEvent("One, "))
-        running = asyncio.ensure_future(session.run())
-        await asyncio.sleep(0)  # its task for what happens comes next
-        asyncio.get_running_loop().call_soon(late)
-        while "idle" not in [frame["type"] for frame in session.frames]:
+    async def talk() -> None:
+        while True:
+            session.feed.put(TextEvent("la "))
             await asyncio.sleep(0)
-        session.held.end(1001, "the server stops", when_idle=True)
-        assert CloseInfo(1001, "the server stops") == await running
-        assert ["text", "text", "idle"] == [frame["type"] for frame in session.frames]
 
-    run(work())
+    talking = asyncio.ensure_future(talk())
+    session.held.end(4410, "another client has taken over")
+    assert CloseInfo(4410, "another client has taken over") == await session.run()
+    assert session.frames
+    talking.cancel()
+    await asyncio.wait([talking])
+
+
+async def test_a_session_that_is_to_end_at_once_tells_what_has_happened_and_waits_for_nothing_more():
+    session = Told(idle=False)
+    for delta in ("One", " two"):
+        session.feed.put(TextEvent(delta))
+    session.held.end(4404, "the role is no more")
+    async with asyncio.timeout(1):  # its last words have two seconds
+        assert CloseInfo(4404, "the role is no more") == await session.run()
+    assert ["One", " two"] == [frame["delta"] for frame in session.frames]
+
+
+async def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once_behind_all_else():
+    session = Told(idle=True)
+
+    def late() -> None:
+        session.feed.put(TextEvent("two"))
+        session.feed.put(IdleEvent())
+
+    session.feed.put(TextEvent("One, "))
+    running = asyncio.ensure_future(session.run())
+    await asyncio.sleep(0)  # its task for what happens comes next
+    asyncio.get_running_loop().call_soon(late)
+    while "idle" not in [frame["type"] for frame in session.frames]:
+        await asyncio.sleep(0)
+    session.held.end(1001, "the server stops", when_idle=True)
+    assert CloseInfo(1001, "the server stops") == await running
+    assert ["text", "text", "idle"] == [frame["type"] for frame in session.frames]
 
 
 @pytest.mark.parametrize(
@@ -496,100 +439,81 @@ def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once
         ([DroppedEvent("events", count=3)], ["idle"]),  # word of an end may have been among them
     ],
 )
-def test_a_client_is_told_idle_behind_what_was_under_way_alone(happens: list[Any], told: list[str]):
-    async def work():
-        session = Told(idle=True)
-        for event in happens:
-            session.feed.put(event)
-        session.held.end(1001, "the server stops", when_idle=True)
-        assert CloseInfo(1001, "the server stops") == await session.run()
-        assert told == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
-
-    run(work())
+async def test_a_client_is_told_idle_behind_what_was_under_way_alone(happens: list[Any], told: list[str]):
+    session = Told(idle=True)
+    for event in happens:
+        session.feed.put(event)
+    session.held.end(1001, "the server stops", when_idle=True)
+    assert CloseInfo(1001, "the server stops") == await session.run()
+    assert told == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
 
 
-def test_a_connection_that_is_renewed_while_nothing_is_under_way_is_no_end_and_no_warning(caplog: pytest.LogCaptureFixture):
-    async def work():
-        with FakeGemini(["Hello."]) as fake:
-            doorway = Doorway(fake)
-            client = Client(doorway)
-            client.text("Hi.")
-            await client.until("idle")
-            await asyncio.to_thread(fake.go_away, 30)
-            await asyncio.to_thread(fake.wait_until, lambda: fake.connections == 2)
-            while 2 != [frame.get("state") for frame in client.frames].count("open"):
-                await asyncio.sleep(0.01)
-            doorway.door.stopping()
-            assert 1001 == await client.code()
-            assert [1] == [frame["heard"] for frame in client.frames if frame["type"] == "idle"]
-            assert [True] == [frame["planned"] for frame in client.frames if frame.get("state") == "lost"]
-            await doorway.close()
-
-    with caplog.at_level(logging.INFO, "patchbay.server"):
-        run(work())
+async def test_a_connection_that_is_renewed_while_nothing_is_under_way_is_no_end_and_no_warning(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "patchbay.server"), FakeGemini(["Hello."]) as fake:
+        doorway = Doorway(fake)
+        client = Client(doorway)
+        client.text("Hi.")
+        await client.until("idle")
+        await asyncio.to_thread(fake.go_away, 30)
+        await asyncio.to_thread(fake.wait_until, lambda: fake.connections == 2)
+        while 2 != [frame.get("state") for frame in client.frames].count("open"):
+            await asyncio.sleep(0.01)
+        doorway.door.stopping()
+        assert 1001 == await client.code()
+        assert [1] == [frame["heard"] for frame in client.frames if frame["type"] == "idle"]
+        assert [True] == [frame["planned"] for frame in client.frames if frame.get("state") == "lost"]
+        await doorway.close()
     (line,) = [record for record in caplog.records if record.name.startswith("patchbay.server")]
     assert (logging.INFO, True) == (line.levelno, "is renewed" in line.getMessage())
 
 
-def test_a_client_that_takes_nothing_holds_up_no_end_of_its_session():
-    async def work():
-        session = Told(idle=False)
-        session.held = SessionBridge(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
-        session.feed.put(TextEvent("One"))
-        running = asyncio.ensure_future(session.run())
-        await asyncio.sleep(0)
-        session.held.end(4410, "another client has taken over")
-        assert CloseInfo(4410, "another client has taken over") == await running
-
-    run(work())
+async def test_a_client_that_takes_nothing_holds_up_no_end_of_its_session():
+    session = Told(idle=False)
+    session.held = SessionBridge(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
+    session.feed.put(TextEvent("One"))
+    running = asyncio.ensure_future(session.run())
+    await asyncio.sleep(0)
+    session.held.end(4410, "another client has taken over")
+    assert CloseInfo(4410, "another client has taken over") == await running
 
 
 async def never_taken(_message: Any) -> None:
     await asyncio.Event().wait()
 
 
-def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
-    async def work():
-        session = Told(idle=False)
-        session.feed.close(ConnectionEvent("closed", "read by somebody else"))
-        assert ConnectionEvent("closed", "read by somebody else") == session.events().now()
-        assert CloseInfo(4502, "the session has ended") == await session.run()
-
-    run(work())
+async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
+    session = Told(idle=False)
+    session.feed.close(ConnectionEvent("closed", "read by somebody else"))
+    assert ConnectionEvent("closed", "read by somebody else") == session.events().now()
+    assert CloseInfo(4502, "the session has ended") == await session.run()
 
 
-def test_what_is_under_way_comes_to_its_end_when_the_server_stops_and_nothing_more_is_said():
-    async def work():
-        with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake:
-            doorway = Doorway(fake, ("ann", "ben"))
-            idle, talking = Client(doorway, "ben"), Client(doorway)
-            await idle.until("ready")
-            talking.text("Count.")
-            await talking.until("text")
-            doorway.door.stopping()
-            assert 1001 == await idle.code()
-            talking.text("More.")
-            assert 1001 == await talking.code()
-            assert "One two." == "".join(frame.get("delta", "") for frame in talking.frames)
-            assert ["server_stopping"] == [frame["error"]["code"] for frame in talking.frames if frame["type"] == "error"]
-            await doorway.close()
-        assert [] == fake.violations
-
-    run(work())
+async def test_what_is_under_way_comes_to_its_end_when_the_server_stops_and_nothing_more_is_said():
+    with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake:
+        doorway = Doorway(fake, ("ann", "ben"))
+        idle, talking = Client(doorway, "ben"), Client(doorway)
+        await idle.until("ready")
+        talking.text("Count.")
+        await talking.until("text")
+        doorway.door.stopping()
+        assert 1001 == await idle.code()
+        talking.text("More.")
+        assert 1001 == await talking.code()
+        assert "One two." == "".join(frame.get("delta", "") for frame in talking.frames)
+        assert ["server_stopping"] == [frame["error"]["code"] for frame in talking.frames if frame["type"] == "error"]
+        await doorway.close()
+    assert [] == fake.violations
 
 
-def test_a_hundred_roles_talk_at_once():
-    async def work():
-        roles = tuple(f"role{number}" for number in range(100))
-        with FakeOpenAI([f"Answer {number}." for number in range(100)]) as fake:
-            doorway = Doorway(fake, roles)
-            clients = [Client(doorway, role) for role in roles]
-            for client in clients:
-                client.text("Hello.")
-            await asyncio.gather(*(client.until("response_end") for client in clients))
-            said = sorted("".join(frame.get("delta", "") for frame in client.frames) for client in clients)
-            assert sorted(f"Answer {number}." for number in range(100)) == said
-            await doorway.close()
-        assert [] == fake.violations
-
-    run(work())
+async def test_a_hundred_roles_talk_at_once():
+    roles = tuple(f"role{number}" for number in range(100))
+    with FakeOpenAI([f"Answer {number}." for number in range(100)]) as fake:
+        doorway = Doorway(fake, roles)
+        clients = [Client(doorway, role) for role in roles]
+        for client in clients:
+            client.text("Hello.")
+        await asyncio.gather(*(client.until("response_end") for client in clients))
+        said = sorted("".join(frame.get("delta", "") for frame in client.frames) for client in clients)
+        assert sorted(f"Answer {number}." for number in range(100)) == said
+        await doorway.close()
+    assert [] == fake.violations

@@ -25,7 +25,7 @@ from tools_server.rig import calling_back, says
 
 from .rig import ROLES, Client, Serving, serving
 from .test_bridge import Client as DoorClient
-from .test_bridge import Doorway, run
+from .test_bridge import Doorway
 
 KEY = "a-secret-key-that-nobody-may-read"
 
@@ -48,51 +48,42 @@ def door_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("patchbay.server")]
 
 
-def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
-    async def work():
-        with FakeOpenAI(api_key="another") as fake:
-            doorway = Doorway(fake)
-            client = DoorClient(doorway, query="session=mondays")
-            assert 4502 == await client.code()
-            await doorway.close()
-
-    run(work())
+async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
+    with FakeOpenAI(api_key="another") as fake:
+        doorway = Doorway(fake)
+        client = DoorClient(doorway, query="session=mondays")
+        assert 4502 == await client.code()
+        await doorway.close()
     (line,) = door_lines(caplog)
     assert all(each in line for each in ("'ann'", "'mondays'", "could not be opened", "HTTP 401"))
     assert [logging.WARNING] == [record.levelno for record in caplog.records if record.name.startswith("patchbay.server")]
 
 
-def test_a_connection_that_is_lost_is_one_line_and_what_goes_wrong_with_the_model_another(caplog):
-    async def work():
-        broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
-        script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
-        with FakeOpenAI(script) as fake:
-            doorway = Doorway(fake)
-            client = DoorClient(doorway, query="session=mondays")
-            client.text("Count.")
-            await client.until("idle")
-            client.text("Fail.")
-            await client.until("error")
-            client.leave()
-            await client.task
-            await doorway.close()
-
-    run(work())
+async def test_a_connection_that_is_lost_is_one_line_and_what_goes_wrong_with_the_model_another(caplog):
+    broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
+    script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
+    with FakeOpenAI(script) as fake:
+        doorway = Doorway(fake)
+        client = DoorClient(doorway, query="session=mondays")
+        client.text("Count.")
+        await client.until("idle")
+        client.text("Fail.")
+        await client.until("error")
+        client.leave()
+        await client.task
+        await doorway.close()
     lost, failed = door_lines(caplog)
     assert ("is lost" in lost, "'mondays'" in lost, "'ann'" in lost) == (True, True, True), lost
     assert ("'mondays'" in failed, "It is broken." in failed) == (True, True), failed
 
 
-def test_a_session_whose_model_is_gone_for_good_is_said_once(caplog):
-    async def work():
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake, reconnects=1)
-            client = DoorClient(doorway)
-            await client.until("ready")
-        assert 4502 == await client.code()
-        await doorway.close()
-
-    run(work())
+async def test_a_session_whose_model_is_gone_for_good_is_said_once(caplog):
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake, reconnects=1)
+        client = DoorClient(doorway)
+        await client.until("ready")
+    assert 4502 == await client.code()
+    await doorway.close()
     lines = door_lines(caplog)
     assert 1 == sum("is lost" in line for line in lines), lines
     assert len(lines) == len(set(lines)), lines
@@ -110,16 +101,11 @@ def test_nothing_that_a_model_or_a_client_says_breaks_the_line_of_the_log(caplog
     assert len(line) < 1_000
 
 
-def test_what_a_client_has_asked_for_wrongly_is_not_the_operators_affair(caplog):
-    async def work():
-        with FakeOpenAI() as fake:
-            doorway = Doorway(fake)
-            assert [4404, 4400] == [
-                await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))
-            ]
-            await doorway.close()
-
-    run(work())
+async def test_what_a_client_has_asked_for_wrongly_is_not_the_operators_affair(caplog):
+    with FakeOpenAI() as fake:
+        doorway = Doorway(fake)
+        assert [4404, 4400] == [await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))]
+        await doorway.close()
     assert [] == door_lines(caplog)
 
 
@@ -283,23 +269,20 @@ def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
         assert fake.sessions[0]["audio"]["input"]["turn_detection"] is None
 
 
-def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
-    async def work():
-        with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
-            doorway = Doorway(fake)
-            client = DoorClient(doorway)
-            await client.until("ready")
-            manager = doorway.managers["ann"]
-            from patchbay.errors import ToolSyncError
-            from patchbay.tools import ToolDefinition
+async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
+    with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
+        doorway = Doorway(fake)
+        client = DoorClient(doorway)
+        await client.until("ready")
+        manager = doorway.managers["ann"]
+        from patchbay.errors import ToolSyncError
+        from patchbay.tools import ToolDefinition
 
-            with pytest.raises(ToolSyncError):
-                await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
-            client.leave()
-            await client.task
-            await doorway.close()
-
-    run(work())
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
+        client.leave()
+        await client.task
+        await doorway.close()
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert any("'ann'" in line and "refused" in line for line in lines), lines
 

@@ -48,7 +48,7 @@ def test_whoever_knocks_without_end_is_a_few_lines_of_the_log_and_a_count(clock,
     assert ("180 lines" in counted, "10.0.0.1 was refused" in last) == (True, True), (counted, last)
 
 
-def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
+async def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
     async def knock() -> None:
         async def never(_receive: Any, _send: Any) -> None:
             raise AssertionError
@@ -57,11 +57,8 @@ def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
         async with served(never, head) as (_server, client):
             await until(client, b"HTTP/1.1 400 ")
 
-    async def work() -> None:
-        for _ in range(22):
-            await knock()
-
-    asyncio.run(work())
+    for _ in range(22):
+        await knock()
     assert 20 == sum("could not be opened" in line for line in warned(caplog))
 
 

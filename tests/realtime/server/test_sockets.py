@@ -67,7 +67,7 @@ async def until(client: socket.socket, *texts: bytes) -> None:
 
 
 @pytest.mark.parametrize("ending", ["by itself", "with a close frame"])
-def test_a_client_that_takes_nothing_does_not_keep_its_connection(ending: str):
+async def test_a_client_that_takes_nothing_does_not_keep_its_connection(ending: str):
     async def work(_receive: Any, send: Any) -> None:
         with contextlib.suppress(TimeoutError):
             while True:
@@ -78,70 +78,58 @@ def test_a_client_that_takes_nothing_does_not_keep_its_connection(ending: str):
                 async with asyncio.timeout(0.1):
                     await send({"type": "websocket.close"})
 
-    async def main() -> None:
-        async with served(work) as (server, _client):
-            assert server.server_state.connections
-            while server.server_state.connections:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(main())
+    async with served(work) as (server, _client):
+        assert server.server_state.connections
+        while server.server_state.connections:
+            await asyncio.sleep(0.01)
 
 
-def test_a_client_is_not_given_up_while_it_is_not_read():
-    async def main() -> None:
-        reading = asyncio.Event()
+async def test_a_client_is_not_given_up_while_it_is_not_read():
+    reading = asyncio.Event()
 
-        async def work(receive: Any, send: Any) -> None:
-            await reading.wait()
-            await send({"type": "websocket.send", "text": (await receive())["text"]})
-            await receive()
+    async def work(receive: Any, send: Any) -> None:
+        await reading.wait()
+        await send({"type": "websocket.send", "text": (await receive())["text"]})
+        await receive()
 
-        async with served(work, ws_ping_interval=0.05, ws_ping_timeout=0.05) as (_server, client):
-            await asyncio.get_running_loop().sock_sendall(client, HELLO)  # and no pong behind it
-            await until(client, PING, PING, PING)
-            reading.set()
-            await until(client, b"hello", GIVEN_UP)
-
-    asyncio.run(main())
+    async with served(work, ws_ping_interval=0.05, ws_ping_timeout=0.05) as (_server, client):
+        await asyncio.get_running_loop().sock_sendall(client, HELLO)  # and no pong behind it
+        await until(client, PING, PING, PING)
+        reading.set()
+        await until(client, b"hello", GIVEN_UP)
 
 
-def test_a_client_that_was_heard_since_is_not_given_up():
-    async def main() -> None:
-        async def work(receive: Any, _send: Any) -> None:
-            while (await receive())["type"] != "websocket.disconnect":
-                pass
+async def test_a_client_that_was_heard_since_is_not_given_up():
+    async def work(receive: Any, _send: Any) -> None:
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
 
-        async with served(work, ws_ping_interval=0.05, ws_ping_timeout=1.0) as (_server, client):
-            await until(client, PING)
-            await asyncio.get_running_loop().sock_sendall(client, HELLO)
-            await until(client, PING, GIVEN_UP)
-
-    asyncio.run(main())
+    async with served(work, ws_ping_interval=0.05, ws_ping_timeout=1.0) as (_server, client):
+        await until(client, PING)
+        await asyncio.get_running_loop().sock_sendall(client, HELLO)
+        await until(client, PING, GIVEN_UP)
 
 
-def test_a_client_that_pings_and_takes_no_pong_is_not_read_until_it_does():
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
+async def test_a_client_that_pings_and_takes_no_pong_is_not_read_until_it_does():
+    loop = asyncio.get_running_loop()
 
-        async def work(receive: Any, send: Any) -> None:
-            await send({"type": "websocket.send", "text": (await receive())["text"]})
+    async def work(receive: Any, send: Any) -> None:
+        await send({"type": "websocket.send", "text": (await receive())["text"]})
 
-        async with served(work) as (server, client):
-            (connection,) = server.server_state.connections
-            assert isinstance(connection, Quick)
-            ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
-            for _ in range(1_000):
-                pings = asyncio.create_task(loop.sock_sendall(client, ping * 500))
-                while not pings.done() and connection.transport.is_reading():
-                    await asyncio.sleep(0)
-                if not connection.transport.is_reading():
-                    break
-            assert connection.transport.get_write_buffer_size() < 2 * Quick.most_untaken
-            rest = asyncio.create_task(_after(pings, loop.sock_sendall(client, HELLO)))
-            await until(client, b"hello")  # all that was said is heard, once its pongs are taken
-            await rest
-
-    asyncio.run(main())
+    async with served(work) as (server, client):
+        (connection,) = server.server_state.connections
+        assert isinstance(connection, Quick)
+        ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
+        for _ in range(1_000):
+            pings = asyncio.create_task(loop.sock_sendall(client, ping * 500))
+            while not pings.done() and connection.transport.is_reading():
+                await asyncio.sleep(0)
+            if not connection.transport.is_reading():
+                break
+        assert connection.transport.get_write_buffer_size() < 2 * Quick.most_untaken
+        rest = asyncio.create_task(_after(pings, loop.sock_sendall(client, HELLO)))
+        await until(client, b"hello")  # all that was said is heard, once its pongs are taken
+        await rest
 
 
 async def _after(first: asyncio.Task[None], then: Awaitable[None]) -> None:
@@ -150,45 +138,42 @@ async def _after(first: asyncio.Task[None], then: Awaitable[None]) -> None:
 
 
 @pytest.mark.parametrize("how", ["the time is over", "it was told twice"])
-def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard(how: str):
-    async def main() -> None:
-        ended = asyncio.Event()
+async def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard(how: str):
+    ended = asyncio.Event()
 
-        async def app(_scope: Any, receive: Any, send: Any) -> None:
-            await receive()
-            await send({"type": "websocket.accept"})
-            try:
-                while True:
-                    await send({"type": "websocket.send", "text": "x" * 50_000})
-            except asyncio.CancelledError:
-                with contextlib.suppress(OSError):
-                    await send({"type": "websocket.close", "code": 1001})
-                ended.set()
-                raise
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        try:
+            while True:
+                await send({"type": "websocket.send", "text": "x" * 50_000})
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await send({"type": "websocket.close", "code": 1001})
+            ended.set()
+            raise
 
-        seconds = 1 if how == "the time is over" else 3_600
-        options: Any = {"log_config": None, "lifespan": "off", "ws": WebSocketProtocol, "loop": "none"}
-        config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
-        server = _Server(config, lambda: None, (), None, app)
-        serving = asyncio.create_task(server.serve())
-        async with asyncio.timeout(BOUND):
-            while not server.started:
+    seconds = 1 if how == "the time is over" else 3_600
+    options: Any = {"log_config": None, "lifespan": "off", "ws": WebSocketProtocol, "loop": "none"}
+    config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
+    server = _Server(config, lambda: None, (), None, app)
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(BOUND):
+        while not server.started:
+            await asyncio.sleep(0)
+        with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(client, HANDSHAKE)
+            await until(client, b" 101 ", b"\r\n\r\n")
+            (connection,) = server.server_state.connections
+            assert isinstance(connection, WebSocketProtocol)
+            while connection.writable.is_set():
                 await asyncio.sleep(0)
-            with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
-                client.setblocking(False)
-                await asyncio.get_running_loop().sock_sendall(client, HANDSHAKE)
-                await until(client, b" 101 ", b"\r\n\r\n")
-                (connection,) = server.server_state.connections
-                assert isinstance(connection, WebSocketProtocol)
-                while connection.writable.is_set():
-                    await asyncio.sleep(0)
+            server.handle_exit(signal.SIGINT, None)
+            if how == "it was told twice":
                 server.handle_exit(signal.SIGINT, None)
-                if how == "it was told twice":
-                    server.handle_exit(signal.SIGINT, None)
-                await serving
-                await ended.wait()
-
-    asyncio.run(main())
+            await serving
+            await ended.wait()
 
 
 @pytest.mark.parametrize(
@@ -198,29 +183,24 @@ def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard
         HANDSHAKE.replace(b"GET /", b"GET /" + b"x" * 1_000_000),
     ],
 )
-def test_an_opening_that_cannot_be_read_is_answered(head: bytes):
-    async def main() -> None:
-        async def never(_receive: Any, _send: Any) -> None:
-            raise AssertionError
+async def test_an_opening_that_cannot_be_read_is_answered(head: bytes):
+    async def never(_receive: Any, _send: Any) -> None:
+        raise AssertionError
 
-        async with served(never, head) as (server, client):
-            await until(client, b"HTTP/1.1 400 ", b"This WebSocket cannot be opened")
-            while server.server_state.connections:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(main())
+    async with served(never, head) as (server, client):
+        await until(client, b"HTTP/1.1 400 ", b"This WebSocket cannot be opened")
+        while server.server_state.connections:
+            await asyncio.sleep(0.01)
 
 
-def test_the_head_of_an_opening_is_not_logged_since_the_token_is_in_it(caplog: pytest.LogCaptureFixture):
-    async def main() -> None:
+async def test_the_head_of_an_opening_is_not_logged_since_the_token_is_in_it(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(0):
+
         async def work(_receive: Any, send: Any) -> None:
             await send({"type": "websocket.send", "text": "hello"})
 
         head = HANDSHAKE.replace(b"Host", b"Authorization: Bearer a-secret-token\r\nHost")
         async with served(work, head) as (_server, client):
             await until(client, b"hello")
-
-    with caplog.at_level(0):
-        asyncio.run(main())
     assert caplog.text
     assert "a-secret-token" not in caplog.text

@@ -267,25 +267,22 @@ def test_a_server_that_takes_no_connection_is_given_up_in_time(run: Any) -> None
     run(main)
 
 
-def test_an_address_that_leads_nowhere_does_not_hold_up_the_others() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
+async def test_an_address_that_leads_nowhere_does_not_hold_up_the_others() -> None:
+    loop = asyncio.get_running_loop()
 
-        async def resolve(host: object, port: int, **_: object) -> list[Any]:
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+    async def resolve(host: object, port: int, **_: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
 
-        loop.getaddrinfo = resolve  # type: ignore[method-assign]
-        async with running(answering(OK)) as server:
-            deaf = Deaf(server.port)
-            try:
-                async with client_of(server.port, url="http://some.name:{}") as client:
-                    assert b"ok" == await get(client)
-                    while any(task.get_coro().__qualname__ == "Origin._try" for task in asyncio.all_tasks()):  # the other one
-                        await asyncio.sleep(0)
-            finally:
-                deaf.close()
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    loop.getaddrinfo = resolve  # type: ignore[method-assign]
+    async with running(answering(OK)) as server:
+        deaf = Deaf(server.port)
+        try:
+            async with client_of(server.port, url="http://some.name:{}") as client:
+                assert b"ok" == await get(client)
+                while any(task.get_coro().__qualname__ == "Origin._try" for task in asyncio.all_tasks()):  # the other one
+                    await asyncio.sleep(0)
+        finally:
+            deaf.close()
 
 
 def trusting() -> ssl.SSLContext:
