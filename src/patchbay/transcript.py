@@ -116,8 +116,11 @@ def flatten_messages(
     format: str | Format = "auto",  # noqa: A002 - the name the API fixes
     tool_call_tag: str = DEFAULT_CALL_TAG,
     tool_result_tag: str = DEFAULT_RESULT_TAG,
+    text_tools: frozenset[str] = frozenset(),
 ) -> list[Message]:
     """The same conversation without tool roles, as ``render_contract`` with these options teaches it.
+
+    ``text_tools`` are the tools whose calls the fenced contract writes as plain text (see ``ToolSpec.text_parameter``).
 
     Assistant messages with ``tool_calls`` (or ``function_call``) become text with the calls in it; ``tool`` and ``function``
     messages become frames in one user message, which nothing in a result can close. Images in results are kept as parts. Content
@@ -127,7 +130,7 @@ def flatten_messages(
     A missing result is reported as missing, a second result for the same call is left out, a result before its call is moved
     behind it, and one without a call stays where it is.
     """
-    writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag)
+    writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag, text_tools=text_tools)
     called: dict[int, list[tuple[str, str, str]]] = {}
     entries: list[tuple[Sequence[str], Sequence[str]]] = []
     for at, message in enumerate(messages):

@@ -24,6 +24,8 @@ DEFAULT_CALL_TAG: Final = "tool_call"
 DEFAULT_RESULT_TAG: Final = "tool_result"
 """The labels of the contract's fenced blocks."""
 
+PLAIN_TEXT: Final = "text/plain"
+"""What the schema of a parameter for plain text says as its ``contentMediaType``."""
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The audio that OpenAI's ``input_audio`` takes, by its name there."""
@@ -69,6 +71,19 @@ class ToolSpec:
             parameters=parameters or EMPTY_PARAMETERS,
             strict=strict if isinstance(strict, bool) else None,
         )
+
+    @property
+    def text_parameter(self) -> str | None:
+        """The one parameter of a tool that takes plain text: its schema says ``"contentMediaType": "text/plain"`` of it.
+
+        A model that writes its calls as text may write such an argument as it is, without JSON's escapes.
+        """
+        properties = self.parameters.get("properties")
+        if not isinstance(properties, Mapping) or len(properties) != 1:
+            return None
+        ((name, schema),) = properties.items()
+        is_text = isinstance(schema, Mapping) and schema.get("type") == "string" and schema.get("contentMediaType") == PLAIN_TEXT
+        return name if is_text else None
 
     def to_openai(self) -> dict[str, Any]:
         """The element of OpenAI's ``tools`` for this spec."""

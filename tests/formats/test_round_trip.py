@@ -340,3 +340,28 @@ def test_what_a_format_writes_is_read_back_however_it_is_cut(name: str, data: st
     check(name, turn, name)
     if not limits_of(name).words or limits_of(name).words not in turn.text(name):
         check(name, turn, "auto")
+
+
+PATCH = ToolSpec(
+    "apply_patch", "", {"type": "object", "properties": {"input": {"type": "string", "contentMediaType": "text/plain"}}}
+)
+
+
+@SETTINGS
+@given(texts("fenced", inside=True), PROSE, st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_plain_text_is_written_as_it_is_and_read_back_however_it_is_cut(text: str, after: str, sizes: list[int]) -> None:
+    writer = writer_for("fenced", text_tools=frozenset({"apply_patch"}))
+    written = writer.calls([ToolCall("c", "apply_patch", json.dumps({"input": text})), ToolCall("d", "get_weather", "{}")])
+    assert text in written
+    for reader in ("fenced", "auto"):
+        parser = StreamParser([PATCH, ToolSpec("get_weather", "", SCHEMA)], format=reader)
+        whole, at = f"{written}\n\n{after}", 0
+        for size in cycle(sizes):
+            parser.feed(whole[at : at + size])
+            at += size
+            if at >= len(whole):
+                break
+        parser.close()
+        calls = [(call.name, call.arguments) for call in parser.reply.tool_calls]
+        assert [("apply_patch", {"input": text}), ("get_weather", {})] == calls
+        assert after.split() == (parser.reply.content or "").split()

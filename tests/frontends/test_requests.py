@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from patchbay.errors import InvalidRequestError
 from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses, ResponseStore
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.exchange import Exchange
+from patchbay.models.options import TextOptions
 from patchbay.models.wire import encode
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -168,6 +171,63 @@ def test_a_custom_tool_gets_its_text_and_a_nested_one_its_namespace():
     assert ("custom_tool_call", "patch", "*** y") == (output[0]["type"], output[0]["name"], output[0]["input"])
     assert ("function_call", "read", "files") == (output[1]["type"], output[1]["name"], output[1]["namespace"])
     assert ("tool_search_call", {"query": "q"}) == (output[2]["type"], output[2]["arguments"])
+
+
+CUSTOM = {
+    "model": "m",
+    "stream": True,
+    "input": [
+        {"role": "user", "content": "Patch it."},
+        {"type": "custom_tool_call", "call_id": "a", "name": "patch", "input": '-"a\\b"\n+c\n'},
+        {"type": "custom_tool_call_output", "call_id": "a", "output": "done"},
+    ],
+    "tools": [{"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}}],
+}
+
+
+def test_a_text_model_reads_and_writes_the_text_of_a_custom_tool_as_it_is():
+    decoded = OpenAIResponses(ResponseStore()).decode(encode(CUSTOM), "")
+    exchange = Exchange(encode(decoded.body), TextOptions(tools="text"), Capabilities(), decoded.encoder)
+    asked = json.loads(exchange.request)["messages"]
+    assert "```tool_call patch\n<the text>\n```" in asked[0]["content"]
+    assert "start: x" in asked[0]["content"]
+    assert '```tool_call patch\n-"a\\b"\n+c\n\n```' == asked[2]["content"]
+    patch = '*** Begin \U0001f600 "x\\y"\n+\té\n*** End'
+    answer = [{"content": piece} for piece in ("On it.\n\n```tool_call patch\n", *patch, "\n```")]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in answer]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    stream = b"".join(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    out = exchange.feed(stream)
+    events = [json.loads(line[6:]) for line in (out + exchange.end()[0]).split(b"\n") if line.startswith(b"data: ")]
+    deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+    assert patch == "".join(deltas)
+    assert len(deltas) > len(patch) / 2
+    (done,) = [event["input"] for event in events if event["type"] == "response.custom_tool_call_input.done"]
+    assert patch == done == events[-1]["response"]["output"][1]["input"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "status"),
+    [
+        ('{"input": "a\\u00e9\\ud83d\\ude00\\n\\"b"}', 'aé\U0001f600\n"b', "completed"),
+        ('{"input": "*** Begin\\n+x', "*** Begin\n+x", "incomplete"),
+        ("no JSON", "no JSON", "incomplete"),
+        ('{"other": 1}', '{"other": 1}', "completed"),
+        ('{"input": "\\ud83d lone"}', "\ud83d lone", "completed"),
+        ('{"input": "\\q' + "x" * 300, '{"input": "\\q' + "x" * 300, "incomplete"),
+    ],
+)
+def test_the_text_in_arguments_is_streamed_however_they_are_cut(arguments, text, status):
+    for size in range(1, 9):
+        encoder = OpenAIResponses(ResponseStore()).decode(encode(CUSTOM), "").encoder
+        out = encoder.call(0, 0, "a", "patch")
+        for at in range(0, len(arguments), size):
+            out += encoder.arguments(0, 0, arguments[at : at + size])
+        out += encoder.finish(0, "length")
+        events = [json.loads(line[6:]) for line in out.split(b"\n") if line.startswith(b"data: ")]
+        deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+        item = events[-1]["item"]
+        assert (text, text, status) == ("".join(deltas), item["input"], item["status"])
 
 
 def test_a_response_is_gone_on_with_by_its_id():

@@ -19,7 +19,11 @@ def spec(name: str, **properties: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": f"Does {name}.", "parameters": parameters}}
 
 
-TOOLS = [spec("f", a={"type": "string"}), spec("get_weather", city={"type": "string"})]
+TOOLS = [
+    spec("f", a={"type": "string"}),
+    spec("get_weather", city={"type": "string"}),
+    spec("patch", input={"type": "string", "contentMediaType": "text/plain"}),
+]
 
 CALL = '{"name": "f", "arguments": {"a": "b"}}'
 
@@ -27,7 +31,7 @@ FRAGMENTS = [
     # fences and their labels
     "```", "````", "`", "``", "~~~", "~~~~", "tool_call", "tool_calls", "TOOL-CALL", "```tool_call", "```tool_call\n",
     "````tool_call\n", "~~~tool_call\n", "```json\n", "```\n", "\n```", "\n```\n", "\n~~~\n", "```md\n", "````markdown\n", "```bash\n",
-    "```python", "```x```", "tool_call:json", "> ", "\n> ", "> ```tool_call\n> ", "   ```", "\n                ```",
+    "```python", "```x```", "tool_call:json", "> ", "\n> ", "> ```tool_call\n> ", "   ```", "```tool_call patch\n", "\n                ```",
     # JSON, whole and in pieces
     CALL, f"[{CALL}]", f"```tool_call\n{CALL}\n```", f"```tool_call\n{CALL}\n```\n", f"```json\n{CALL}\n```\n", f"```\n{CALL}\n```\n",
     f"```tool_call {CALL}```", '{"name": "f", "arguments": {', '{"name": "f"', '"arguments": ', '{"name": ', '"f"', "{", "}", "[", "]",

@@ -33,7 +33,7 @@ class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of
 _LABEL = re.compile(r"[ \t]*[\w.-]*")
 LABEL_ROOM = 80
 """How far a label is looked for."""
-_RUN = {"`": re.compile("`+"), "~": re.compile("~+")}
+RUN = {"`": re.compile("`+"), "~": re.compile("~+")}
 
 
 def pass_label(source: Source) -> None:
@@ -70,7 +70,7 @@ class FenceMarks:
         source = self.source
         length = 0
         while True:
-            found = _RUN[char].match(source.buf, source.pos)
+            found = RUN[char].match(source.buf, source.pos)
             if found:
                 length += found.end() - source.pos
                 source.pos = found.end()

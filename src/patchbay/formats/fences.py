@@ -10,13 +10,15 @@ import re
 from collections.abc import Callable, Iterable
 
 from patchbay.formats.codecs.json import CallReader
-from patchbay.formats.context import LABEL_ROOM, Context, FenceMarks, Reader, pass_label
+from patchbay.formats.context import LABEL_ROOM, RUN, Context, FenceMarks, Reader, pass_label
 from patchbay.formats.emitter import CallSink, Emitter, call_key
 from patchbay.formats.events import TextDelta
 from patchbay.formats.implicit import ImplicitCallReader
 from patchbay.formats.scanner import Region
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
 from patchbay.formats.values.json_stream import FENCES
+from patchbay.formats.values.json_strict import escaped, json_string
+from patchbay.formats.values.raw_text import Boundary, read_text
 from patchbay.types import ToolCall
 
 _BARE_WORD = re.compile(r"[\w+#.-]*")
@@ -257,6 +259,12 @@ class MarkedFenceReader(Reader):
 
 
 _LINE_ROOM = 200
+_TEXT_TOOL = re.compile(r"""(?:[\s:]*name=|[\s:]+)["']?([\w.-]+)["']?\s*""")
+"""The words behind the tag of a block that holds a tool's plain text: the tool's name."""
+_NAMED_OBJECT = re.compile(r'\s*\{\s*"name"\s*:')
+_OBJECT_ROOM = 32
+_LINE_BLANKS = re.compile("[ \t\r]*")
+_RUN_ROOM = 100
 
 
 class _BlockSink:
@@ -302,15 +310,24 @@ class CallFenceReader:
         self._sink = context.calls
         self._block_sink = _BlockSink(context.emitter, context.calls)
         self._calls = CallReader(context.source, context.json, self._block_sink, rules, note=context.emitter.note)
+        self._text_tool = ""
+        """The tool whose plain text the block holds, by the opener's line."""
 
-    def tagged(self, *, line_start: bool) -> Steps[bool]:
-        """Read a block whose label is the tag; False, with the source rewound to the mark, if it holds no call."""
+    def tagged(self, char: str, length: int, *, line_start: bool) -> Steps[bool]:
+        """Read a block whose label is the tag, behind ``length`` times ``char``.
+
+        False, with the source rewound to the mark, if it holds no call.
+        """
+        self._text_tool = ""
         self._json.quoted = self.emitter.quoted
         self._json.guarded = self._json.fenced = True
         self._block_sink.before.clear()
         self._block_sink.begun = False
         try:
             opened = yield from self._opener(line_start=line_start)
+            if opened and self._text_tool and length <= _RUN_ROOM and not (yield from self._is_object()):
+                yield from self._text(self._text_tool, char, length)
+                return True
             read = opened and (yield from self._block())
         except NoMatch:
             read = False
@@ -346,7 +363,51 @@ class CallFenceReader:
             if not line_start or end < 0 or len(words) > _LINE_ROOM or FENCES & set(words):
                 return False
             source.pos = end
+            named = _TEXT_TOOL.fullmatch(words) if glued else _TEXT_TOOL.fullmatch(f" {words}")
+            name = self._rules.offered(named[1]) if named else None
+            if name is not None and self._rules.text_parameter(name) is not None and not self.emitter.quoted:
+                self._text_tool = name
             return True
+
+    def _is_object(self) -> Steps[bool]:
+        """Whether the block holds an object with a name, as those of other tools do, in spite of its opener."""
+        source = self.source
+        if (yield from source.char(1)) != "{":
+            return False
+        return _NAMED_OBJECT.match((yield from source.ahead(_OBJECT_ROOM))) is not None
+
+    def _text(self, name: str, char: str, length: int) -> Steps[None]:
+        """Read a tool's plain text, from the end of the opener's line to a line that is a fence at least as long as the opener's.
+
+        Where there is none the call is cut off: nobody knows how much of the text is missing.
+        """
+        source, sink = self.source, self._sink
+        pieces = sink.start(name)
+        pieces.append(f'{{{json_string(self._rules.text_parameter(name))}: "')
+        try:
+            if (yield from self._text_end(char, length)) is Boundary.NONE:
+                source.pos += 1
+                yield from read_text(source, pieces, lambda: self._text_end(char, length), mark="\n", spell=escaped)
+        except Truncated:
+            sink.cut(source.take())
+            return
+        pieces.append('"}')
+        sink.end()
+        source.take()
+
+    def _text_end(self, char: str, length: int) -> Steps[Boundary]:
+        """What stands at the line break at ``pos``: the closer is read, nothing else."""
+        source = self.source
+        if (yield from source.char(1)) != char:
+            return Boundary.NONE
+        end = yield from source.run(1, RUN[char])
+        if end <= length:
+            return Boundary.NONE
+        end = yield from source.run(end, _LINE_BLANKS)
+        if (yield from source.char(end)) not in ("", "\n"):
+            return Boundary.NONE
+        source.pos += end
+        return Boundary.CLOSED
 
     def _block(self) -> Steps[bool]:
         """Read a tagged block's body and its closer; whether a call was in it."""
@@ -484,7 +545,7 @@ class FenceReader(Reader):
         length = yield from self.marks.run(char)
         label = yield from self.marks.peek_label()
         if blocks is not None and self.marks.is_tag(label):
-            if (yield from blocks.tagged(line_start=line_start)):
+            if (yield from blocks.tagged(char, length, line_start=line_start)):
                 self._tagged_seen = True
                 return
             kind = "tag"

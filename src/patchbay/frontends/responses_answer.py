@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends.base import FrontendEncoder
@@ -60,8 +61,8 @@ class ResponsesEncoder(FrontendEncoder):
         self._item_index = 0
         self._item_id = b""
         self._pieces: list[str] = []
-        self._calls: dict[int, tuple[dict[str, Any], int, list[str]]] = {}
-        """The open calls by their places: the item, its index and the pieces of its arguments."""
+        self._calls: dict[int, tuple[dict[str, Any], int, list[str], _InputText]] = {}
+        """The open calls by their places: the item, its index, the pieces of its arguments, and the plain text in them."""
         echoed = {name: given[name] if given.get(name) is not None else default for name, default in _ECHOED.items()}
         self.response: dict[str, Any] = {
             "id": new_id("resp"), "object": "response", "created_at": int(time.time()), "completed_at": None,
@@ -100,15 +101,18 @@ class ResponsesEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         out = self._close_item()
         item = self._call_item(call_id, name)
-        self._calls[place] = (item, len(self._output), [])
+        index = len(self._output)
+        self._calls[place] = (item, index, [], _InputText())
         self._output.append(None)
-        out += self._event("response.output_item.added", output_index=self._calls[place][1], item=item)
+        out += self._event("response.output_item.added", output_index=index, item=item)
         return out + self.arguments(choice, place, arguments) if arguments else out
 
     def arguments(self, choice: int, place: int, text: str) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder. The free text of a custom tool is written with its end: it is known once its JSON is whole."""
-        item, index, pieces = self._calls[place]
+        """See AnswerEncoder."""
+        item, index, pieces, input_text = self._calls[place]
         pieces.append(text)
+        if item["type"] == "custom_tool_call":
+            return self._input_delta(item, index, input_text.feed(text))
         if item["type"] != "function_call":
             return b""
         self._sequence += 1
@@ -210,16 +214,17 @@ class ResponsesEncoder(FrontendEncoder):
 
     def _close_calls(self) -> bytes:
         out = b""
-        for item, index, pieces in self._calls.values():
+        cut = self.response["incomplete_details"] is not None
+        for item, index, pieces, input_text in self._calls.values():
             text = "".join(pieces)
-            done = {**item, "status": "completed"}
+            done = {**item, "status": "incomplete" if cut and not _is_json(text) else "completed"}
             where = {"item_id": item["id"], "output_index": index}
             if item["type"] == "function_call":
                 done["arguments"] = text
                 out += self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
             elif item["type"] == "custom_tool_call":
-                done["input"] = _custom_input(text)
-                out += self._event("response.custom_tool_call_input.delta", **where, delta=done["input"])
+                done["input"], rest = input_text.end(text)
+                out += self._input_delta(item, index, rest)
                 out += self._event("response.custom_tool_call_input.done", **where, input=done["input"])
             else:
                 done["arguments"] = _object(text)
@@ -227,6 +232,10 @@ class ResponsesEncoder(FrontendEncoder):
             out += self._event("response.output_item.done", output_index=index, item=done)
         self._calls.clear()
         return out
+
+    def _input_delta(self, item: Mapping[str, Any], index: int, text: str) -> bytes:
+        kind = "response.custom_tool_call_input.delta"
+        return self._event(kind, item_id=item["id"], output_index=index, delta=text) if text else b""
 
     def _items(self) -> list[dict[str, Any]]:
         return [item for item in self._output if item is not None]
@@ -289,7 +298,59 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _custom_input(text: str) -> str:
-    """The free text in a custom tool's arguments; the arguments themselves where the model wrote no object."""
-    value = _object(text).get("input")
-    return value if isinstance(value, str) else text
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_TEXT_BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_TEXT_INSIDE: Final = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+'
+)
+"""What of a JSON string can be read by itself: whole escapes, and both halves of a surrogate pair."""
+_MOST_UNREAD: Final = 100
+
+
+class _InputText:
+    """The plain text in the arguments of a custom tool's call, ``{"input": TEXT}``, read piece by piece."""
+
+    def __init__(self) -> None:
+        self._read: list[str] = []
+        self._rest = ""
+        self._state: Literal["before", "inside", "over"] = "before"
+
+    def feed(self, piece: str) -> str:
+        """Read a piece of the arguments; the text that it brings."""
+        if self._state == "over":
+            return ""
+        self._rest += piece
+        if self._state == "before" and (begin := _TEXT_BEGIN.match(self._rest)) is not None:
+            self._rest = self._rest[begin.end() :]
+            self._state = "inside"
+        text = ""
+        if self._state == "inside":
+            inside = _TEXT_INSIDE.match(self._rest)
+            assert inside is not None  # it matches nothing, too
+            self._rest = self._rest[inside.end() :]
+            try:
+                text = json.loads(f'"{inside[0]}"', strict=False)
+            except ValueError:  # an escape that JSON does not know
+                self._state = "over"
+        if len(self._rest) > _MOST_UNREAD:
+            self._state = "over"
+        if text:
+            self._read.append(text)
+        return text
+
+    def end(self, arguments: str) -> tuple[str, str]:
+        """The whole text, and what of it was not read yet; ``arguments`` are all of them.
+
+        Arguments that are no such object are the text themselves, unless they were cut off.
+        """
+        read = "".join(self._read)
+        value = _object(arguments).get("input")
+        whole = value if isinstance(value, str) else read or arguments
+        return whole, whole[len(read) :] if whole.startswith(read) else ""

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from patchbay.errors import InvalidRequestError
 from patchbay.frontends.base import LeftOut, checked, drop_old_reasoning, member, objects
-from patchbay.types import Message
+from patchbay.types import PLAIN_TEXT, Message
 
 _left_out = LeftOut("OpenAI Responses")
 _SAME: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
@@ -165,11 +165,12 @@ _SEARCH_PARAMETERS: Final = {
 
 
 def _custom_parameters(form: Any) -> dict[str, Any]:
-    """The parameters of a custom tool's function: one text, with its grammar described."""
+    """The parameters of a custom tool's function: one plain text, with its grammar described."""
     described = "The tool's input, as plain text."
     if isinstance(form, Mapping) and form.get("type") == "grammar":
         described = f"The tool's input, as plain text in this {form.get('syntax', '')} grammar:\n{form.get('definition', '')}"
-    return {"type": "object", "properties": {_INPUT: {"type": "string", "description": described}}, "required": [_INPUT]}
+    text = {"type": "string", "contentMediaType": PLAIN_TEXT, "description": described}
+    return {"type": "object", "properties": {_INPUT: text}, "required": [_INPUT]}
 
 
 class _Conversation:

@@ -16,6 +16,7 @@ import msgspec
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
+from patchbay.formats.render.fenced import takes_text
 from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
 from patchbay.formats.values.tool_names import ToolRules, make_rules
@@ -244,6 +245,13 @@ class RequestTools:
     problem: InvalidRequestError | None = None
 
     @cached_property
+    def text_tools(self) -> frozenset[str]:
+        """The tools whose calls the contract teaches to write as plain text."""
+        if self.options.template is not None:
+            return frozenset()
+        return frozenset(spec.name for spec in self.specs or () if takes_text(spec))
+
+    @cached_property
     def contract(self) -> str:
         """The instructions for a text model, rendered when they are first needed."""
         options = self.options
@@ -413,9 +421,13 @@ class ChatCompletionBody(RequestFields):
 
     def _flat(self) -> list[Message]:
         """The messages without tool roles."""
-        options = self._options
+        options, tools = self._options, self.request_tools
         return flatten_messages(
-            self.messages, format=self._format, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag
+            self.messages,
+            format=self._format,
+            tool_call_tag=options.tool_call_tag,
+            tool_result_tag=options.tool_result_tag,
+            text_tools=tools.text_tools if tools is not None else frozenset(),
         )
 
 

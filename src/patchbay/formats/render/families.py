@@ -31,13 +31,17 @@ def writer_for(
     *,
     tool_call_tag: str = DEFAULT_CALL_TAG,
     tool_result_tag: str = DEFAULT_RESULT_TAG,
+    text_tools: frozenset[str] = frozenset(),
 ) -> Writer:
-    """The writer of a format: its family's, or the fenced contract's with these tags. Raises ConfigurationError."""
+    """The writer of a format: its family's, or the fenced contract's with these tags. Raises ConfigurationError.
+
+    ``text_tools``: the tools whose calls the contract writes as plain text.
+    """
     name = format.name if isinstance(format, Format) else format
     if name in WRITERS:
         return WRITERS[name]
     choose(format)
-    return FencedWriter(tool_call_tag, tool_result_tag)
+    return FencedWriter(tool_call_tag, tool_result_tag, text_tools)
 
 
 def format_for(model: str) -> str:

@@ -30,12 +30,29 @@ such a block yourself.
 - When you have what you need, or no tool helps, answer in plain text without any {call} block."""
 
 
+_TEXT_NAME = re.compile(r"[\w.-]{1,64}")
+_TEXT_RULES = """\
+For {names} write a block of its own instead: the label {call}, a blank, the name of the tool, and below it the text that \
+the tool takes. It is not JSON, and nothing in it is escaped:
+
+```{call} {name}
+<the text>
+```
+
+The text ends at the first line that begins with ```. If the text itself has such a line, open and close the block with more \
+backticks than there are in it."""
+
+
 @dataclass(frozen=True)
 class FencedWriter:
-    """Writes the contract, with the methods of a ``FamilyWriter``; the tags label the blocks."""
+    """Writes the contract, with the methods of a ``FamilyWriter``; the tags label the blocks.
+
+    Calls of ``text_tools`` are written as their plain text (see ``ToolSpec.text_parameter``).
+    """
 
     call_tag: str = DEFAULT_CALL_TAG
     result_tag: str = DEFAULT_RESULT_TAG
+    text_tools: frozenset[str] = frozenset()
 
     @property
     def format(self) -> str:
@@ -58,6 +75,9 @@ class FencedWriter:
             f'```{self.call_tag}\n{{"name": <name of the tool>, "arguments": <object with the arguments>}}\n```',
             _RULES.format(call=self.call_tag, result=self.result_tag),
         ]
+        if names := [spec.name for spec in specs if takes_text(spec)]:
+            listed = ", ".join(map(quoted, names))
+            parts += ["## Tools that take plain text", _TEXT_RULES.format(names=listed, name=names[0], call=self.call_tag)]
         if examples:
             parts += [
                 "## Example",
@@ -72,7 +92,13 @@ class FencedWriter:
 
     def calls(self, calls: Sequence[ToolCall]) -> str:
         """A block for each call."""
-        return "\n\n".join(render_call(call.name, call.raw_arguments, tag=self.call_tag) for call in calls)
+        return "\n\n".join(map(self._call, calls))
+
+    def _call(self, call: ToolCall) -> str:
+        text = _only_text(call.raw_arguments) if call.name in self.text_tools else None
+        if text is not None:
+            return _framed(f"{self.call_tag} {call.name}", text)
+        return render_call(call.name, call.raw_arguments, tag=self.call_tag)
 
     def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
         """Reasoning, prose and the blocks."""
@@ -103,6 +129,21 @@ class FencedWriter:
         return True
 
 
+def takes_text(spec: ToolSpec) -> bool:
+    """Whether the contract lets a tool's calls be written as plain text: its name must be able to stand in an opener's line."""
+    return spec.text_parameter is not None and _TEXT_NAME.fullmatch(spec.name) is not None
+
+
+def _only_text(raw_arguments: str) -> str | None:
+    """The one argument, if it is a text."""
+    try:
+        arguments = json.loads(raw_arguments)
+    except (ValueError, RecursionError):
+        return None
+    texts = list(arguments.values()) if isinstance(arguments, dict) else []
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
+
+
 def render_tools(specs: Sequence[ToolSpec]) -> str:
     """The list of tools in its fence, one JSON object per line."""
     lines = [_TICKS.sub(_escape_ticks, json.dumps(plain_tool(spec), ensure_ascii=False, default=dict)) for spec in specs]
@@ -130,10 +171,13 @@ def render_result(name: str, call_id: str, content: str, *, tag: str = DEFAULT_R
 
 
 def _write_result(name: str, call_id: str, content: str, tag: str) -> str:
-    longest = max((len(run) for run in re.findall("`+", content)), default=0)
+    return _framed(f"{tag} name={_quote(name)} id={_quote(call_id)}", content)
+
+
+def _framed(label: str, text: str) -> str:
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    head = f"name={_quote(name)} id={_quote(call_id)}"
-    return f"{fence}{tag} {head}\n{content}\n{fence}"
+    return f"{fence}{label}\n{text}\n{fence}"
 
 
 # A history is written again for each of its requests. The cache is bounded by number and length.

@@ -67,7 +67,7 @@ def read_text(
             sink.append(spell("\n"))
         if found is not Boundary.NONE:
             return
-        sink.append(mark)
+        sink.append(spell(mark))
         source.pos += 1
 
 

@@ -202,6 +202,10 @@ class ToolRules:
         """True if no offered tool's name is longer and begins with ``name``."""
         return not any(other.startswith(name) and other != name for other in self._tools)
 
+    def text_parameter(self, name: str) -> str | None:
+        """The parameter of an offered tool that takes plain text; None for all others (see ``ToolSpec``)."""
+        return self._tools[name].text_parameter if name in self._tools else None
+
     @property
     def has_tools(self) -> bool:
         """Tools were offered."""
