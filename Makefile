@@ -48,7 +48,7 @@ fidelity: .venv/.installed ## how faithfully recorded texts are read, and what r
 oracle: .venv/.installed ## compare what the public faces do with what is frozen in tests/oracle
 	@$(BIN)/python scripts/oracle.py check
 
-clients: .venv/.installed ## run coding agents through the proxy on a text-only model (1 GB from npm the first time)
+clients: .venv/.installed ## run coding agents through the proxy on a text-only model (2 GB from npm and PyPI the first time)
 	@$(BIN)/python scripts/clients.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site

@@ -1,60 +1,110 @@
-"""Lines that point a coding agent at a proxy: ``patchbay proxy --print-env CLIENT``."""
+"""The settings that point a client at a proxy: ``patchbay proxy --print-env CLIENT``.
+
+``make clients`` runs coding agents with them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from string import Template
 from typing import Final
 
 from patchbay.errors import ConfigurationError
 
-_CLIENTS: Final = {
-    "claude": """\
-export ANTHROPIC_BASE_URL={origin}
-export ANTHROPIC_API_KEY={key}
-export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
-claude --model MODEL
-""",
-    "codex": """\
-# ~/.codex/config.toml
-model = "MODEL"
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """How a client is started: environment variables, the shell command, and a file below the home folder with its text."""
+
+    variables: dict[str, str]
+    command: str = ""
+    file: str = ""
+    text: str = ""
+
+    def lines(self) -> str:
+        """The settings for a person to copy."""
+        exports = [f"export {name}={value}" for name, value in self.variables.items()]
+        shell = "\n".join([*exports, *([self.command] if self.command else [])]) + "\n"
+        return f"# ~/{self.file}\n{self.text}\n# in the shell\n{shell}" if self.file else shell
+
+
+_CODEX: Final = """\
+model = "$model"
 model_provider = "patchbay"
 
 [model_providers.patchbay]
 name = "Patchbay"
-base_url = "{base}"
+base_url = "$base"
 wire_api = "responses"
 env_key = "PATCHBAY_KEY"
-
-# in the shell
-export PATCHBAY_KEY={key}
-codex
-""",
-    "gemini": """\
-# ~/.gemini/settings.json
-{{"security": {{"auth": {{"selectedType": "gemini-api-key"}}}}}}
-
-# in the shell
-export GOOGLE_GEMINI_BASE_URL={origin}
-export GEMINI_API_KEY={key}
-gemini --model MODEL
-""",
-    "openai": """\
-export OPENAI_BASE_URL={base}
-export OPENAI_API_KEY={key}
-""",
-    "qwen": """\
-export OPENAI_BASE_URL={base}
-export OPENAI_API_KEY={key}
-export OPENAI_MODEL=MODEL
-qwen --auth-type openai
-""",
+"""
+_CONTINUE: Final = """\
+name: Patchbay
+version: 1.0.0
+schema: v1
+models:
+  - name: $model
+    provider: openai
+    model: $model
+    apiBase: $base
+    apiKey: $key
+    capabilities: [tool_use]
+"""
+_OPENCODE: Final = """\
+{
+  "model": "patchbay/$model",
+  "provider": {
+    "patchbay": {
+      "npm": "@ai-sdk/openai-compatible",
+      "options": {"baseURL": "$base", "apiKey": "{env:PATCHBAY_KEY}"},
+      "models": {"$model": {}}
+    }
+  }
+}
+"""
+_OPENAI: Final = {"OPENAI_BASE_URL": "$base", "OPENAI_API_KEY": "$key"}
+_LITELLM: Final = {"OPENAI_API_BASE": "$base", "OPENAI_API_KEY": "$key"}
+_CLIENTS: Final = {
+    "aider": ClientSettings(_LITELLM, "aider --model openai/$model"),
+    "claude": ClientSettings(
+        {"ANTHROPIC_BASE_URL": "$origin", "ANTHROPIC_API_KEY": "$key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+        "claude --model $model",
+    ),
+    "codex": ClientSettings({"PATCHBAY_KEY": "$key"}, "codex", ".codex/config.toml", _CODEX),
+    "continue": ClientSettings({}, "cn", ".continue/config.yaml", _CONTINUE),
+    "gemini": ClientSettings(
+        {"GOOGLE_GEMINI_BASE_URL": "$origin", "GEMINI_API_KEY": "$key"},
+        "gemini --model $model",
+        ".gemini/settings.json",
+        '{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n',
+    ),
+    "mini-swe-agent": ClientSettings(
+        {**_LITELLM, "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}, "mini --model openai/$model"
+    ),
+    "openai": ClientSettings(_OPENAI),
+    "opencode": ClientSettings({"PATCHBAY_KEY": "$key"}, "opencode", ".config/opencode/opencode.json", _OPENCODE),
+    "qwen": ClientSettings({**_OPENAI, "OPENAI_MODEL": "$model"}, "qwen --auth-type openai"),
 }
 
 
-def client_settings(client: str, *, host: str, port: int, base_path: str) -> str:
-    """Return the lines for ``client``; MODEL and KEY stand for what only the user knows. Raises ConfigurationError."""
-    template = _CLIENTS.get(client.lower())
-    if template is None:
+def client_settings(client: str, *, origin: str, base_path: str, model: str = "MODEL", key: str = "KEY") -> ClientSettings:
+    """Return the settings of ``client`` for the proxy at ``origin``; MODEL and KEY stand for what only the user knows.
+
+    Raises ConfigurationError.
+    """
+    settings = _CLIENTS.get(client.lower())
+    if settings is None:
         raise ConfigurationError(f"--print-env {client}: unknown client; known are {', '.join(_CLIENTS)}.")
+    values = {"origin": origin, "base": origin + base_path, "model": model, "key": key}
+
+    def filled(text: str) -> str:
+        return Template(text).substitute(values)
+
+    variables = {name: filled(value) for name, value in settings.variables.items()}
+    return ClientSettings(variables, filled(settings.command), settings.file, filled(settings.text))
+
+
+def origin_of(host: str, port: int) -> str:
+    """The URL by which clients of the same machine reach a server that listens on ``host``."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    origin = f"http://{name}:{port}"
-    return template.format(origin=origin, base=origin + base_path, key="KEY")
+    return f"http://{name}:{port}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from patchbay.cli.client_settings import client_settings
+from patchbay.cli.client_settings import client_settings, origin_of
 from patchbay.cli.options import (
     GOVERNANCE,
     SERVING,
@@ -49,7 +49,8 @@ def proxy(
             metavar="CLIENT",
             show_default=False,
             rich_help_panel=SERVING,
-            help="Print the settings that point a client at this proxy, and exit: claude, codex, gemini, qwen, openai.",
+            help="Print the settings that point a client at this proxy, and exit: aider, claude, codex, continue, gemini, "
+            "mini-swe-agent, openai, opencode, qwen.",
         ),
     ] = None,
     verbose: Verbose = False,
@@ -86,7 +87,8 @@ def proxy(
       PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0 --workers 4 --log-file proxy.jsonl
     """  # fmt: skip
     if print_env is not None:
-        typer.echo(client_settings(print_env, host=values["host"], port=values["port"], base_path=values["base_path"]), nl=False)
+        settings = client_settings(print_env, origin=origin_of(values["host"], values["port"]), base_path=values["base_path"])
+        typer.echo(settings.lines(), nl=False)
         return
     if not upstream:
         raise ConfigurationError("--upstream is missing: use the flag or UPSTREAM_BASE_URL for the model server's base URL.")
