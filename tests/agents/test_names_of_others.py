@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any, ClassVar
 
 import openai
 import pytest
+from pydantic import Field
 
 from patchbay import ToolRunner
 from patchbay.agents import (
@@ -52,6 +54,20 @@ def test_an_agent_of_ones_own_may_declare_fields():
     model = ScriptedModel(["ok"])
     polite = Polite(name="p", model=model, tone="very polite", description="It greets.")
     assert ("very polite", model, "It greets.") == (polite.tone, polite.model, polite.description)
+
+
+def test_a_field_may_have_a_default_factory():
+    class Collector(BaseAgent):
+        found: list[str] = dataclasses.field(default_factory=list)
+        seen: dict[str, int] = Field(default_factory=dict)
+        limit: int = Field(default=3, description="How many.")
+        key: str = Field(description="No default.")
+
+    one, other = Collector(name="a", key="x"), Collector(name="b", key="y", limit=4)
+    one.found.append("it")
+    assert ([], {}, 3, 4, "x") == (other.found, other.seen, one.limit, other.limit, one.key)
+    with pytest.raises(TypeError, match="Collector needs 'key'"):
+        Collector(name="c")
 
 
 def test_fields_that_are_missing_or_not_declared_are_refused():

@@ -82,6 +82,15 @@ def test_an_answer_that_fits_already_is_not_asked_for_again(streamed: bool) -> N
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("around", ["Here you are:\n```json\n{}\n```\nEnjoy!", "The answer is {}.", "Sure [1]:\n```\n{}\n```"])
+def test_words_around_the_json_are_dropped_where_the_answer_alone_was_asked_for(around: str, streamed: bool) -> None:
+    answer = '{\n  "city": "Rome",\n  "degrees": 21\n}'
+    with asking(["It is warm.", around.replace("{}", answer)], tools="text") as (client, upstream):
+        last = ask(client, [QUESTION], streamed=streamed).message
+        assert (answer, Weather(city="Rome", degrees=21), 2) == (last.content, last.parsed, len(upstream.chats))
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_a_model_that_never_gives_the_answer_is_an_error_that_is_not_repeated(streamed: bool) -> None:
     with asking(WeatherModel("ignores", stubborn=True), tools="text", choice_rounds=1) as (client, upstream):
         messages = [QUESTION, {"role": "user", "content": RESULT}]

@@ -370,6 +370,27 @@ def test_postponed_annotations_find_local_classes():
     assert 3 == schema.validate("f", '{"a": {"q": 3}}')["a"].q
 
 
+@pytest.mark.parametrize("wrap", [lambda kind: kind, lambda kind: list[kind] | None])
+@pytest.mark.parametrize("make", [dataclasses.dataclass, attrs.define])
+def test_a_local_class_that_names_another_local_class_is_refused_with_the_way_out(make, wrap):
+    def tool_module():
+        @make
+        class Inner:
+            q: int
+
+        @make
+        class Outer:
+            inner: Inner
+
+        return Outer
+
+    def f(a, b: int): ...
+
+    f.__annotations__["a"] = wrap(tool_module())
+    with pytest.raises(ConfigurationError, match=r"parameter 'a' .* 'Inner', .* top level"):
+        schema_of(f)
+
+
 def test_a_name_that_cannot_be_resolved_accepts_anything_and_spares_the_others():
     def f(a: NoSuchName, b: int): ...  # noqa: F821
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import array
+import datetime as dt
+import decimal
 import email.message
 import json
 import sqlite3
+import uuid
+import xml.etree.ElementTree as ET
 from collections import deque
 from contextlib import closing
 from typing import Any
@@ -133,6 +137,29 @@ def test_an_email_message_is_an_object_with_all_its_headers_and_its_text():
     message.add_attachment(b"\xff", maintype="image", subtype="png")
     told = json.loads(render_result(message))
     assert ["Grüße\n", "/w=="] == [part["payload"] for part in told["payload"]]
+
+
+def test_an_element_of_xml_is_its_markup():
+    markup = '<a x="1">text<b /></a>'
+    assert markup == render_result(ET.fromstring(markup))
+    assert {"found": [markup]} == json.loads(render_result({"found": [ET.fromstring(markup)]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (dt.date(2026, 1, 2), "2026-01-02"),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (decimal.Decimal("1.50"), "1.50"),
+        (b"ab", "ab"),
+        (("a", 1), '["a", 1]'),
+        (1.5, "1.5"),
+        (None, "null"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_key_is_its_text_without_quotes(key, expected):
+    assert {expected: 1, "a": {expected: 2}} == json.loads(render_result({key: 1, "a": {key: 2}}))
 
 
 def test_an_object_that_can_be_iterated_is_its_text_and_not_its_items():

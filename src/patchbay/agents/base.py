@@ -7,8 +7,8 @@ import copy
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import MISSING, Field, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from patchbay.agents.content import Content, Event, EventActions, Part
 from patchbay.agents.event_bus import BusEvent, EventBus
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from patchbay.media import MediaStore
 
 _logger = logging.getLogger(__name__)
+_MISSING: Final = object()
 
 
 USER = "user"
@@ -249,8 +250,8 @@ class BaseAgent:
                 continue  # an attribute of this class, declared again
             if name in fields:
                 setattr(self, name, fields[name])
-            elif hasattr(type(self), name):
-                setattr(self, name, copy.copy(getattr(type(self), name)))
+            elif (default := _default_of(getattr(type(self), name, _MISSING))) is not _MISSING:
+                setattr(self, name, default)
             elif type(self).__init__.__module__.startswith("patchbay."):  # else its own __init__ may set it
                 raise TypeError(f"{type(self).__name__} needs {name!r}, which it declares without a default.")
 
@@ -340,6 +341,21 @@ class BaseAgent:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+
+def _default_of(declared: Any) -> Any:
+    """Return a copy of the default of a declared field, as dataclasses and pydantic write it too; _MISSING if it has none."""
+    if declared is _MISSING:
+        return _MISSING
+    if isinstance(declared, Field):
+        if declared.default_factory is not MISSING:
+            return declared.default_factory()
+        declared = _MISSING if declared.default is MISSING else declared.default
+    elif type(declared).__module__ == "pydantic.fields":
+        if declared.is_required():
+            return _MISSING
+        declared = declared.get_default(call_default_factory=True)
+    return declared if declared is _MISSING else copy.copy(declared)
 
 
 def as_content(value: Any) -> Content | None:

@@ -558,7 +558,7 @@ class Exchange:
         if self._format is None or answer is None:
             return True
         checked = self._answering or self._holds_format_back or self._learning
-        self._fitting, self._complaint = self._format.read(answer, check_schema=checked)
+        self._fitting, self._complaint = self._format.read(answer, check_schema=checked, alone=self._answering)
         return self._fitting is not None
 
     def _must_ask_for_answer(self, outcomes: Sequence[Outcome]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,6 +129,7 @@ def _offered(chosen: list[Any], names: frozenset[str]) -> frozenset[str]:
     return frozenset(chosen)
 
 
+_NO_JSON: Final = "it is not JSON"
 _MOST_REMEMBERED: Final = 64 * 1024
 _MOST_READ: Final = 4096
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
@@ -164,15 +165,30 @@ class AnswerFormat:
         begin = f"Your answer does not fit: {complaint}. Give it again" if complaint else "Give your answer now"
         return f"{begin} as JSON, with nothing before and nothing behind it. It must be {self._what}"
 
-    def read(self, text: str, *, check_schema: bool = True) -> tuple[str | None, str]:
-        """The JSON text of an answer that fits, or None and what is wrong with it. A code fence around it is taken off."""
+    def read(self, text: str, *, check_schema: bool = True, alone: bool = False) -> tuple[str | None, str]:
+        """The JSON text of an answer that fits, or None and what is wrong with it. A code fence around it is taken off.
+
+        ``alone``: the answer alone was asked for, so that words around its JSON are dropped too.
+        """
         text = text.strip()
         if fenced := _FENCED.fullmatch(text):
             text = fenced[1].strip()
+        answer, complaint = self._check(text, check_schema=check_schema)
+        if complaint != _NO_JSON or not alone:
+            return answer, complaint
+        for inner in _embedded(text):
+            answer, inner_complaint = self._check(inner, check_schema=check_schema)
+            if answer is not None:
+                return answer, ""
+            if inner_complaint != _NO_JSON:
+                complaint = inner_complaint
+        return None, complaint
+
+    def _check(self, text: str, *, check_schema: bool) -> tuple[str | None, str]:
         try:
             value = msgspec.json.decode(text)  # strict: a client's parser takes no NaN
         except (ValueError, RecursionError):
-            return None, "it is not JSON" if text else "it is empty"
+            return None, _NO_JSON if text else "it is empty"
         if self._schema is None:
             return (text, "") if isinstance(value, dict) else (None, "it is not a JSON object")
         complaints = self._validator.error_messages(value) if check_schema else ()
@@ -183,6 +199,14 @@ class AnswerFormat:
         from patchbay.schema.validation import SchemaValidator  # heavy, and needed only where an answer is checked
 
         return SchemaValidator("response_format", self._schema or {})
+
+
+def _embedded(text: str) -> Iterator[str]:
+    """What could be an object, and an array, in a text: from the first opening bracket to the last closing one."""
+    for opening, closing in ("{}", "[]"):
+        begin, end = text.find(opening), text.rfind(closing)
+        if 0 <= begin < end:
+            yield text[begin : end + 1]
 
 
 def read_answer_format(raw: bytes) -> AnswerFormat | None:

@@ -139,7 +139,25 @@ def _hints_of(kind: Any) -> dict[str, Any]:
     try:
         return typing_extensions.get_type_hints(kind, include_extras=True)
     except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
+        if wrong := _lost_name(kind):
+            raise ConfigurationError(wrong) from None
         return {}
+
+
+def _lost_name(kind: type) -> str:
+    """What is wrong with a class that was local to a function, and names what was local to it too; "" for any other."""
+    if "<locals>" not in kind.__qualname__:
+        return ""
+    try:
+        typing_extensions.get_type_hints(kind)
+    except NameError as error:
+        return (
+            f"{kind.__qualname__} names {error.name!r}, which cannot be found from here. "
+            f"Define {error.name!r} at the top level of the module."
+        )
+    except Exception:  # noqa: BLE001  (as above)
+        return ""
+    return ""
 
 
 def members_of(typed_dict: Any) -> dict[str, tuple[Any, bool]]:
@@ -155,7 +173,7 @@ def members_of(typed_dict: Any) -> dict[str, tuple[Any, bool]]:
 
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
 """What pydantic puts an underscore for where it makes a definition's name of a title, as in ``Page[int]``."""
@@ -279,10 +297,21 @@ def _expressible(parameter: Parameter) -> Parameter:
     try:
         _model([parameter])
     except _INEXPRESSIBLE:
+        for kind in _classes(parameter.annotation):
+            if wrong := _lost_name(kind):
+                raise ConfigurationError(f"The annotation of parameter {parameter.name!r} cannot work: {wrong}") from None
         return replace(parameter, annotation=Any if not parameter.accepts_none else Any | None)
     except Exception as error:
         raise ConfigurationError(f"The annotation of parameter {parameter.name!r} cannot work: {error}") from error
     return parameter
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes in ``annotation``."""
+    if isinstance(annotation, type):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _classes(argument)
 
 
 def _model(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import timedelta
@@ -155,6 +156,8 @@ def _json(value: Any) -> str:
 
 def _text(value: Any) -> str:
     try:
+        if write_markup := _markup_writer(value):
+            return str(write_markup(value, encoding="unicode"))
         kind: Any = type(value)
         if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
             return f"{value!r} (note: {kind.__name__} has no text form, so its contents are not shown)"
@@ -186,6 +189,8 @@ def _plain(value: Any, parents: tuple[int, ...], budget: Iterator[int]) -> Any:
 def _key(key: Any) -> str:
     if isinstance(key, Enum):
         key = key.value
+    if not isinstance(key, (str, *_JSON_TYPES)):
+        key = _json_type_or_text(key)
     return key if isinstance(key, str) else render_result(key)
 
 
@@ -234,11 +239,20 @@ def _converted(value: Any) -> Any:
         return _frame(value, to_dict) if hasattr(value, "columns") else _series(value, to_dict)
     if convert := next(filter(None, (_method(value, name) for name in _LIST_METHODS)), None):
         return convert()
+    if _markup_writer(value):
+        return _UNKNOWN
     if (keys := _method(value, "keys")) and hasattr(type(value), "__getitem__"):
         if items := _method(value, "items"):
             return {**_members(items()), **_body(value)}
         return {key: value[key] for key in read_items(keys())}  # sqlite3.Row
     return _UNKNOWN
+
+
+def _markup_writer(value: Any) -> Callable[..., str] | None:
+    """Return what writes an element of XML (ElementTree, lxml), whose items are only its attributes; None for other values."""
+    if hasattr(value, "tag") and hasattr(value, "tail"):
+        return getattr(sys.modules.get(type(value).__module__), "tostring", None)
+    return None
 
 
 def _method(value: Any, name: str) -> Callable[..., Any] | None:
