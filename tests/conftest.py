@@ -6,10 +6,12 @@ import asyncio
 import gc
 import inspect
 import itertools
+import os
 import signal
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,9 @@ from agents.databases import postgres_server, why_no_postgres
 from executor.moved import jump_run
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
+
+# Servers that tests start mount no MCP servers of the person who runs the tests.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_such_folder")
 
 # No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
 settings.register_profile("patchbay", deadline=None, max_examples=100)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from patchbay._text import escape_controls, one_line
 from patchbay.cli.options import CONTEXT, Json, McpConfig, command_group
-from patchbay.cli.terminal import escape_unencodable, print_json
+from patchbay.cli.terminal import escape_unencodable, fail, plural, print_json
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from patchbay.mcp.config import McpServer, ServersFile
+    from patchbay.mcp.host import ServerStatus
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", show_default=False)]
 
@@ -39,7 +44,7 @@ def add(
     allow: Annotated[list[str], typer.Option("--allow", metavar="PATTERN", help="Offer only these tools, as read_*.")] = [],  # noqa: B006
     deny: Annotated[list[str], typer.Option("--deny", metavar="PATTERN", help="Do not offer these tools.")] = [],  # noqa: B006
     role: Annotated[list[str], typer.Option("--role", metavar="NAME", help="Role that gets the tools; default: all.")] = [],  # noqa: B006
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a server of this name.")] = False,
+    overwrite: Annotated[bool, typer.Option("--replace", help="Replace a server of this name.")] = False,
 ) -> None:
     """Add a server to the file of MCP servers. It is not started.
 
@@ -73,7 +78,7 @@ def add(
     if header and not is_url:
         raise ConfigurationError("--header is for a URL; a command has --env.")
     file = _file(config)
-    if name in file.servers and not replace:
+    if name in file.servers and not overwrite:
         raise ConfigurationError(f"there is an MCP server {name!r} in {file.path}: choose another name, or --replace it.")
     file.put(server)
     print(f"Added {name} to {file.path}.")
@@ -100,6 +105,42 @@ def remove(name: Name, config: McpConfig = None) -> None:
     file = _file(config)
     file.remove(name)
     print(f"Removed {name} from {file.path}.")
+
+
+@mcp.command("test", context_settings=CONTEXT)
+def check(name: Name, config: McpConfig = None, as_json: Json = False) -> None:
+    """Connect to a server and list its tools. Exit status 1: it cannot be connected.
+
+    [bold]Example[/bold]
+
+      patchbay mcp test files
+    """  # fmt: skip
+    server = _file(config).get(name)
+    logging.getLogger("patchbay.mcp").setLevel(logging.ERROR)  # the status says it
+    status, tools = asyncio.run(_connect(server))
+    if as_json:
+        print_json({"name": name, "state": status.state, "problem": status.problem, "tools": tools})
+    elif status.state == "ready":
+        print(f"{name} is ready: {plural(len(tools), 'tool')}.")
+        for tool, description in tools.items():
+            print(f"  {tool}  {escape_controls(one_line(description, 100))}")
+    if status.state != "ready":
+        fail(f"the MCP server {name!r} cannot be connected: {status.problem}", 1)
+
+
+async def _connect(server: McpServer) -> tuple[ServerStatus, dict[str, str]]:
+    """Connect to a server, and return its status and the descriptions of its tools by name."""
+    from patchbay.mcp.host import McpHost
+    from patchbay.tools.registry import DEFAULT_ROLE, ToolRegistry
+
+    registry = ToolRegistry()
+    host = McpHost([replace(server, roles=(), disabled=False)], registry)
+    try:
+        await host.start()
+        tools = {each.name: each.description for each in registry.snapshot(DEFAULT_ROLE).tools.values()}
+        return host.status[0], tools
+    finally:
+        await host.aclose()
 
 
 def _describe(server: McpServer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
 from patchbay.server.settings import ChatSettings, ProxySettings, ServeOptions, ToolsSettings, listed
 
 if TYPE_CHECKING:
+    from patchbay.mcp.config import McpServer
     from patchbay.registrations import RegistrationStore
     from patchbay.server.governance import Governance
 
@@ -62,6 +64,17 @@ UpstreamUrl = Annotated[
         "/v1/chat/completions.",
     ),
 ]
+McpConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--mcp-config",
+        metavar="FILE",
+        envvar="PATCHBAY_MCP_CONFIG",
+        rich_help_panel="Tools",
+        help="File with mcpServers, whose tools are offered; default: ~/.config/patchbay/mcp.json; none: no file.",
+        show_default=False,
+    ),
+]
 
 
 @with_flags(
@@ -85,6 +98,7 @@ def serve(
     audit: Audit = None,
     audit_days: AuditDays = 90.0,
     upstream: UpstreamUrl = None,
+    mcp_config: McpConfig = None,
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -107,7 +121,7 @@ def serve(
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
-    from patchbay.cli.serving import MEMORY, make_governance, reject_itself, text_options
+    from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, reject_itself, text_options
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
     from patchbay.server.runtime import serve as run
@@ -133,12 +147,20 @@ def serve(
         chat = build(ChatSettings, values, options=text_options(values))
     registrations = None if store == MEMORY else RegistrationStore(store)
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
+    servers = mcp_servers(mcp_config, config)
     app = create_tools_app(
-        role_names, store=registrations, settings=settings, upstream=proxied, chat=chat, realtime=realtime, governance=governance
+        role_names,
+        store=registrations,
+        settings=settings,
+        upstream=proxied,
+        chat=chat,
+        realtime=realtime,
+        governance=governance,
+        mcp_servers=servers,
     )
 
     def announce(url: str) -> None:
-        _announce(url, role_names, registrations, governance, realtime, proxied)
+        _announce(url, role_names, registrations, governance, realtime, proxied, servers)
         if key_warning:
             _logger.warning("%s", key_warning)
 
@@ -156,6 +178,7 @@ def _announce(
     governance: Governance,
     realtime: RealtimeSettings | None,
     upstream: ProxySettings | None,
+    servers: tuple[McpServer, ...],
 ) -> None:
     """Print the addresses."""
     bold, dim, plain = styles(sys.stdout)
@@ -166,6 +189,8 @@ def _announce(
     print(f"  {dim}store{plain} {'memory' if store is None else store.database.shown}")
     if governance.settings.config is not None:
         print(f"  {dim}hooks{plain} {governance.summary}")
+    if names := ", ".join(each.name for each in servers if not each.disabled):
+        print(f"  {dim}mcp{plain} {names}")
     if model := " or ".join(filter(None, (realtime.model if realtime is not None else "", models))):
         path = f"/api/sessions/{quote(roles[0])}"
         print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {model}")

@@ -18,13 +18,14 @@ from patchbay.errors import ConfigurationError, PatchbayError
 
 if TYPE_CHECKING:
     from patchbay.formats.spec import Format
+    from patchbay.mcp.config import McpServer
     from patchbay.models.options import TextOptions
     from patchbay.server.governance import Governance
     from patchbay.server.proxy import ProxyApp
     from patchbay.server.settings import ProxySettings
 
 _PIPE_SIZE = 60_000
-_NO_AUDIT = "none"
+_NONE = "none"
 MEMORY = "memory"
 _IN_MEMORY = "sqlite://"
 _DAY = 24 * 3600.0
@@ -136,10 +137,23 @@ def make_governance(config: Path | None, audit: str | None, days: float, *, stor
         GovernanceSettings(
             config=config.expanduser() if config is not None else None,
             approvals=store,
-            audit=None if database == _NO_AUDIT else database,
+            audit=None if database == _NONE else database,
             audit_kept=days * _DAY if days else None,
         )
     )
+
+
+def mcp_servers(file: Path | None, config: Path | None) -> tuple[McpServer, ...]:
+    """Return the MCP servers of ``--mcp-config`` (none: no file; default: the user's file, if there is one) and ``--config``.
+
+    Raises ConfigurationError.
+    """
+    from patchbay.mcp.config import default_file, read_servers, unique
+
+    files = [each.expanduser() for each in (file, config) if each is not None and str(each) != _NONE]
+    if file is None and (found := default_file()).is_file():
+        files.insert(0, found)
+    return unique(server for each in files for server in read_servers(each))
 
 
 def reject_itself(upstream: str, host: str, port: int) -> None:

@@ -249,11 +249,16 @@ class ServersFile:
         self._entries[server.name] = server.to_json()
         self._write()
 
+    def get(self, name: str) -> McpServer:
+        """Return a server. Raises ConfigurationError for an unknown name."""
+        if name not in self.servers:
+            known = ", ".join(self.servers) or "none"
+            raise ConfigurationError(f"there is no MCP server {name!r} in {self.path}; there are: {known}.")
+        return self.servers[name]
+
     def remove(self, name: str) -> None:
         """Remove a server. Raises ConfigurationError for an unknown name."""
-        if name not in self._entries:
-            known = ", ".join(self._entries) or "none"
-            raise ConfigurationError(f"there is no MCP server {name!r} in {self.path}; there are: {known}.")
+        self.get(name)
         del self._entries[name]
         self._write()
 

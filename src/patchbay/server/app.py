@@ -15,6 +15,8 @@ from fastapi import FastAPI
 
 import patchbay
 from patchbay.errors import ConfigurationError
+from patchbay.mcp.config import McpServer
+from patchbay.mcp.host import McpHost
 from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.auth import OPENAI_BASE, AccessMiddleware, AsgiApp
@@ -31,7 +33,7 @@ from patchbay.server.registry_service import RegistryService
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.tools.manager import LLMSessionManager
-from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
+from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
 
 if TYPE_CHECKING:  # not needed by a server without live sessions
     from patchbay.realtime.config import RealtimeSettings
@@ -104,14 +106,16 @@ def create_tools_app(
     chat: ChatSettings | None = None,
     realtime: RealtimeSettings | None = None,
     governance: Governance | None = None,
+    mcp_servers: Iterable[McpServer] = (),
     oversight: Governance | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``. ``store`` (or its URL) keeps the registrations; None keeps them in memory.
 
     ``upstream`` is the OpenAI-compatible server (or its base URL) whose models are given the tools at ``/v1``, as ``chat`` says.
     Sessions at ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call,
-    and is closed with the server. Without a token anyone may use the sources of plugins, as the seeds' plugin hosts expect, but
-    never those of builtins. ``oversight`` is the old name of ``governance``. Raises ConfigurationError.
+    and is closed with the server. The tools of ``mcp_servers`` are registered while it runs. Without a token anyone may use the
+    sources of plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``oversight`` is the old
+    name of ``governance``. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
@@ -130,12 +134,13 @@ def create_tools_app(
     registry = health.registry = ToolRegistry(
         roles,
         dispatcher.tool,
-        reserved=RESERVED if settings.token is not None else (),
+        reserved=RESERVED if settings.token is not None else (MCP_SOURCES,),
         needs_secret=settings.needs_secret,
     )
     managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
     health.on_change = partial(_sync_sessions, managers)
     store = RegistrationStore(store) if isinstance(store, str) else store
+    mcp = McpHost(mcp_servers, registry, on_change=health.on_change)
     writer = RegistrationWriter(registry, store) if store is not None else None
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     proxy = _chat_proxy(upstream, registry, chat or ChatSettings(), settings, governance) if upstream is not None else None
@@ -144,7 +149,7 @@ def create_tools_app(
 
     lease = settings.lease
     api = _make_api(
-        lambda _app: _running(governance, writer, dispatcher, proxy, sessions, lease),
+        lambda _app: _running(governance, writer, dispatcher, mcp, proxy, sessions, lease),
         summary="The registry of tools: who may call what, and where it answers.",
     )
     api.include_router(make_router(service, callback_ports=settings.callback_ports))
@@ -166,6 +171,7 @@ async def _running(
     governance: Governance,
     writer: RegistrationWriter | None,
     dispatcher: CallbackDispatcher,
+    mcp: McpHost,
     proxy: ProxyApp | None,
     sessions: LiveSessionsApp | None,
     lease: float,
@@ -178,6 +184,8 @@ async def _running(
             cleanup.push_async_callback(writer.close)
         await governance.open()
         cleanup.push_async_callback(dispatcher.close)
+        cleanup.push_async_callback(mcp.aclose)
+        await mcp.start(wait=False)
         if proxy is not None:
             cleanup.push_async_callback(proxy.aclose)
         if sessions is not None:

@@ -30,6 +30,8 @@ INTERCEPTS: Final[Mapping[str, str]] = {
 
 HOOKS: Final = "hooks"
 APPROVALS: Final = "approvals"
+MCP_SERVERS: Final = "mcpServers"
+"""The part of a server's file that ``patchbay.mcp`` reads."""
 
 _NEAR: Final[Mapping[str, float]] = {HOOKS: 0.85, APPROVALS: 0.75}
 """Similarity from which another key counts as misspelled: ``hook``, ``approval``, ``Approvals``, ``approvers``."""
@@ -172,7 +174,7 @@ def _policy_in(found: Any) -> Any:
         return found
     if APPROVALS in found:
         return found[APPROVALS]
-    if HOOKS in found:
+    if HOOKS in found or MCP_SERVERS in found:
         return {}
     if POLICY_KEYS.isdisjoint(found):
         raise ConfigurationError("there is neither 'hooks' nor 'approvals' in it: nothing would be governed.")

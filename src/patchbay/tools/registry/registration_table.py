@@ -27,7 +27,10 @@ class Undispatched(Tool):
 BUILTIN: Final = "builtin"
 """The source of the program's own tools. Only code of the program registers or removes them."""
 
-RESERVED: Final = (BUILTIN, "plugin:*")
+MCP_SOURCES: Final = "mcp:*"
+"""The sources of the tools of MCP servers that this program has mounted."""
+
+RESERVED: Final = (BUILTIN, MCP_SOURCES, "plugin:*")
 """Sources that only trusted callers may claim; a final ``*`` matches anything."""
 
 

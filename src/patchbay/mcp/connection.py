@@ -1,0 +1,333 @@
+"""The connection to one MCP server: one task owns it, starts it, follows its list of tools, and reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+from typing import Any, Final, Literal, TypeVar
+
+import mcp_types as types
+from mcp.client import Client, IncomingMessage
+from mcp.client.session import ElicitationFnT
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from patchbay._ratelimit import LogRateLimiter
+from patchbay._subprocess import backoff
+from patchbay._text import escape_controls, one_line
+from patchbay.errors import ConfigurationError
+from patchbay.mcp.config import McpServer
+from patchbay.mcp.http import http_transport
+from patchbay.mcp.limits import MAX_PAGES, MAX_TOOLS, TOO_LARGE
+from patchbay.mcp.stdio import ServerExitedError, stdio_transport
+from patchbay.mcp.tools import McpCallError
+
+State = Literal["starting", "ready", "idle", "down", "closed"]
+T = TypeVar("T")
+
+_FIRST_DELAY: Final = 0.5
+_LONGEST_DELAY: Final = 60.0
+_STABLE: Final = 30.0
+"""Seconds after which a connection that ends is a first failure again, as it is once it has answered a call."""
+_WAIT_FOR_START: Final = 10.0
+"""Seconds that a call waits for a connection that is starting."""
+_RELIST_INTERVAL: Final = 0.2
+"""Seconds between two lists of a server that changes them all the time."""
+_SESSION_GONE: Final = "Session terminated"
+"""The SDK's message for a session that the server does not know."""
+_NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST, types.PARSE_ERROR})
+
+_logger = logging.getLogger(__name__)
+
+
+class Connection:
+    """The connection to ``server``. ``on_tools`` gets the server's tools whenever it has listed them, ``on_down`` its end.
+
+    ``elicit`` answers its questions to the user; without it the server is told that there is nobody to ask. Calls may come from
+    any event loop; the connection belongs to the one that ``start`` was called in. ``problem`` says why it is not ready.
+    """
+
+    def __init__(
+        self,
+        server: McpServer,
+        *,
+        on_tools: Callable[[tuple[types.Tool, ...]], object],
+        on_down: Callable[[], object],
+        elicit: ElicitationFnT | None = None,
+    ) -> None:
+        self.server = server
+        self.state: State = "starting"
+        self.problem = ""
+        self.client: Client | None = None
+        self.running_calls = 0
+        self._on_tools = on_tools
+        self._on_down = on_down
+        self._elicit = elicit
+        self._loop = asyncio.get_running_loop()
+        self._settled = asyncio.Event()  # ready, or the first attempt has failed
+        self._ready = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._relist = self._ended = self._answered = False
+        self._last_call = 0.0
+        self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", server.name, line))
+        self._owner: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._owner = self._loop.create_task(self._own(), name=f"mcp {self.server.name}")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its task runs: it does not outlive its event loop."""
+        return self._owner is not None and not self._owner.done() and not self._loop.is_closed()
+
+    async def settled(self) -> None:
+        """Wait until it is ready, or the first attempt has failed; no longer than its time limit."""
+        await self._settled.wait()
+
+    async def aclose(self) -> None:
+        """End the connection, and the server's process."""
+        self._closing.set()
+        if self._owner is not None and self.is_alive:
+            self._wake.set()
+            await asyncio.wait([self._owner])
+        self.state = "closed"
+
+    async def call(self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT) -> types.CallToolResult:
+        """Call a tool by its own name. Cancelling this cancels the call at the server. Raises McpCallError."""
+        return await self.request(lambda client: client.call_tool(name, arguments, progress_callback=on_progress), name)
+
+    async def request(self, send: Callable[[Client], Awaitable[T]], name: str) -> T:
+        """Send a request when the connection is ready. Raises McpCallError; ``name`` is the tool's in errors."""
+        if asyncio.get_running_loop() is self._loop:
+            return await self._request(send, name)
+        if not self.is_alive:
+            raise self._error(name, "its event loop has ended", "no")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._request(send, name), self._loop))
+
+    async def _request(self, send: Callable[[Client], Awaitable[T]], name: str) -> T:
+        self.running_calls += 1
+        try:
+            client = self.client if self.client is not None else await self._wait_for_client(name)
+            try:
+                result = await send(client)
+            except MCPError as error:
+                if not (error.code == types.INVALID_REQUEST and error.message == _SESSION_GONE):
+                    raise
+                self._forget(client)  # the server has restarted, and did not look at the request
+                result = await send(await self._wait_for_client(name))
+            self._answered = True
+            return result
+        except MCPError as error:
+            raise self._failure(error, name) from None
+        except ValidationError as error:
+            raise self._error(name, f"it sent an invalid result: {one_line(str(error), 300)}", "yes") from None
+        except RuntimeError as error:  # the SDK's, for structured content that does not fit the output schema
+            raise self._error(name, one_line(str(error), 500), "yes") from None
+        finally:
+            self.running_calls -= 1
+            self._last_call = self._loop.time()
+
+    async def _wait_for_client(self, name: str) -> Client:
+        self._wake.set()  # an idle one starts again
+        try:
+            async with asyncio.timeout(_WAIT_FOR_START):
+                await self._ready.wait()
+        except TimeoutError:
+            pass
+        if self.client is None:
+            raise self._error(name, f"it is not connected{f': {self.problem}' if self.problem else ''}", "no")
+        return self.client
+
+    def _forget(self, client: Client) -> None:
+        if self.client is client:
+            self.client = None
+            self._ready.clear()
+            self._end()
+
+    def _failure(self, error: MCPError, name: str) -> McpCallError:
+        if error.code == types.CONNECTION_CLOSED:
+            self._end()  # (not every transport notices by itself)
+            return self._error(name, "the connection ended during the call", "unknown")
+        ran: Literal["no", "yes", "unknown"] = "no" if error.code in _NOT_RUN else "yes" if error.code == TOO_LARGE else "unknown"
+        return self._error(name, one_line(error.message, 1000), ran)
+
+    def _error(self, name: str, what: str, ran: Literal["no", "yes", "unknown"]) -> McpCallError:
+        return McpCallError(f"the MCP server {self.server.name!r} failed: {what}", tool_name=name, ran=ran)
+
+    # The owner
+
+    async def _own(self) -> None:
+        failures = 0
+        while not self._closing.is_set():
+            began, self._answered = self._loop.time(), False
+            try:
+                await self._live()
+                self.problem = "" if self.state == "idle" else "the connection has ended"
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is this connection's end alone)
+                self.problem = _describe(error, self.server)
+            self.client = None
+            self._ready.clear()
+            if self._closing.is_set():
+                break
+            if self.state == "idle":
+                await self._sleep(None)
+                continue
+            self.state = "down"
+            self._on_down()
+            is_first = self._answered or self._loop.time() - began > _STABLE
+            failures = 1 if is_first else failures + 1
+            delay = backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY)
+            _logger.warning(
+                "The MCP server %r is not connected: %s; next attempt in %.1f s", self.server.name, self.problem, delay
+            )
+            self._settled.set()
+            await self._sleep(delay)
+        self._on_down()
+        self._settled.set()
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Wait; calls end the wait of an idle connection, a close ends each."""
+        deadline = None if seconds is None else self._loop.time() + seconds
+        while not self._closing.is_set() and (deadline is None or self._loop.time() < deadline):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+            self._wake.clear()
+            if deadline is None:
+                return
+
+    async def _live(self) -> None:
+        """Connect, list the tools, and stay until the connection ends, is idle for too long, or is closed."""
+        self.state = "starting"
+        async with asyncio.timeout(self.server.start_timeout) as starting, self._connect() as client:
+            tools = await _list_tools(client)
+            starting.reschedule(None)
+            self.client, self.state, self.problem = client, "ready", ""
+            self._last_call = self._loop.time()
+            self._on_tools(tools)
+            self._ready.set()
+            self._settled.set()
+            following = asyncio.create_task(self._follow(client))
+            try:
+                await self._stay(client)
+            finally:
+                self.client = None
+                self._ready.clear()
+                following.cancel()
+                await asyncio.wait([following])
+
+    async def _stay(self, client: Client) -> None:
+        while not (self._closing.is_set() or self._ended):
+            idle = self._idle_in()
+            try:
+                async with asyncio.timeout(idle):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._idle_in() == 0:
+                    self.state = "idle"
+                    return
+            self._wake.clear()
+            if self._relist and not self._closing.is_set():
+                self._relist = False
+                async with asyncio.timeout(self.server.start_timeout):
+                    self._on_tools(await _list_tools(client))
+                await asyncio.sleep(_RELIST_INTERVAL)
+
+    def _idle_in(self) -> float | None:
+        """Return the seconds until the connection is idle for too long; None for never."""
+        limit = self.server.idle_timeout
+        if not limit:
+            return None
+        return limit if self.running_calls else max(0.0, self._last_call + limit - self._loop.time())
+
+    def _connect(self) -> AbstractAsyncContextManager[Client]:
+        server = self.server.expanded()
+        self._ended = self._relist = False
+        return Client(
+            stdio_transport(server, on_end=self._end) if server.command else http_transport(server),
+            cache=None,
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
+            elicitation_callback=self._elicit,
+            client_info=types.Implementation(name="patchbay", version=version("patchbay")),
+        )
+
+    def _end(self) -> None:
+        """Note that the connection has ended: the owner reconnects."""
+        self._ended = True
+        self._wake.set()
+
+    def _list_again(self) -> None:
+        self._relist = True
+        self._wake.set()
+
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._list_again()
+
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        self._log.log(f"{params.level}: {escape_controls(one_line(str(params.data), 500))}")
+
+    async def _follow(self, client: Client) -> None:
+        """Follow changes of the list, where the server announces them on request (since 2026-07-28)."""
+        capability = client.server_capabilities.tools
+        failures = 0
+        while capability is not None and capability.list_changed:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    failures = 0
+                    async for _ in changes:
+                        self._list_again()
+            except ListenNotSupportedError:
+                return  # it announces them by itself
+            except MCPError as error:
+                if error.code == types.METHOD_NOT_FOUND:
+                    return
+            except (SubscriptionLost, TimeoutError):
+                pass
+            failures += 1
+            await asyncio.sleep(backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
+            self._list_again()  # for what was missed
+
+
+async def _list_tools(client: Client) -> tuple[types.Tool, ...]:
+    """Return the server's tools, page by page. Those beyond MAX_TOOLS are left out."""
+    if client.server_capabilities.tools is None:
+        return ()
+    found: list[types.Tool] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= MAX_TOOLS:
+            break
+    return tuple(found[:MAX_TOOLS])
+
+
+def _describe(error: BaseException, server: McpServer) -> str:
+    """Return why a connection has failed, on one line, with the way out where it is known."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConfigurationError | ServerExitedError):
+        return escape_controls(str(error))
+    if isinstance(error, TimeoutError):
+        return f"it was not ready within {server.start_timeout:g} s"
+    if isinstance(error, FileNotFoundError) and server.command:
+        return (
+            f"there is no command {server.command!r}, or no folder {server.cwd!r}"
+            if server.cwd
+            else f"no command {server.command!r}"
+        )
+    if isinstance(error, MCPError):
+        return escape_controls(one_line(error.message, 500))
+    return escape_controls(one_line(f"{type(error).__name__}: {error}", 500))

@@ -1,0 +1,188 @@
+"""``McpHost``: several MCP servers whose tools are in a registry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from patchbay.errors import ConfigurationError
+from patchbay.mcp.config import McpServer, unique
+from patchbay.tools.registry import Change, Registration, ToolRegistry
+
+if TYPE_CHECKING:  # the SDK: 1.9 s
+    from patchbay.mcp.connection import Connection, State
+    from patchbay.mcp.tools import McpTool
+
+EXTRA: Final = "pip install 'patchbay[mcp]'"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The state of a server; ``problem`` says why it is not ready. ``tools`` are the names of its tools in the registry."""
+
+    name: str
+    state: State
+    problem: str
+    tools: tuple[str, ...]
+
+
+class McpHost:
+    """Connects ``servers`` and keeps their tools in ``registry``, with the source ``mcp:NAME``.
+
+    A server's tools appear when it has listed them and follow its changes; they are hidden while it is not connected. A name that
+    another source has already is left out, and logged. ``on_change`` gets each change of the registry. Disabled servers are
+    ignored. The SDK is imported when the host starts. One host belongs to one event loop; when that has ended, ``start`` begins
+    again in another one. Raises ConfigurationError for two servers of one name.
+    """
+
+    def __init__(
+        self, servers: Iterable[McpServer], registry: ToolRegistry, *, on_change: Callable[[Change], object] | None = None
+    ) -> None:
+        self.servers = tuple(each for each in unique(servers) if not each.disabled)
+        self.registry = registry
+        self._on_change = on_change
+        self._mounts: dict[str, _Mount] = {}
+        self._starting: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self, *, wait: bool = True) -> None:
+        """Connect the servers, once. With ``wait`` return when each is ready, or its first attempt has failed.
+
+        Raises ConfigurationError without the SDK, and for a variable that a server needs and that is not set.
+        """
+        if not self.servers:
+            return
+        for each in self.servers:
+            each.expanded()
+        loop = asyncio.get_running_loop()
+        if self._loop is None or self._loop.is_closed() or not any(each.connection.is_alive for each in self._mounts.values()):
+            await _import_sdk()
+            if self._loop is not loop or not self._mounts:  # not begun by another call meanwhile
+                self._loop = loop
+                self._mounts = {each.name: _Mount(self, each) for each in self.servers}
+        if wait:
+            await asyncio.gather(*(each.connection.settled() for each in self._mounts.values()))
+
+    async def aclose(self) -> None:
+        """End the connections and remove the tools."""
+        mounts, self._mounts = self._mounts, {}
+        await asyncio.gather(*(each.connection.aclose() for each in mounts.values()))
+        for each in self.servers:
+            self.apply(self.registry.clear(each.source, inside=True))
+
+    @property
+    def status(self) -> tuple[ServerStatus, ...]:
+        """The state of each server."""
+        return tuple(
+            ServerStatus(name, each.connection.state, each.connection.problem, tuple(each.tools))
+            for name, each in self._mounts.items()
+        )
+
+    @property
+    def running_calls(self) -> int:
+        """The number of calls that wait for a server."""
+        return sum(each.connection.running_calls for each in self._mounts.values())
+
+    def apply(self, change: Change) -> None:
+        """Pass a change of the registry on."""
+        if change.changed and self._on_change is not None:
+            self._on_change(change)
+
+
+class _Mount:
+    """One server of a host: its connection, and its tools in the registry by name."""
+
+    def __init__(self, host: McpHost, server: McpServer) -> None:
+        from patchbay.mcp.connection import Connection
+
+        self.tools: dict[str, str] = {}  # each with its definition as JSON
+        self._host = host
+        self._server = server
+        self._reported: set[str] = set()
+        self.connection: Connection = Connection(server, on_tools=self._update, on_down=self._hide)
+        self.connection.start()
+
+    def _update(self, definitions: Iterable[Any]) -> None:
+        """Register the server's tools as they are now, and remove those that it no longer has."""
+        registry, server = self._host.registry, self._server
+        found: dict[str, str] = {}
+        for definition in definitions:
+            if not server.offers(definition.name) or (tool := self._make(definition)) is None:
+                continue
+            if tool.name in found:
+                self._report(tool.name, "the server has two tools of this name; the second one is left out")
+                continue
+            text = _as_json(definition)
+            if self.tools.get(tool.name) == text or self._register(tool):
+                found[tool.name] = text
+        for name in self.tools.keys() - found.keys():
+            self._host.apply(registry.unregister(name, expected_source=server.source, inside=True))
+        is_new = found.keys() != self.tools.keys()
+        self.tools = found
+        self._host.apply(registry.show(server.source))
+        if is_new:
+            _logger.info("The MCP server %r offers %d tools", server.name, len(found))
+
+    def _make(self, definition: Any) -> McpTool | None:
+        from patchbay.mcp.limits import MAX_DEFINITION
+        from patchbay.mcp.tools import McpTool
+
+        name = str(definition.name)[:100]
+        try:
+            if not definition.name or len(_as_json(definition)) > MAX_DEFINITION:
+                raise ConfigurationError(f"it has no name, or its definition has more than {MAX_DEFINITION} characters")  # noqa: TRY301
+            tool = McpTool(self._server, definition, self.connection.call)
+            tool.check()
+        except (ConfigurationError, RecursionError) as error:
+            self._report(name, f"it is left out: {error}")
+            return None
+        if tool.problem is not None:
+            self._report(name, f"it is not offered to models: {tool.problem}")
+        return tool
+
+    def _register(self, tool: McpTool) -> bool:
+        server, done = self._server, False
+        for role in server.roles or (None,):
+            registration = Registration.of(tool, source=server.source, role=role)
+            try:
+                change = self._host.registry.register(registration, trusted=True)
+            except ConfigurationError as error:
+                self._report(tool.name, f"it is left out: {error}")
+                return False
+            done = done or change.ok
+            self._host.apply(change)
+            for failure in change.failed_roles:
+                self._report(tool.name, f"it is left out for {failure.role!r}: {failure.error}")
+        return done
+
+    def _hide(self) -> None:
+        self._host.apply(self._host.registry.hide(self._server.source))
+
+    def _report(self, name: str, problem: str) -> None:
+        """Log a problem once."""
+        text = f"The tool {name!r} of the MCP server {self._server.name!r}: {problem}"
+        if text not in self._reported and len(self._reported) < 1000:
+            self._reported.add(text)
+            _logger.warning("%s", text)
+
+
+def _as_json(definition: Any) -> str:
+    """Return a definition as canonical JSON."""
+    value: Mapping[str, Any] = definition.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+async def _import_sdk() -> None:
+    """Import the SDK, in a thread. Raises ConfigurationError where it is not installed."""
+    try:
+        await asyncio.to_thread(__import__, "patchbay.mcp.connection")
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in ("mcp", "mcp_types", "httpx2", "anyio"):
+            raise ConfigurationError(f"MCP servers need the MCP SDK, which is not installed: {EXTRA}") from None
+        raise

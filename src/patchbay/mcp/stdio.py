@@ -1,0 +1,275 @@
+"""The transport to an MCP server that is a child process: one JSON message per line, both ways.
+
+Not the SDK's own, which reads lines of any length, and gives the process our standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import anyio
+import mcp_types as types
+from mcp.shared.message import SessionMessage
+
+from patchbay._ratelimit import LogRateLimiter
+from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit
+from patchbay._text import escape_controls, one_line
+from patchbay.mcp.config import McpServer
+from patchbay.mcp.limits import MAX_MESSAGE, too_large
+
+_MAX_LOG_LINE: Final = 1024
+_QUEUED: Final = 64
+"""Messages that are read ahead; then the process waits."""
+_EXIT_AFTER: Final = 0.5
+"""Seconds from the end of a process's output to its exit status."""
+_TERMINATE_AFTER: Final = 2.0
+_KILL_AFTER: Final = 2.0
+_RESPONSE_ID: Final = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")\s*,')
+
+_logger = logging.getLogger(__name__)
+_Message = SessionMessage | Exception
+
+
+class _Stream:
+    """What both of the transport's streams have: an end, and being a context manager that brings it about."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._changed = asyncio.Event()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._changed.set()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class _Messages(_Stream):
+    """The server's messages, in order; ends with its output. ``resume`` is called when there is room again."""
+
+    def __init__(self, resume: Callable[[], object]) -> None:
+        super().__init__()
+        self._queue: deque[_Message] = deque()
+        self._resume = resume
+        self.has_ended = False
+
+    def put(self, message: SessionMessage) -> bool:
+        """Queue a message; return whether there is room for more."""
+        self._queue.append(message)
+        self._changed.set()
+        return len(self._queue) < _QUEUED
+
+    def end(self) -> None:
+        self.has_ended = True
+        self._changed.set()
+
+    async def receive(self) -> _Message:
+        while not self._queue:
+            if self.is_closed:
+                raise anyio.ClosedResourceError
+            if self.has_ended:
+                raise anyio.EndOfStream
+            await self._wait()
+        message = self._queue.popleft()
+        if len(self._queue) == _QUEUED // 2:
+            self._resume()
+        return message
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _Message:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+class _Writer(_Stream):
+    """Writes messages to the process, and waits while its pipe is full."""
+
+    def __init__(self, process: _ServerProcess) -> None:
+        super().__init__()
+        self._process = process
+
+    async def send(self, item: SessionMessage) -> None:
+        if self.is_closed:
+            raise anyio.ClosedResourceError
+        pipe = self._process.pipe(0)
+        if pipe is None or pipe.is_closing():
+            raise anyio.BrokenResourceError
+        pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        await self._process.writable.wait()
+
+
+class _ServerProcess(ChildProcess):
+    """The process of a server. ``stderr_tail`` are the last lines that it has logged."""
+
+    def __init__(self, name: str, on_end: Callable[[], object]) -> None:
+        super().__init__()
+        self._on_end = on_end
+        self.messages = _Messages(self._resume)
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.stderr_tail: deque[str] = deque(maxlen=5)
+        self._name = name
+        self._lines = LineReader(MAX_MESSAGE)
+        self._log_lines = LineReader(_MAX_LOG_LINE)
+        self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", name, line))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Implement asyncio.SubprocessProtocol."""
+        if fd == 2:
+            for line in self._log_lines.feed(data):
+                self._log_line(line.head[:_MAX_LOG_LINE] if isinstance(line, Overlong) else line)
+            return
+        has_room = True
+        for line in self._lines.feed(data):
+            if (message := self._read(line)) is not None:
+                has_room = self.messages.put(SessionMessage(message))
+        if not has_room and (pipe := self.pipe(1)) is not None:
+            pipe.pause_reading()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Implement asyncio.SubprocessProtocol: the end of its output is the end of the connection."""
+        del exc
+        if fd == 1:
+            self._end()
+        self.writable.set()
+
+    def process_exited(self) -> None:
+        """Implement asyncio.SubprocessProtocol."""
+        super().process_exited()
+        self._log.flush()
+        self._end()
+
+    def pause_writing(self) -> None:
+        """Implement asyncio.BaseProtocol."""
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        """Implement asyncio.BaseProtocol."""
+        self.writable.set()
+
+    def _end(self) -> None:
+        self.messages.end()
+        self.writable.set()
+        self._on_end()
+
+    def _resume(self) -> None:
+        if self.is_running and (pipe := self.pipe(1)) is not None:
+            with suppress(RuntimeError):  # it was not paused
+                pipe.resume_reading()
+
+    def _read(self, line: bytes | Overlong) -> types.JSONRPCMessage | None:
+        """Parse a line; None for what is no message, which is logged. A response that is too large becomes an error."""
+        if isinstance(line, Overlong):
+            self._log.log(f"a message of more than {MAX_MESSAGE} bytes is left out")
+            found = _RESPONSE_ID.match(line.head)
+            if found is None:
+                return None
+            return types.JSONRPCError(jsonrpc="2.0", id=json.loads(found[1]), error=too_large())
+        if not line.strip():
+            return None
+        try:
+            return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            self._log.log(f"its output has a line that is no message: {one_line(line[:400].decode('utf-8', 'replace'), 200)!r}")
+            return None
+
+    def _log_line(self, line: bytes) -> None:
+        text = escape_controls(line.decode("utf-8", "replace").rstrip())
+        if text:
+            self.stderr_tail.append(text)
+            self._log.log(text)
+
+    async def stop(self) -> None:
+        """Close its input; end its group if it does not end by itself, and what its leader has left. Each wait is bounded."""
+        if (pipe := self.pipe(0)) is not None:
+            pipe.close()
+        self._resume_all()
+        for limit, number in ((_TERMINATE_AFTER, signal.SIGTERM), (_KILL_AFTER, signal.SIGKILL)):
+            if not self.exited.done():
+                await asyncio.wait([self.exited], timeout=limit)
+            if self.exited.done():
+                break
+            self.signal_group(number)
+        await asyncio.wait([self.exited], timeout=_KILL_AFTER)
+        self.signal_group()
+        if self._transport is not None:
+            self._transport.close()
+        await asyncio.wait([self.pipes_closed], timeout=_EXIT_AFTER)
+
+    def _resume_all(self) -> None:
+        """Read on, so that a process that waits to write can end."""
+        self.messages.close()
+        self._resume()
+
+
+@asynccontextmanager
+async def stdio_transport(server: McpServer, *, on_end: Callable[[], object]) -> AsyncIterator[tuple[_Messages, _Writer]]:
+    """Start a server's command in a process group of its own; yield its streams for the SDK. Raises OSError, ValueError.
+
+    ``on_end`` is called when the process or its output has ended. Its standard error is logged, rate-limited. Leaving ends the
+    process and its descendants.
+    """
+    process = _ServerProcess(server.name, on_end)
+    command: Sequence[str] = (server.command, *server.args)
+    await process.spawn(command, cwd=Path(server.cwd) if server.cwd else None, env=server.environment())
+    writer = _Writer(process)
+    try:
+        yield process.messages, writer
+    except Exception as error:
+        if process.messages.has_ended:
+            await asyncio.wait([process.exited], timeout=_EXIT_AFTER)
+        if process.exited.done():
+            raise ServerExitedError(_why_it_ended(process)) from error
+        raise
+    finally:
+        process.messages.close()
+        writer.close()
+        await _finish(process.stop())
+
+
+class ServerExitedError(Exception):
+    """The process has ended by itself."""
+
+
+def _why_it_ended(process: _ServerProcess) -> str:
+    text = describe_exit(process.exited.result(), "exit status")
+    return f"{text}; it wrote: {one_line(' | '.join(process.stderr_tail), 500)}" if process.stderr_tail else text
+
+
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, also when this task is cancelled meanwhile; the cancellation comes after it."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    with anyio.CancelScope(shield=True):  # (anyio cancels again and again)
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError

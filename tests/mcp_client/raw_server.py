@@ -1,0 +1,105 @@
+"""A small MCP server of the handshake era on the standard library alone, which can misbehave: its argument says how."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+HOW = sys.argv[1] if len(sys.argv) > 1 else ""
+STATE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+lock = threading.Lock()
+
+
+def send(message: dict) -> None:
+    with lock:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def answer(number: object, result: object) -> None:
+    send({"id": number, "result": result})
+
+
+def text(words: str) -> dict:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def tool(name: str, description: str = "A tool.", **schema: object) -> dict:
+    return {"name": name, "description": description, "inputSchema": {"type": "object", **schema}}
+
+
+def tools() -> list[dict]:
+    if HOW == "names":
+        return [tool("a b"), tool("a.b"), tool("a_b"), tool("a_b"), tool("x" * 90), tool("x" * 90 + "y"), tool("weiß")]
+    if HOW == "schemas":
+        return [
+            tool("good"),
+            tool("bad", properties={"a": {"type": "nonsense"}}),
+            tool("remote", **{"$ref": "http://127.0.0.1:1/x.json"}),
+        ]
+    if HOW == "liar-of-schemas":
+        return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": {"type": "integer"}}}}]
+    description = STATE.read_text() if STATE is not None and STATE.exists() else "A tool."
+    return [tool("pid"), tool("slow"), tool("big"), tool("env"), tool("say", description, properties={"n": {"type": "integer"}})]
+
+
+def call(number: object, params: dict) -> None:
+    name, arguments = params["name"], params.get("arguments") or {}
+    if HOW == "liar":
+        answer(999_999, text("for nobody"))
+        answer("1", text("as text"))
+        answer(number, text("first"))
+        answer(number, text("second"))
+    elif name == "pid":
+        answer(number, text(str(os.getpid())))
+    elif name == "slow":
+        threading.Timer(float(arguments.get("seconds", 0.05)), answer, (number, text("slow"))).start()
+    elif name == "big":
+        answer(number, text("x" * int(arguments["size"])))
+    elif name == "env":
+        answer(number, text(json.dumps({"env": sorted(os.environ), "pgid": os.getpgid(0), "pid": os.getpid()})))
+    elif name == "lie":
+        answer(number, {**text("?"), "structuredContent": {"total": "many"}})
+    elif name == "say":
+        answer(number, text(f"said {arguments.get('n')}"))
+    else:
+        send({"id": number, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
+
+
+def main() -> None:
+    if HOW == "hang":
+        time.sleep(600)
+    if HOW == "crash":
+        sys.exit("no database")
+    if HOW == "noise":
+        sys.stdout.write("Welcome to my server!\n")
+        sys.stdout.flush()
+
+        def shout() -> None:
+            while True:
+                sys.stderr.write("noise " * 200 + "\n")
+
+        threading.Thread(target=shout, daemon=True).start()
+    for line in sys.stdin:
+        message = json.loads(line)
+        number, method = message.get("id"), message.get("method")
+        if method == "initialize":
+            version = message["params"]["protocolVersion"]
+            about = {"protocolVersion": version, "serverInfo": {"name": "raw", "version": "1"}}
+            answer(number, {**about, "capabilities": {"tools": {"listChanged": True}}})
+        elif method == "tools/list":
+            answer(number, {"tools": tools()})
+        elif method == "tools/call":
+            call(number, message["params"])
+        elif method == "notifications/cancelled" and STATE is not None:
+            STATE.with_suffix(".cancelled").write_text("cancelled")
+        elif number is not None:
+            send({"id": number, "error": {"code": -32601, "message": f"Method not found: {method}"}})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""MCP servers that die, hang, flood, lie or send too much: each call has one result, and the others are not harmed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.mcp import McpHost, McpServer
+from patchbay.tools.registry import ToolRegistry
+from patchbay.types import ToolCall
+
+from .rig import mounted, raw_server
+
+ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "20"))
+
+
+async def test_each_call_has_one_result_when_its_server_is_killed_and_the_tools_come_back():
+    async with mounted(raw_server()) as there:
+        for _ in range(ROUNDS):
+            pid = int((await there.call("mcp__raw__pid")).content)
+            calls = [ToolCall(f"c{n}", "mcp__raw__slow", json.dumps({"seconds": n * 0.01})) for n in range(10)]
+            running = asyncio.create_task(there.executor().run(calls))
+            await asyncio.sleep(0.04)
+            os.kill(pid, signal.SIGKILL)
+            results = await running
+            assert [f"c{n}" for n in range(10)] == [each.result.call_id for each in results]
+            assert {"yes", "unknown"} >= {each.ran for each in results}
+            assert any(each.error is not None and each.ran == "unknown" for each in results)
+            await there.until(lambda: not there.hidden)
+
+
+async def test_the_tools_of_a_dead_server_are_hidden_until_it_is_back(tmp_path):
+    script = tmp_path / "server"
+    server = raw_server()
+    script.write_text(f"#!/bin/sh\nexec {server.command} {' '.join(server.args)}\n")
+    script.chmod(0o700)
+    async with mounted(replace(server, command=str(script), args=())) as there:
+        pid = int((await there.call("mcp__raw__pid")).content)
+        moved = script.rename(tmp_path / "away")
+        os.kill(pid, signal.SIGKILL)
+        await there.until(lambda: there.tools == [])
+        assert "mcp__raw__pid" in there.hidden
+        await there.until(lambda: "no command" in there.host.status[0].problem)
+        moved.rename(script)
+        assert pid != int((await there.call("mcp__raw__pid")).content)
+        assert "mcp__raw__pid" in there.tools
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "problem"),
+    [
+        ("hang", {"start_timeout": 0.3}, "it was not ready within 0.3 s"),
+        ("crash", {}, "exit status 1; it wrote: no database"),
+    ],
+)
+async def test_a_server_that_does_not_start_is_a_status_and_no_error_of_the_host(how, options, problem):
+    async with mounted(raw_server(how, **options)) as there:
+        (status,) = there.host.status
+        assert ("down", problem, ()) == (status.state, status.problem, status.tools)
+
+
+async def test_a_command_that_does_not_exist_is_named():
+    async with mounted(raw_server(), McpServer(name="none", command="/no/such")) as there:
+        assert ["ready", "down"] == [each.state for each in there.host.status]
+        assert "no command '/no/such'" == there.host.status[1].problem
+
+
+async def test_a_missing_variable_ends_the_start():
+    host = McpHost([raw_server("${PATCHBAY_NO_SUCH}")], ToolRegistry())
+    with pytest.raises(ConfigurationError, match="needs the environment variable PATCHBAY_NO_SUCH"):
+        await host.start()
+
+
+async def test_noise_on_both_outputs_does_not_harm_calls(caplog):
+    async with mounted(raw_server("noise")) as there:
+        results = [(await there.call("mcp__raw__say", n=n)).content for n in range(50)]
+        assert [f"said {n}" for n in range(50)] == results
+    assert len(caplog.records) < 200
+
+
+async def test_responses_for_other_ids_and_second_ones_are_dropped():
+    async with mounted(raw_server("liar")) as there:
+        calls = [ToolCall(f"c{n}", "mcp__raw__say", json.dumps({"n": n})) for n in range(3)]
+        assert ["first"] * 3 == [each.content for each in await there.executor().run(calls)]
+
+
+async def test_a_result_that_is_too_large_is_an_error_and_the_connection_stays():
+    async with mounted(raw_server()) as there:
+        pid = (await there.call("mcp__raw__pid")).content
+        big = await there.call("mcp__raw__big", size=100_000_000)
+        assert ("mcp_call_failed", "yes", True) == (big.result.code, big.ran, "is larger than" in big.content)
+        assert pid == (await there.call("mcp__raw__pid")).content
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(tmp_path):
+    async with mounted(raw_server("", str(tmp_path / "state"), timeout=0.2)) as there:
+        late = await there.call("mcp__raw__slow", seconds=5)
+        assert ("tool_timeout", "unknown") == (late.result.code, late.ran)
+        await there.until((tmp_path / "state.cancelled").exists)

@@ -1,0 +1,147 @@
+"""Tools of mounted MCP servers: both eras of the protocol, both transports, real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from patchbay.mcp import McpHost, McpServer
+from patchbay.tools import tool
+from patchbay.tools.registry import Registration, ToolRegistry
+from patchbay.types import ToolCall
+from ports import held_port
+
+from .rig import HERE, mounted, raw_server, sdk_server
+
+
+@pytest.fixture(scope="module")
+def url():
+    """A server on the SDK over streamable HTTP."""
+    port, holder = held_port()
+    command = [sys.executable, str(HERE / "sdk_server.py"), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        with closing(process.stderr):
+            for line in process.stderr:
+                if "running on" in line:
+                    break
+            yield f"http://127.0.0.1:{port}/mcp"
+            process.kill()
+    holder.close()
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request):
+    return sdk_server("ref") if request.param == "stdio" else McpServer(name="ref", url=request.getfixturevalue("url"))
+
+
+async def test_a_server_of_each_transport_has_its_tools_called(server, tmp_path):
+    async with mounted(server) as there:
+        assert {"mcp__ref__add", "mcp__ref__echo", "mcp__ref__wait"} <= set(there.tools)
+        add = there.registry.snapshot("default").tools["mcp__ref__add"]
+        assert ("mcp:ref", "Add", {"read_only": True, "destructive": False}) == (add.source, add.title, add.annotations)
+        assert {"total": 3} == (await there.call("mcp__ref__add", a=1, b=2)).value
+        assert {"total": 2} == (await there.call("mcp__ref__add", a=1)).value
+        misfit = await there.call("mcp__ref__add", a="one")
+        assert ("invalid_arguments", "no") == (misfit.result.code, misfit.ran)
+        assert "hi\nthere" == (await there.call("mcp__ref__echo", text="hi\nthere")).content
+
+        everything = (await there.call("mcp__ref__everything")).value
+        assert "some text\n[resource mem://notes]\na note\n[resource mem://more: more: the rest]" == everything.output
+        assert [("image/png", 8), ("audio/wav", 4)] == [(each.media_type, len(each.data)) for each in everything.attachments]
+
+        failed = await there.call("mcp__ref__fail")
+        assert ("mcp_tool_error", "yes", True) == (failed.result.code, failed.ran, failed.content.startswith("Error: "))
+
+        assert "done" == (await there.call("mcp__ref__work", steps=3)).content
+        assert [("step 1", 1 / 3), ("step 2", 2 / 3), ("step 3", 1.0)] == there.progress
+
+        await there.call("mcp__ref__grow", name=f"new_{server.transport}")
+        await there.until(lambda: f"mcp__ref__new_{server.transport}" in there.tools)
+
+        mark = tmp_path / "mark"
+        waiting = asyncio.create_task(there.call("mcp__ref__wait", mark=str(mark)))
+        await there.until(lambda: there.host.running_calls == 1)
+        await asyncio.sleep(0.1)  # (the server has begun)
+        waiting.cancel()
+        await there.until(mark.exists)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def test_a_server_of_the_handshake_era_has_its_tools_called_side_by_side(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    async with mounted(raw_server()) as there:
+        calls = [ToolCall(f"c{n}", "mcp__raw__say", json.dumps({"n": n})) for n in range(20)]
+        slow = ToolCall("slow", "mcp__raw__slow", "{}")
+        results = await there.executor().run([slow, *calls])
+        assert ["slow", *(f"said {n}" for n in range(20))] == [each.content for each in results]
+        about = json.loads((await there.call("mcp__raw__env")).content)
+        assert (about["pid"], True) == (about["pgid"], "OPENAI_API_KEY" not in about["env"] and "PATH" in about["env"])
+
+
+async def test_names_are_those_that_every_provider_takes_and_never_the_same():
+    async with mounted(raw_server("names", name="my server"), raw_server("names", name="a__b")) as there:
+        assert 12 == len(there.tools)  # one of seven stands twice in the list of each server
+        assert all(
+            len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum() and name.isascii() for name in there.tools
+        )
+    async with mounted(raw_server("names", name="raw", prefix="r_")) as there:
+        assert "r_a_b" in there.tools
+
+
+async def test_a_tool_of_another_source_keeps_its_name():
+    @tool(name="r_say")
+    def say() -> str:
+        """Say something else."""
+        return "else"
+
+    registry = ToolRegistry()
+    registry.register(Registration.of(say, source="plugin:mine"), inside=True)
+    host = McpHost([raw_server(prefix="r_")], registry)
+    await host.start()
+    try:
+        assert "plugin:mine" == registry.snapshot("default").registrations["r_say"].source
+        assert "r_pid" in registry.snapshot("default").tools
+    finally:
+        await host.aclose()
+    assert ["r_say"] == list(registry.snapshot("default").tools)
+
+
+async def test_roles_and_filters_decide_which_tools_are_there():
+    registry = ToolRegistry(("ann", "ben"))
+    host = McpHost([raw_server(roles=("ann",), allow=("s*",), deny=("slow",))], registry)
+    await host.start()
+    try:
+        assert (["mcp__raw__say"], []) == (list(registry.snapshot("ann").tools), list(registry.snapshot("ben").tools))
+    finally:
+        await host.aclose()
+
+
+async def test_a_schema_that_cannot_be_used_leaves_out_its_tool_alone(caplog):
+    async with mounted(raw_server("schemas")) as there:
+        offered = [name for name, each in there.registry.snapshot("default").tools.items() if each.offered]
+        assert ["mcp__raw__good"] == offered
+    assert ["bad", "remote"] == [line.split("'")[1] for line in caplog.messages if "server 'raw'" in line]
+
+
+async def test_a_result_that_does_not_fit_the_output_schema_is_an_error():
+    async with mounted(raw_server("liar-of-schemas")) as there:
+        lied = await there.call("mcp__raw__lie")
+        assert ("mcp_call_failed", "yes") == (lied.result.code, lied.ran)
+        assert "Invalid structured content" in lied.content
+
+
+async def test_an_idle_connection_ends_and_comes_back_with_the_next_call():
+    async with mounted(raw_server(idle_timeout=0.2)) as there:
+        first = (await there.call("mcp__raw__pid")).content
+        await there.until(lambda: there.host.status[0].state == "idle")
+        assert "mcp__raw__pid" in there.tools
+        await there.until(lambda: not Path(f"/proc/{first}").exists())
+        assert first != (await there.call("mcp__raw__pid")).content

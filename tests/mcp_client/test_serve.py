@@ -1,0 +1,83 @@
+"""MCP servers of ``patchbay serve`` and ``patchbay mcp test``, and what they cost those who have none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from patchbay.cli.children import listening
+from patchbay.mcp.config import ServersFile
+
+from .rig import raw_server
+
+NOT_IMPORTED = """
+import sys
+import patchbay.mcp, patchbay.server.app
+from patchbay.mcp import McpHost, McpServer
+assert not {"mcp", "mcp_types", "httpx2"} & set(sys.modules), sorted({"mcp", "mcp_types", "httpx2"} & set(sys.modules))
+app = patchbay.server.app.create_tools_app(mcp_servers=[McpServer(name="a", command="b")])
+assert not {"mcp", "mcp_types", "httpx2"} & set(sys.modules)
+"""
+
+WITHOUT_SDK = """
+import sys
+sys.modules["mcp"] = sys.modules["mcp_types"] = None
+from patchbay.cli import main
+main(["mcp", "test", "--mcp-config", sys.argv[1], "raw"])
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = ServersFile(tmp_path / "mcp.json")
+    file.put(raw_server(roles=("ann",)))
+    file.put(raw_server(name="off", disabled=True))
+    return file.path
+
+
+def ask(url: str, body: dict | None = None) -> dict:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def test_the_sdk_is_not_imported_before_a_server_is_mounted():
+    done = subprocess.run([sys.executable, "-c", NOT_IMPORTED], capture_output=True, text=True, timeout=60)
+    assert "" == done.stderr
+
+
+def test_without_the_extra_the_error_names_it(config):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SDK, str(config)], capture_output=True, text=True, timeout=60)
+    assert (2, "patchbay: MCP servers need the MCP SDK, which is not installed: pip install 'patchbay[mcp]'\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
+def test_a_server_is_tested_by_its_name(config):
+    command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(config), "raw", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ("ready", "mcp__raw__say") == ((found := json.loads(done.stdout))["state"], list(found["tools"])[-1])
+
+
+def test_serve_registers_the_tools_for_their_roles_and_calls_them(config, tmp_path):
+    with_hooks = tmp_path / "patchbay.json"  # the same key, in the file of hooks and approvals
+    with_hooks.write_text(json.dumps({"mcpServers": {"more": raw_server(name="more").to_json()}}))
+    flags = ["--port", "0", "--store", "memory", "--roles", "ann,ben", "--mcp-config", str(config), "--config", str(with_hooks)]
+    with listening([sys.executable, "-m", "patchbay", "serve", *flags], name="patchbay serve", timeout=60) as child:
+        tools: dict[str, set[str]] = {}
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not {"mcp:raw", "mcp:more"} <= tools.get("ann", set()):
+            listed = ask(f"{child.url}/api/tools")["tools_by_role"]
+            tools = {role: {each["source"] for each in found} for role, found in listed.items()}
+        assert {"ann": {"mcp:raw", "mcp:more"}, "ben": {"mcp:more"}} == tools
+        called = ask(f"{child.url}/api/tools/call", {"name": "mcp__raw__say", "arguments": {"n": 7}, "role": "ann"})
+        assert ("said 7", False) == (called["content"], called["is_error"])
+        body = {"name": "mcp__raw__say", "description": "", "callback_url": "http://127.0.0.1:9/x", "source": "mcp:raw"}
+        assert "source_reserved" == ask(f"{child.url}/api/tools/register", body)["failed_roles"][0]["code"]
