@@ -95,9 +95,11 @@ async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waitin
 
 def test_a_rule_that_denies_holds_for_what_was_edited():
     policy = parse_policy({"default": "ask", "rules": [{"when": {"path": "/tmp/*"}, "outcome": "deny"}]})
-    execution, files, _, _ = run(decided(policy))
+    execution, files, _, [record] = run(decided(policy))
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
-    assert "does not allow the call as it was edited" in execution.content
+    words = 'denied: the policy does not allow the call as it was edited by ann: {"path": "/tmp/b"}'
+    assert (("policy (1)", "approve_tool", words),) == record.decisions
+    assert words.partition(": ")[2] in execution.content
 
 
 @pytest.mark.parametrize(("second", "ran"), [(True, ["/tmp/b"]), (False, [])])

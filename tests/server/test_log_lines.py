@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -45,8 +46,8 @@ def patchbay(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         alarm.cancel()
 
 
-def post(url: str, body: object, key: str = KEY) -> int:
-    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+def post(url: str, body: object, key: str | None = KEY) -> int:
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
         with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=BOUND) as answer:
             return int(answer.status)
@@ -94,6 +95,26 @@ def test_a_registry_shows_which_registrations_are_refused_without_their_content(
     assert ["WARNING POST /api/tools/register from 127.0.0.1: HTTP 422, body.name: Field required"] == lines
 
 
+def test_a_registry_shows_who_is_refused_for_want_of_the_token(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text(KEY)
+    token.chmod(0o600)
+    with patchbay("serve", "--store", "memory", "--token-file", str(token)) as (process, url):
+        plugin = {"name": "a", "callback_url": "http://127.0.0.1:9/", "source": "plugin:a"}
+        assert 200 == post(f"{url}/api/tools/register", plugin, key=None)
+        for path in ("approvals", "audit", "events", "media/0-a"):
+            with pytest.raises(HTTPError) as caught:
+                urlopen(f"{url}/api/{path}", timeout=BOUND)
+            caught.value.close()
+        assert 200 == post(f"{url}/api/tools/register", {**plugin, "source": "external"}, key=None)
+        lines = lines_of(process)
+    refused = ["POST /api/tools/register from 127.0.0.1: HTTP 200, refused: source_reserved"]
+    refused += [
+        f"GET /api/{path} from 127.0.0.1: HTTP 401, wrong_token" for path in ("approvals", "audit", "events", "media/0-a")
+    ]
+    assert [f"WARNING {line}" for line in refused] == lines
+
+
 def test_no_line_shows_what_looks_like_a_key():
     with patchbay("proxy", "--upstream", "http://127.0.0.1:9/v1", "--verbose") as (process, url):
         assert 404 == post(f"{url}/models/sk-0123456789abcdefghij", {})
@@ -122,7 +143,8 @@ def test_a_path_outside_of_the_api_is_answered_with_where_the_api_is():
     with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
         answer = ask(port, "POST", "/chat/completions", b"{}")
         assert 404 == answer.status
-        assert "The API is below /v1: POST /v1/chat/completions" in json.loads(answer.body)["error"]["message"]
+        message = json.loads(answer.body)["error"]["message"]
+        assert "The API is below /v1: POST /v1/chat/completions, /v1/responses and /v1/messages" in message
 
 
 def test_other_paths_keep_the_upstreams_own_404():

@@ -306,7 +306,8 @@ class ApprovalService:
                     if found.edited is not None:
                         call.arguments = dict(found.edited)
                         if (now := self.policy.rule_for(call)).outcome == "deny":
-                            return _denial(now, "the policy does not allow the call as it was edited")
+                            edited = f"by {found.by}: {json.dumps(found.edited):.450}"
+                            return _denial(now, f"the policy does not allow the call as it was edited {edited}")
                     return _approval(found)
             except BaseException:
                 if announced and not self._leaving:

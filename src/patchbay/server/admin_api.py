@@ -40,6 +40,7 @@ from patchbay.server.auth import MEDIA_PATH, TRUSTED, is_signed
 from patchbay.server.errors import AuthenticationError, MethodNotAllowedError, NotFoundError
 from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent
 from patchbay.server.http import Headers, ResponseWriter, Send
+from patchbay.server.request_log import log_error_response
 from patchbay.server.routing import KNOWN_PARAMETERS, StrictJsonRoute
 from patchbay.server.watchdog import ClientDisconnect
 from patchbay.tools import well_formed
@@ -86,6 +87,7 @@ class _AdminRoute(StrictJsonRoute):
             except ConfigurationError:
                 raise
             except PatchbayError as error:
+                log_error_response(request.scope, error.status, error.code)
                 return _error_response(error)
 
         return handle_errors
@@ -447,6 +449,8 @@ class MediaApp:
         try:
             file = await asyncio.to_thread(self._opened, scope)
         except PatchbayError as error:
+            if not isinstance(error, MediaError):
+                log_error_response({**scope, "root_path": scope.get("app_root_path", "")}, error.status, error.code)
             await _media_error(reply, error)
             return
         try:

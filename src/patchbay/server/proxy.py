@@ -31,6 +31,7 @@ from patchbay.server.errors import (
 from patchbay.server.frontends import Frontends, chat_scope
 from patchbay.server.http import (
     CHAT,
+    GEMINI_BASE,
     Headers,
     Receive,
     ResponseWriter,
@@ -234,8 +235,9 @@ class ProxyApp:
         if tail is None:
             base = self.settings.base_path
             raise NotFoundError(
-                f"Not found: {method} {path[:200]}. The API is below {base}: POST {base}{CHAT}; any other path below {base}, "
-                f"such as GET {base}/models, is passed on to the upstream."
+                f"Not found: {method} {path[:200]}. The API is below {base}: POST {base}{CHAT}, {base}/responses and "
+                f"{base}/messages, and Gemini's below {GEMINI_BASE}; any other path below {base}, such as GET {base}/models, is "
+                f"passed on to the upstream."
             )
         return tail
 

@@ -27,6 +27,7 @@ from patchbay.server.registry_models import (
     Unregistered,
 )
 from patchbay.server.registry_service import RegistryService
+from patchbay.server.request_log import log_error_response
 from patchbay.server.routing import StrictJsonRoute, error_detail, json_response
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
@@ -123,7 +124,11 @@ def make_router(service: RegistryService, *, callback_ports: frozenset[int] | No
             check_port(read_callback_url(body.callback_url), own=() if own is None else (own,), allowed=callback_ports)
         except CallbackUrlError as error:
             raise _invalid("callback_url", body.callback_url, str(error)) from None
-        return json_response(await service.register(body, trusted=_is_trusted(request)))
+        answer = await service.register(body, trusted=_is_trusted(request))
+        if not answer["ok"]:
+            codes = dict.fromkeys(failure["code"] for failure in answer["failed_roles"])
+            log_error_response(request.scope, 200, f"refused: {', '.join(codes)}")
+        return json_response(answer)
 
     @router.post("/unregister", response_model=Unregistered, operation_id="unregister_tool", summary="Take a tool away", **posted)
     async def unregister(body: UnregisterBody, request: Request) -> Response:
