@@ -22,6 +22,7 @@ FROZEN = [
     "ToolResult",
     "ToolRetry",
     "ToolRunner",
+    "ToolSearch",
     "ToolSpec",
     "ToolValidator",
     "UnknownToolError",

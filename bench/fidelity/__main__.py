@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import table
-from bench.fidelity import bfcl, formats, linear, speed
+from bench.fidelity import bfcl, formats, linear, search, speed
 from bench.fidelity.section import Failure, Section, not_measured
 from bench.places import UnavailableError, check_writable, say, write_tables
 
@@ -102,12 +102,17 @@ def _speed(options: _Options) -> Section:
     return speed.measure(only=options.rows)
 
 
+def _search(_options: _Options) -> Section:
+    return search.measure()
+
+
 _PARTS: dict[str, Callable[[_Options], Section]] = {
     "formats": _formats,
     "bfcl": _bfcl,
     "bfcl-text": _bfcl_text,
     "linear": _linear,
     "speed": _speed,
+    "search": _search,
 }
 
 

@@ -51,7 +51,9 @@ class Run(client.Turns):
 
     def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
         super().__init__(case, sloppy=sloppy)
-        self._runner = ToolRunner(self.client(), tools=self.tools(), tool_mode="text" if self.writes else "native")
+        self._runner = ToolRunner(
+            self.client(), tools=self.tools(), tool_mode="text" if self.writes else "native", tool_search=None
+        )
         self._history = self.history()
 
     async def turn(self) -> object:
@@ -76,6 +78,7 @@ class Agent(client.Turns):
             instruction=cases.INSTRUCTION,
             tools=self.tools(),
             tool_mode="text" if self.writes else "native",
+            tool_search=None,
             generate_content_config=GenerateContentConfig(extra={"model": client.MODEL}),
         )
         self._sessions = InMemorySessionService()

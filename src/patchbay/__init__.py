@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from patchbay.runner import ToolRunner as ToolRunner
     from patchbay.schema import ToolValidator as ToolValidator
     from patchbay.tools import ToolContext as ToolContext
+    from patchbay.tools import ToolSearch as ToolSearch
     from patchbay.tools import tool as tool
     from patchbay.transcript import flatten_messages as flatten_messages
     from patchbay.types import Attachment as Attachment
@@ -62,7 +63,7 @@ __all__, __getattr__ = lazy_exports(
         "models.wrap": "wrap",
         "runner": "ToolRunner",
         "schema": "ToolValidator",
-        "tools": "ToolContext tool",
+        "tools": "ToolContext ToolSearch tool",
         "transcript": "flatten_messages",
         "types": "Attachment Reply ToolCall ToolResult ToolSpec Usage",
     },

@@ -19,7 +19,7 @@ from patchbay.executor.callbacks import Callbacks, checked_hooks
 from patchbay.executor.results import checked_media
 from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, ToolResultEvent, turn
 from patchbay.models.resolve import HostedModel, resolve_model
-from patchbay.tools import Progress, Validation
+from patchbay.tools import Progress, ToolSearch, Validation
 from patchbay.tools.output import checked_kinds
 from patchbay.types import Message, ToolCall, Usage
 
@@ -73,6 +73,7 @@ class ToolRunner:
     A run ends after ``max_iterations`` rounds, ``max_calls`` calls or ``max_seconds`` seconds (None: no limit), with that as its
     finish_reason. A call that gave the same result ``max_repeats`` times is refused. The model gets at most ``max_result_chars``
     characters of a result, and a tool to read the rest. ``attachments`` are the kinds ("image", "audio", "file") that it accepts.
+    With more than 40 tools it is offered a search in their place (``tool_search``; None: always all of them).
 
     With ``raise_on_max_iterations`` a turn without an answer raises MaxIterationsError instead of ending with finish_reason
     "max_iterations". Raises ConfigurationError and TypeError for invalid options: two tools of one name, an unusable schema, an
@@ -100,6 +101,7 @@ class ToolRunner:
         max_repeats: int | None = MAX_REPEATS,
         max_result_chars: int | None = MAX_RESULT_CHARS,
         attachments: Collection[str] = (),
+        tool_search: ToolSearch | None = ToolSearch(),  # noqa: B008  (frozen)
         tool_mode: str | None = None,
         **options: Any,
     ) -> None:
@@ -120,6 +122,7 @@ class ToolRunner:
             hooks=checked_hooks(hooks),
             media=checked_media(media),
             on_progress=on_progress,
+            search=tool_search,
         )
         Budget(max_calls=max_calls, max_seconds=max_seconds)  # refused here what no run could keep
         self._max_calls = max_calls

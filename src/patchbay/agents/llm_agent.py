@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -38,7 +39,7 @@ from patchbay.loop import (
 from patchbay.loop.conversation import DELIVERED
 from patchbay.models.chat_model import ChatModel
 from patchbay.models.resolve import HostedModel, resolve_model
-from patchbay.tools import AgentScope, Tool, collect_tools
+from patchbay.tools import AgentScope, Tool, ToolSearch, collect_tools
 from patchbay.tools.output import checked_kinds
 from patchbay.types import NO_USAGE, Message, Usage
 
@@ -406,7 +407,8 @@ class LlmAgent(BaseAgent):
     ``RunConfig.max_history_events``), "current_turn" from the user's last message on, "none" only the instruction. The event of
     the answer sets ``output_key`` in the state to its text. With ``output_schema`` (any type that pydantic supports) the answer
     is JSON of that type, and ``output_key`` is set to its value. ``attachments`` are the kinds ("image", "audio", "file") of
-    tools' results that the model accepts. ``heartbeat`` is the caller's own.
+    tools' results that the model accepts. With more than 40 tools it is offered a search in their place (``tool_search``; None:
+    always all of them). ``heartbeat`` is the caller's own.
 
     Callbacks are functions or lists of them, sync or async: ``before_model_callback(ctx, request)`` may change the request, or
     return the answer (an LlmResponse, a Content, text), whose calls are run; ``after_model_callback(ctx, response)`` may return
@@ -433,6 +435,7 @@ class LlmAgent(BaseAgent):
         output_schema: Any = None,
         tool_mode: str | None = None,
         attachments: Collection[str] = (),
+        tool_search: ToolSearch | None = ToolSearch(),  # noqa: B008  (frozen)
         heartbeat: Any = None,
         before_agent_callback: Callbacks = None,
         after_agent_callback: Callbacks = None,
@@ -457,6 +460,7 @@ class LlmAgent(BaseAgent):
         self.output_schema = output_schema
         self.tool_mode = tool_mode
         self.attachments = checked_kinds(attachments)
+        self.tool_search = tool_search
         self.heartbeat = heartbeat
         self.before_model_callback = as_callbacks(before_model_callback, "before_model_callback")
         self.after_model_callback = as_callbacks(after_model_callback, "after_model_callback")
@@ -519,6 +523,7 @@ class LlmAgent(BaseAgent):
             self.before_model_callback,
             self.after_model_callback,
             self.output_schema,
+            self.tool_search,
         )
         if self._made is None or self._made[0] != made_of:
             self._made = made_of, self._make_executor()
@@ -539,11 +544,15 @@ class LlmAgent(BaseAgent):
         added: list[Tool] = [TransferToAgentTool(self.sub_agents)] if self.sub_agents else []
         if self.output_schema is not None:
             added.append(AnswerTool(self.output_schema))
+        search = self.tool_search
+        if search is not None and added:
+            search = replace(search, pinned=(*search.pinned, *(tool.name for tool in added)))
         return Executor(
             [*self.tools, *added],
             before=[tool_hook(callback) for callback in as_callbacks(self.before_tool_callback, "before_tool_callback")],
             after=[tool_hook(callback) for callback in as_callbacks(self.after_tool_callback, "after_tool_callback")],
             links=model_hooks(self.before_model_callback, self.after_model_callback, self._describe_model),
+            search=search,
         )
 
     def _describe_model(self) -> tuple[str | None, GenerateContentConfig]:

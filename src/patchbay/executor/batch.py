@@ -25,7 +25,7 @@ from patchbay.errors import (
 from patchbay.executor.invocation import Invocation, emit_call_end
 from patchbay.executor.limits import PausableTimer
 from patchbay.executor.results import NAME_SHOWN, NOT_BEGUN, ToolExecution, edited_note, effects_note, error_for_model, has_files
-from patchbay.executor.run import RunState, find_tool
+from patchbay.executor.run import RunState
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.context import Progress, ToolContext
@@ -222,7 +222,7 @@ class Batch:
             error = IncompleteCallError(mine.name[:NAME_SHOWN])
         else:
             try:
-                tool, misfit = find_tool(run.tools, mine.name), None
+                tool, misfit = run.find_called(mine.name), None
                 try:
                     arguments = tool.validate(mine.raw_arguments, run.executor.validation)
                 except ToolArgumentsError as why:

@@ -13,7 +13,7 @@ from patchbay.executor.callbacks import Callbacks, as_callbacks, as_links
 from patchbay.executor.limits import Budget
 from patchbay.executor.results import ToolExecution
 from patchbay.executor.run import ExecutorSettings, RunOptions, RunState, find_tool
-from patchbay.tools import Tool, Validation, collect_tools
+from patchbay.tools import Tool, ToolSearch, Validation, collect_tools
 from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
 from patchbay.tools.tool import checked_count, checked_timeout
 from patchbay.types import IncompleteCall, Message, ToolCall
@@ -58,6 +58,7 @@ class Executor(ExecutorSettings):
     ``hooks`` are the registered ones (``patchbay.hooks``); ``before`` and ``after`` are callbacks, or lists of them
     (``patchbay.executor.callbacks``); ``links`` are further hooks. ``on_progress(call, progress)`` gets the progress of running
     tools, and must not block. ``media`` stores the files of results (None: ``patchbay.media.shared_store``).
+    ``search`` says when a model is offered a search in place of all tools (None: never).
 
     Raises TypeError for anything that is not a tool, ConfigurationError for invalid limits.
     """
@@ -78,6 +79,7 @@ class Executor(ExecutorSettings):
         links: Sequence[RegisteredHook] = (),
         on_progress: Callable[[ToolCall, Progress], object] | None = None,
         media: MediaStore | None = None,
+        search: ToolSearch | None = None,
     ) -> None:
         if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
             raise ConfigurationError(f"max_parallel must be a whole number of at least 1, not {max_parallel!r}.")
@@ -89,6 +91,7 @@ class Executor(ExecutorSettings):
         if on_progress is not None and not callable(on_progress):
             raise ConfigurationError(f"on_progress must be callable, not {type(on_progress).__name__}.")
         self.tools = collect_tools(tools)
+        self.catalog = search.catalog(self.tools) if search is not None else None
         self.validation = validation
         self.tool_timeout = checked_timeout(tool_timeout, "tool_timeout")
         self.max_parallel = max_parallel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from patchbay.errors import UnknownToolError
+from patchbay.errors import ToolRetry, UnknownToolError
 from patchbay.executor.callbacks import Callback
 from patchbay.executor.limits import Budget, FifoSemaphore, RepeatedCalls
 from patchbay.executor.results import NAME_SHOWN, ToolExecution
@@ -17,9 +17,10 @@ from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
 from patchbay.tools.output import ToolOutput, attachments_of, checked_kinds, described
 from patchbay.tools.result_store import MemoryResultStore, ReadResult, ResultStore
 from patchbay.tools.results import excerpt
+from patchbay.tools.search import SearchTools, ToolCatalog
 from patchbay.tools.threads import run_in_thread
 from patchbay.tools.tool import checked_timeout
-from patchbay.types import Attachment, ToolCall, ToolSpec
+from patchbay.types import Attachment, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from patchbay.hooks import HookManager, HookScope, TurnHooks
@@ -38,8 +39,10 @@ class RunOptions(TypedDict, total=False):
     model accepts; others are only announced to it. ``results`` stores long results, by default in memory for this run. With
     ``offer_reader`` the tool that reads them is offered from the start, since ``results`` has those of earlier runs.
     ``tool_timeout``, ``hooks`` and ``media`` replace the executor's own. ``call_ids`` are ids that the run's calls must not have;
-    the run adds its own, and parallel agents share one set. ``on_settled`` is called with each execution the moment the call
-    settles, however slow the consumer of the batch is; its exceptions are logged. ``scope`` identifies the turn to hooks.
+    the run adds its own, and parallel agents share one set. ``reserved`` are names of the caller's own tools, which a tool that
+    the run adds must not have. ``found`` has the names of the tools that searches of the session found; the run adds its own.
+    ``on_settled`` is called with each execution the moment the call settles, however slow the consumer of the batch is; its
+    exceptions are logged. ``scope`` identifies the turn to hooks.
     """
 
     budget: Budget | None
@@ -49,6 +52,8 @@ class RunOptions(TypedDict, total=False):
     offer_reader: bool
     tool_timeout: float | None
     call_ids: set[str] | None
+    reserved: Collection[str]
+    found: dict[str, None] | None
     on_settled: Callable[[ToolExecution], None] | None
     scope: HookScope | None
     hooks: HookManager | None
@@ -59,6 +64,7 @@ class ExecutorSettings:
     """The settings of an executor that its runs use."""
 
     tools: Mapping[str, Tool]
+    catalog: ToolCatalog | None
     validation: Validation | None
     tool_timeout: float | None
     max_parallel: int
@@ -74,8 +80,9 @@ class RunState:
     """The state that the calls of one run share.
 
     ``tools`` are those that the model may call now: the executor's, and a reader once a result was too long to be shown whole, or
-    from the start where one was in an earlier run. They are only ever added to, at the end, so that what a model was sent stays a
-    prefix of what it is sent; the turn may replace them (``use``).
+    from the start where one was in an earlier run. Of an executor with a catalog they are the pinned ones, a search, and what was
+    found. They are only ever added to, at the end, so that what a model was sent stays a prefix of what it is sent; the turn may
+    replace them (``use``).
     """
 
     def __init__(self, executor: ExecutorSettings, options: RunOptions, hooks: TurnHooks | None = None) -> None:
@@ -94,6 +101,12 @@ class RunState:
         self.media = media if media is not None else executor.media
         self.permits = FifoSemaphore(executor.max_parallel)
         self.tools: Mapping[str, Tool] = executor.tools
+        self._reserved = options.get("reserved", ())
+        found = options.get("found")
+        self._found: dict[str, None] = found if found is not None else {}
+        self._search: SearchTools | None = None
+        if executor.catalog is not None:
+            self.tools = self._searchable(executor.catalog)
         self._results = options.get("results")
         self._reader: ReadResult | None = None
         self._specs: tuple[ToolSpec, ...] | None = None
@@ -116,6 +129,25 @@ class RunState:
             self.tools = tools
             self._specs = None
 
+    def switch(self, executor: ExecutorSettings) -> None:
+        """Use the tools of another executor, but keep those that were added to the run: by hooks, its reader."""
+        before = self.executor.tools
+        added = {
+            name: tool for name, tool in self.tools.items() if before.get(name) is not tool and not isinstance(tool, SearchTools)
+        }
+        self.executor, self._search = executor, None
+        if executor.catalog is None:
+            self.use({**executor.tools, **added})
+        else:
+            self.use({**self._searchable(executor.catalog), **added})
+
+    def _searchable(self, catalog: ToolCatalog) -> Mapping[str, Tool]:
+        """Return what is offered of a catalog: the pinned tools, the search, and what was found."""
+        search = self._search = SearchTools(catalog, self._offer, self._reserved)
+        tools = {**catalog.pinned, search.name: search}
+        tools.update((name, catalog.tools[name]) for name in self._found if name in catalog.tools and name not in tools)
+        return tools
+
     def disable_tools(self) -> None:
         """Remove all tools, for good."""
         self._overridden = None
@@ -135,9 +167,39 @@ class RunState:
             self._overridden = None
             self.use({**before, **{name: tool for name, tool in self.tools.items() if name not in overridden}})
 
+    def recall(self, messages: Iterable[Message], tool_choice: Any = None) -> None:
+        """Offer the tools that were found or called in a conversation, and the one that ``tool_choice`` names."""
+        if self._search is not None:
+            self._offer(self._search.found_in(messages))
+            function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
+            chosen = self.executor.tools.get(str(function.get("name"))) if isinstance(function, Mapping) else None
+            if chosen is not None:
+                self._offer([chosen])
+
     def find(self, name: str) -> Tool:
-        """Return the tool of this name. Raises UnknownToolError with the nearest names."""
+        """Return the tool of this name, for hooks. Raises UnknownToolError with the nearest names."""
+        return self._not_found_yet(name) or find_tool(self.tools, name)
+
+    def find_called(self, name: str) -> Tool:
+        """Return the tool that the model called. Raises UnknownToolError, and ToolRetry for one that it has not found yet.
+
+        That one is offered from the next round on, so that hooks have seen it before it runs.
+        """
+        if (tool := self._not_found_yet(name)) is not None:
+            self._offer([tool])
+            raise ToolRetry(f"The tool {name!r} was not loaded. It is now: call it again, with the arguments of its schema.")
         return find_tool(self.tools, name)
+
+    def _not_found_yet(self, name: str) -> Tool | None:
+        if self._search is None or self.tools_disabled or name in self.tools:
+            return None
+        return self.executor.tools.get(name)
+
+    def _offer(self, tools: Sequence[Tool]) -> None:
+        """Append tools that the model may call from the next round on."""
+        if new := {tool.name: tool for tool in tools if tool.name not in self.tools}:
+            self._found.update(dict.fromkeys(new))
+            self.use({**self.tools, **new})
 
     def is_short(self, text: str) -> bool:
         """Whether the model gets a tool's text unchanged."""
@@ -215,7 +277,8 @@ class RunState:
     def _ensure_reader(self, results: ResultStore) -> ReadResult:
         reader = self._reader
         if reader is None or self.tools.get(reader.name) is not reader:  # other tools may have been put in place meanwhile
-            reader = ReadResult(results, {**self.executor.tools, **self.tools}, self.executor.max_result_chars)
+            taken = {*self.executor.tools, *self.tools, *self._reserved}
+            reader = ReadResult(results, taken, self.executor.max_result_chars)
             self._reader = reader
             self.use({**self.tools, reader.name: reader})
         return reader

@@ -90,6 +90,7 @@ def turn(
     if max_iterations is not None:
         checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
+    run.recall(messages, tool_choice)
     conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
     state = _Turn(
         run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without, final_answer_without_tools

@@ -32,7 +32,7 @@ from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, ResponseEndEvent
 from patchbay.realtime.history import TurnRecorder, trim_history
 from patchbay.realtime.session import Session, validated_text
-from patchbay.tools import Tool, collect_tools, well_formed
+from patchbay.tools import Tool, ToolSearch, collect_tools, well_formed
 from patchbay.tools.context import Progress
 from patchbay.tools.output import checked_kinds
 from patchbay.tools.registry import Snapshot
@@ -86,11 +86,10 @@ class ChatTurn:
         """Return the chat including this turn, each call with its result."""
         return self._recorder.messages() if self._end is None else self._end.messages[len(self._chat.instructions) :]
 
-    def use(self, tools: Mapping[str, Tool], before: Mapping[str, Tool]) -> None:
-        """Replace the tools ``before`` by ``tools`` from the next request on."""
-        if (run := self._tool_run) is not None:
-            added = {name: tool for name, tool in run.tools.items() if before.get(name) is not tool}  # by hooks, and the reader
-            run.use({**tools, **added})
+    def use(self, executor: Executor) -> None:
+        """Use the tools of ``executor`` from the next request on."""
+        if self._tool_run is not None:
+            self._tool_run.switch(executor)
 
     def on_progress(self, call: ToolCall, progress: Progress) -> None:
         """Emit a tool's progress, ahead of its result."""
@@ -208,6 +207,7 @@ class ChatSession(Session):
         parameters: Mapping[str, Any] | None = None,
         attachments: Sequence[str] = (),
         limits: RealtimeLimits | None = None,
+        tool_search: ToolSearch | None = ToolSearch(),  # noqa: B008  (frozen)
         **model_options: Any,
     ) -> None:
         limits = limits if limits is not None else RealtimeLimits()
@@ -219,6 +219,7 @@ class ChatSession(Session):
         self._tools: Mapping[str, Tool] = self._own
         self._hooks = hooks
         self._media = media
+        self._tool_search = tool_search
         name = getattr(self.model, "name", None) or ""
         self._scope = HookScope(agent_id, session_key=session_key, model=name, context=context or {})
         self._chat = ChatConfig(
@@ -371,7 +372,13 @@ class ChatSession(Session):
 
     def _current_executor(self) -> Executor:
         if self._executor is None:
-            self._executor = Executor(self._tools.values(), hooks=self._hooks, media=self._media, on_progress=self._on_progress)
+            self._executor = Executor(
+                self._tools.values(),
+                hooks=self._hooks,
+                media=self._media,
+                on_progress=self._on_progress,
+                search=self._tool_search,
+            )
         return self._executor
 
     def _on_progress(self, call: ToolCall, progress: Progress) -> None:
@@ -379,11 +386,10 @@ class ChatSession(Session):
             self._turn.on_progress(call, progress)
 
     def _serve(self, snapshot: Snapshot) -> None:
-        before = self._tools
         self._tools = {**self._own, **snapshot.tools}
         self._executor = None
         if self._turn is not None:
-            self._turn.use(self._tools, before)
+            self._turn.use(self._current_executor())
 
     async def _end(self, reason: str) -> None:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,14 +42,14 @@ class SessionEngine:
         self,
         settings: RealtimeSettings,
         dialect: type[Dialect],
-        tools: Iterable[Any],
+        tools: SessionTools,
         around: SessionContext,
         *,
         queue: EventQueue,
         close_soon: Callable[[str], object],
     ) -> None:
         limits = settings.limits
-        self.tools = SessionTools(dialect, tools)
+        self.tools = tools
         self.reconnector = Reconnector(settings, dialect, self)
         self._transcript = Transcript(limits.kept_items, limits.kept_chars)
         self._unanswered_input = UnansweredInput(limits)
@@ -350,6 +350,10 @@ class SessionEngine:
     def offer_tool(self, tool: Tool) -> None:
         """Offer one more tool."""
         self.tools.add_reader(tool)
+        self.sync_tools()
+
+    def sync_tools(self) -> None:
+        """Send the tools, where they have changed."""
         if self.reconnector.controller is not None:
             self.tool_sync.push(self.reconnector.controller)
 

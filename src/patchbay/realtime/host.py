@@ -70,3 +70,6 @@ class SessionHost(Protocol):
 
     def offer_tool(self, tool: Tool) -> None:
         """Offer one more tool to the model."""
+
+    def sync_tools(self) -> None:
+        """Send the model's server the tools, where they have changed."""

@@ -15,7 +15,7 @@ from patchbay.hooks.types import HookScope
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.event_queue import NOT_OPEN, EventQueue, EventReader
 from patchbay.realtime.providers.base import Dialect
-from patchbay.tools import well_formed
+from patchbay.tools import ToolSearch, well_formed
 from patchbay.tools.registry import Snapshot
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class RealtimeSession(Session):
 
     ``tools`` are the program's own (functions and Tools), ``snapshot`` those of a role's registry, which ``use_tools``
     replaces. ``hooks``, ``media``, ``session_key``, ``agent_id`` and ``context`` (``HookScope.context``) are those of every
-    turn with tools. ``dialect`` overrides the provider's wire protocol.
+    turn with tools. ``dialect`` overrides the provider's wire protocol. With more than 40 tools the model is offered a search in
+    their place (``tool_search``; None: always all of them).
 
     ``events()`` is read by one task; the session does not wait for it. A session belongs to the event loop in which it is
     connected, and is connected once. Raises ConfigurationError for invalid settings, TypeError for invalid tools.
@@ -123,6 +124,7 @@ class RealtimeSession(Session):
         agent_id: str = "",
         context: Mapping[str, Any] | None = None,
         dialect: type[Dialect] | None = None,
+        tool_search: ToolSearch | None = ToolSearch(),  # noqa: B008  (frozen)
         **settings_fields: Any,
     ) -> None:
         _check_settings(settings)
@@ -140,10 +142,12 @@ class RealtimeSession(Session):
         scope = HookScope(agent_id, session_key=session_key, model=settings.model, context=context or {})
         # Imported here: a chat session needs no WebSocket client.
         from patchbay.realtime.engine import SessionEngine
+        from patchbay.realtime.session_tools import SessionTools
         from patchbay.realtime.turns import SessionContext
 
         around = SessionContext(scope, hooks, media)
-        self._engine = SessionEngine(settings, dialect, tools, around, queue=self._queue, close_soon=self._close_soon)
+        own = SessionTools(dialect, tools, tool_search)
+        self._engine = SessionEngine(settings, dialect, own, around, queue=self._queue, close_soon=self._close_soon)
         if snapshot is not None:
             self._engine.tools.use(snapshot)
 

@@ -13,6 +13,7 @@ from patchbay.realtime.providers.base import Dialect, WireTool, tool_name
 from patchbay.realtime.server_events import ServerError
 from patchbay.tools import Tool, collect_tools
 from patchbay.tools.registry import Snapshot
+from patchbay.tools.search import SearchTools, ToolSearch
 from patchbay.types import ToolSpec
 
 _TOOL_INDEX: Final = re.compile(r"\btools(?:\[|\.)(\d+)")
@@ -21,20 +22,49 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionTools:
-    """The program's ``own`` tools merged with those of the last snapshot, which wins: ``available``."""
+    """The program's ``own`` tools merged with those of the last snapshot, which wins: ``available``.
 
-    def __init__(self, dialect: type[Dialect], own: Iterable[Any]) -> None:
+    Where ``search`` says so, the model is offered a search, and of the others what it has found.
+    """
+
+    def __init__(self, dialect: type[Dialect], own: Iterable[Any], search: ToolSearch | None = None) -> None:
         self._own: Mapping[str, Tool] = collect_tools(own)
+        self._tool_search = search
+        self._found: dict[str, None] = {}
+        self._has_news = False
         self._reader: Tool | None = None
         self._encoder = ToolEncoder(Provider(name=dialect.provider, dialect=dialect.tools))
         self._refused: dict[str, tuple[ToolSpec, str]] = {}
-        self.available: Mapping[str, Tool] = self._own
-        self._encoded = self._encode()
+        self._replace(self._own)
 
     def use(self, snapshot: Snapshot) -> None:
         """Replace the snapshot."""
-        self.available = {**self._own, **snapshot.tools}
+        self._replace({**self._own, **snapshot.tools})
+
+    def _replace(self, tools: Mapping[str, Tool]) -> None:
+        """Replace all tools: ``offered`` are those that the model is told of, with a search where these are not all."""
+        self.available = self._offered = tools
+        catalog = self._tool_search.catalog(tools) if self._tool_search is not None else None
+        if catalog is not None:
+            search = SearchTools(catalog, self._offer)
+            self.available = {**tools, search.name: search}
+            self._offered = {**catalog.pinned, search.name: search}
+            self._found = {name: None for name in self._found if name in tools and name not in self._offered}
+            self._offered.update((name, tools[name]) for name in self._found)
         self._encoded = self._encode()
+
+    def _offer(self, found: Sequence[Tool]) -> None:
+        new = {tool.name: tool for tool in found if tool.name not in self._offered}
+        if new:
+            self._found.update(dict.fromkeys(new))
+            self._offered = {**self._offered, **new}
+            self._encoded = self._encode()
+            self._has_news = True
+
+    def take_news(self) -> bool:
+        """Whether a search has added tools since the last time that this was asked."""
+        has_news, self._has_news = self._has_news, False
+        return has_news
 
     def add_reader(self, reader: Tool) -> None:
         """Offer the tool that reads long results, which each turn has by itself."""
@@ -74,7 +104,7 @@ class SessionTools:
             for name, rejection in self._refused.items()
             if name in self.available and self.available[name].spec == rejection[0]
         }
-        specs = [tool.spec for tool in self.available.values() if tool.offered and tool.name not in self._refused]
+        specs = [tool.spec for tool in self._offered.values() if tool.offered and tool.name not in self._refused]
         if self._reader is not None and self._reader.name not in self.available:
             specs.append(self._reader.spec)
         return self._encoder.of(specs)

@@ -53,6 +53,7 @@ class ToolCallRounds:
         self._slow_after = limits.slow_after
         self._turns = turns
         self._host = host
+        self._session_tools = tools
         self._admission = CallAdmission(limits, tools, transcript, emit=host.emit, on_settled=self._on_settled)
         self._pending = self._admission.pending
         self._rounds: list[Round] = []
@@ -248,6 +249,8 @@ class ToolCallRounds:
         self._host.emit(ToolResultEvent(execution, current.number))
         if current.turn is not None and (reader := self._turns.take_new_reader(current.turn.run)) is not None:
             self._host.offer_tool(reader)
+        if self._session_tools.take_news():
+            self._host.sync_tools()
         if call.still_running:
             self._queue_late_result(execution, late_result_text(call.call, execution.content), current)
             self._remove_if_done(current)

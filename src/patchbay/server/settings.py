@@ -17,6 +17,7 @@ from patchbay.models.options import TextOptions
 
 if TYPE_CHECKING:  # a plain proxy does not load the executor
     from patchbay.executor import Budget
+    from patchbay.tools import ToolSearch
 
 MIB = 1024 * 1024
 _UNITS = {
@@ -388,6 +389,20 @@ class ChatSettings:
             parse=lambda images: ("image",) if images else (),
         ),
     )
+    search_above: int = field(
+        default=40,
+        metadata=flag("Offer models a search instead of all tools where there are more than this; 0: never.", metavar="N", min=0),
+    )
+    pinned_tools: tuple[str, ...] = field(
+        default=(),
+        metadata=flag(
+            "Tools that are offered beside that search, comma-separated: get_time,mcp__files__*.",
+            metavar="NAMES",
+            type=str,
+            default=None,
+            parse=lambda names: tuple(name for each in names.split(",") if (name := each.strip())),
+        ),
+    )
     max_kept: int = 1000
     max_kept_size: int = 64 * MIB
     kept_for: float = 3600.0
@@ -403,6 +418,12 @@ class ChatSettings:
         for name in ("max_kept", "max_kept_size", "kept_for"):
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(f"{name} must be 0 (keep nothing) or more.")
+
+    def tool_search(self) -> ToolSearch | None:
+        """Return when models are offered a search instead of all tools."""
+        from patchbay.tools.search import ToolSearch
+
+        return ToolSearch(self.search_above, pinned=self.pinned_tools) if self.search_above else None
 
     def budget(self) -> Budget:
         """Return the budget of one turn."""

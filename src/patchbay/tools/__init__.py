@@ -8,6 +8,7 @@ from typing import Any
 from patchbay.tools.context import AgentScope, Context, Progress, ToolActions, ToolContext, merge_actions
 from patchbay.tools.function import FunctionTool, ToolDefinition, as_tool, collect_tools, tool
 from patchbay.tools.results import render_error, render_result, well_formed
+from patchbay.tools.search import ToolSearch
 from patchbay.tools.state import State
 from patchbay.tools.tool import BaseTool, Tool, Validation
 
@@ -22,6 +23,7 @@ __all__ = [
     "ToolActions",
     "ToolContext",
     "ToolDefinition",
+    "ToolSearch",
     "Validation",
     "as_tool",
     "collect_tools",

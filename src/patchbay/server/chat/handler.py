@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
+from patchbay.cache import SizedCache
 from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
 from patchbay.executor import Executor
 from patchbay.models.capabilities import Capabilities
@@ -69,6 +70,7 @@ _SESSION: Final = "patchbay.session"
 """The scope's key for the value of SESSION_HEADER."""
 
 _OWN_HEADERS: Final = {ROLE_HEADER.lower().encode(): _ROLE, SESSION_HEADER.lower().encode(): _SESSION}
+_MOST_SESSIONS: Final = 1000
 _NOT_PARAMETERS: Final = frozenset({"messages", "tools", "tool_choice", "stream"})
 _WORD_SEPARATORS: Final = re.compile(rb"[\s,;:='\"]+")
 _JSON_FORMATS: Final = frozenset({"json_object", "json_schema"})
@@ -95,6 +97,7 @@ class ToolChat:
         self._token = TokenDigest(token) if token is not None else None
         self._token_length = len(token or "")
         self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
+        self._found: SizedCache[str, dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._role_tools: dict[str, RoleTools] = {}
 
     @property
@@ -148,11 +151,20 @@ class ToolChat:
             {name: parsed.value(name) for name in parsed.fields if name not in _NOT_PARAMETERS},
             include_usage=parsed.include_usage,
             wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
-            session=session_of(scope.get(_SESSION)),
+            session=(session := session_of(scope.get(_SESSION))),
             sender=user if isinstance(user, str) else "",
+            found=self._found_in(f"{snapshot.role} {session}") if session else None,
         )
         tools = self._tools_of(snapshot)
         return ToolChatTurn(request, tools, self._backend, self._hidden_turns, self._chat, encoder, streaming=parsed.stream)
+
+    def _found_in(self, session: str) -> dict[str, None]:
+        """Return the names of the tools that were found in a session, to be added to."""
+        found = self._found.get(session)
+        if found is None:
+            found = {}
+            self._found.put(session, found, 0)
+        return found
 
     def _tools_of(self, snapshot: Snapshot) -> RoleTools:
         """Return the executor and encoder of a snapshot's tools, built once per snapshot."""
@@ -163,6 +175,7 @@ class ToolChat:
                 [tool for tool in snapshot.tools.values() if _has_spec(tool)],
                 hooks=self._governance.hooks,
                 media=self._governance.media,
+                search=self._chat.tool_search(),
             )
             built = self._role_tools[snapshot.role] = RoleTools(snapshot, executor, encoder)
         return built

@@ -207,7 +207,7 @@ class ChatTurnRequest:
 
     ``history`` is its conversation as the model sees it, ``external`` are the client's own tools, ``written`` the same as it
     wrote them, by name. ``parameters`` is the rest of the body. ``wants_json``: the answer must be JSON. ``session`` and
-    ``sender`` are for hooks and approvals.
+    ``sender`` are for hooks and approvals. ``found`` are the tools that were found in the session.
     """
 
     history: RestoredHistory
@@ -219,6 +219,7 @@ class ChatTurnRequest:
     wants_json: bool
     session: str = ""
     sender: str = ""
+    found: dict[str, None] | None = None
 
 
 class ToolChatTurn:
@@ -265,6 +266,8 @@ class ToolChatTurn:
             results=results,
             offer_reader=results.size > 0,
             scope=self._scope(request),
+            reserved=chat.written,
+            found=chat.found,
         )
         events = turn(
             model,

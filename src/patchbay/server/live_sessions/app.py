@@ -132,7 +132,13 @@ class SessionFactory:
             assert own is not None
             check_key(settings, is_servers_own=dialect_for(settings) is dialect_for(own))
             return RealtimeSession(
-                settings, hooks=governance.hooks, media=governance.media, session_key=key, agent_id=request.role, context=context
+                settings,
+                hooks=governance.hooks,
+                media=governance.media,
+                session_key=key,
+                agent_id=request.role,
+                context=context,
+                tool_search=self._chat.tool_search(),
             )
         return ChatSession(
             self._model(),
@@ -145,6 +151,7 @@ class SessionFactory:
             session_key=key,
             agent_id=request.role,
             context=context,
+            tool_search=self._chat.tool_search(),
         )
 
     async def open(self, session: Session, request: SessionRequest) -> str:
