@@ -1,11 +1,21 @@
-// A tool conversation with the `ai` package, which runs the loop itself: node ai.mjs BASE_URL stream|whole. Prints one JSON object.
+// A tool conversation with the `ai` package, which runs the loop itself: node ai.mjs BASE_URL stream|whole PROVIDER. Prints one JSON object.
+import { createAnthropic } from "@ai-sdk/anthropic";
+import { createGoogleGenerativeAI } from "@ai-sdk/google";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
 import { parameters, question, run } from "./tools.mjs";
 
-const [baseURL, how] = process.argv.slice(2);
-const model = createOpenAICompatible({ name: "patchbay", baseURL, apiKey: "unused" })("scripted-model");
+globalThis.AI_SDK_LOG_WARNINGS = false; // they go to stdout
+const [baseURL, how, provider] = process.argv.slice(2);
+const apiKey = "unused";
+const model = {
+  anthropic: () => createAnthropic({ baseURL, apiKey }),
+  compatible: () => createOpenAICompatible({ name: "patchbay", baseURL, apiKey }),
+  google: () => createGoogleGenerativeAI({ baseURL: `${baseURL}beta`, apiKey }),
+  openai: () => createOpenAI({ baseURL, apiKey }),
+}[provider]()("scripted-model");
 
 const calls = [];
 const tools = Object.fromEntries(

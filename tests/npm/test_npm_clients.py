@@ -1,4 +1,4 @@
-"""JavaScript programs talk through the proxy with the packages that JavaScript programs use: ``openai`` and ``ai``.
+"""JavaScript programs talk through the proxy with the packages that they use: those of the vendors, and ``ai``.
 
 And a web page's program, that of docs/guides/realtime.md, holds a session.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from patchbay.cli.children import listening
-from patchbay.testing import ScriptedUpstream
+from patchbay.testing import ContractModel, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
+from patchbay.testing.script import Message
 from realtime.server.rig import serving
 from structured import WeatherModel
 from tools_server.rig import calling_back, says
@@ -38,22 +40,53 @@ def why_not() -> str | None:
 pytestmark = [pytest.mark.npm, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 
+CLIENTS = [
+    "openai.mjs", "responses.mjs", "anthropic.mjs", "genai.mjs",
+    "ai.mjs compatible", "ai.mjs openai", "ai.mjs anthropic", "ai.mjs google",
+]  # fmt: skip
+"""Each vendor's package, and the providers of ``ai``: over chat completions, Responses, Messages and generateContent."""
+
+
 def talk(script: str, proxy: str, how: str) -> dict:
-    done = subprocess.run([NODE, script, proxy, how], cwd=HERE, capture_output=True, text=True, timeout=60)
+    program, *rest = script.split()
+    done = subprocess.run([NODE, program, proxy, how, *rest], cwd=HERE, capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("how", ["whole", "stream"])
-@pytest.mark.parametrize("script", ["openai.mjs", "ai.mjs"])
-def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, how, proxied):
-    said = talk(script, proxied.url, how)
+def native_model(body: dict) -> str | Message:
+    """Answer as a server does that has tool calls of its own."""
+    if results := [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]:
+        return "; ".join(f"{name} {value}" for result in results for name, value in result.items())
+    arguments = {"multiply": '{"a": 6, "b": 7}', "measure": '{"text": "patchbay"}'}
+    calls = [
+        {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": arguments[name]}}
+        for name in (tool["function"]["name"] for tool in body["tools"])
+    ]
+    return Message({"content": "I use both.", "tool_calls": calls}, finish_reason="tool_calls")
+
+
+@pytest.fixture(scope="module")
+def proxies():
+    """The URLs of a proxy before a server that refuses tools, and of one before a server with tool calls of its own."""
+    command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream"]
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as text,
+        ScriptedUpstream(native_model) as native,
+        listening([*command, text.url], name="patchbay proxy", timeout=60) as before_text,
+        listening([*command, native.url], name="patchbay proxy", timeout=60) as before_native,
+    ):
+        yield {"text": before_text.url, "native": before_native.url}
+
+
+@pytest.mark.parametrize(("kind", "how"), [("text", "whole"), ("text", "stream"), ("native", "stream")])
+@pytest.mark.parametrize("script", CLIENTS)
+def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, kind, how, proxies):
+    said = talk(script, proxies[kind], how)
     called = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
     assert [("multiply", {"a": 6, "b": 7}), ("measure", {"text": "patchbay"})] == called
     assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in said["finish"]]
-    assert "product 42" in said["answer"]
-    assert "length 8" in said["answer"]
-    assert "tools" not in proxied.upstream.chats[-1].json
+    assert ["product", "42", "length", "8"] == re.findall(r"product|length|\d+", said["answer"])
 
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
