@@ -17,7 +17,7 @@ MERMAID := .build/mermaid/package/dist/mermaid.min.js
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity oracle clients docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity oracle clients sdks docs lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -50,6 +50,9 @@ oracle: .venv/.installed ## compare what the public faces do with what is frozen
 
 clients: .venv/.installed ## run coding agents through the proxy on a text-only model (2 GB from npm and PyPI the first time)
 	@$(BIN)/python scripts/clients.py
+
+sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the proxy (400 MB from PyPI the first time)
+	@$(BIN)/python scripts/sdks.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site
 	$(BIN)/python scripts/demo_svg.py
