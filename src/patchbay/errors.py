@@ -379,6 +379,20 @@ class ToolRetry(ToolError):  # noqa: N818  (a message of the tool to the model)
         return f"Error: {_sentence(self)}Fix the arguments and call the tool again."
 
 
+class HiddenToolError(ToolError):
+    """A call of a tool that is hidden because its callback is unreachable. It did not run."""
+
+    code = "tool_hidden"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(f"The tool {tool_name!r} is hidden, because its callback does not answer", tool_name=tool_name)
+
+    @property
+    def for_model(self) -> str:
+        """Say that it did not run, and when it can."""
+        return f"Error: {self}. It did not run; it is back when its callback takes connections again."
+
+
 class ToolFailed(ToolError):  # noqa: N818  (as above)
     """For tools to raise: this cannot work with any arguments. The message tells the model why."""
 

@@ -473,6 +473,7 @@ def test_the_description_names_every_path_and_field(server: Any) -> None:
     fields = described["components"]["schemas"]["RegisterBody"]
     assert ["name", "callback_url"] == fields["required"]
     expected = {"name", "description", "parameters", "callback_url", "role", "source", "timeout_seconds", "secret", "annotations"}
+    expected |= {"title", "output_schema"}
     assert expected == set(fields["properties"])
     assert {"200", "400", "401", "403", "404", "408", "413", "422"} == set(
         described["paths"]["/api/tools/register"]["post"]["responses"]

@@ -25,6 +25,8 @@ from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, Send, is_model_api, own_path
+from patchbay.server.mcp_endpoint import PATH as MCP_PATH
+from patchbay.server.mcp_endpoint import McpEndpoint
 from patchbay.server.proxy import ProxyApp
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_api import describe_token, make_router
@@ -58,12 +60,14 @@ class ToolsApp:
         middleware: AccessMiddleware,
         governance: Governance,
         sessions: LiveSessionsApp | None,
+        mcp: McpEndpoint,
     ) -> None:
         self.registry = registry
         self.managers = managers
         self.api = api
         self.governance = governance
         self.sessions = sessions
+        self._mcp = mcp
         self._middleware = middleware
 
     @property
@@ -87,6 +91,7 @@ class ToolsApp:
         """Prepare for shutdown, before the server waits for running requests."""
         if self.sessions is not None:
             self.sessions.stopping()
+        self._mcp.stop()
         self.governance.stop()
 
     async def reload(self) -> str:
@@ -108,14 +113,16 @@ def create_tools_app(
     governance: Governance | None = None,
     mcp_servers: Iterable[McpServer] = (),
     oversight: Governance | None = None,
+    extend_mcp: Callable[[Any], object] | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``. ``store`` (or its URL) keeps the registrations; None keeps them in memory.
 
     ``upstream`` is the OpenAI-compatible server (or its base URL) whose models are given the tools at ``/v1``, as ``chat`` says.
     Sessions at ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call,
     and is closed with the server. The tools of ``mcp_servers`` are registered while it runs. Without a token anyone may use the
-    sources of plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``oversight`` is the old
-    name of ``governance``. Raises ConfigurationError.
+    sources of plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the
+    official SDK's server of each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight``
+    is the old name of ``governance``. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
@@ -147,9 +154,11 @@ def create_tools_app(
     sessions = _live_sessions(upstream, realtime, chat, managers, governance)
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
 
+    endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
+
     lease = settings.lease
     api = _make_api(
-        lambda _app: _running(governance, writer, dispatcher, mcp, proxy, sessions, lease),
+        lambda _app: _running(governance, writer, dispatcher, mcp, proxy, sessions, endpoint, lease),
         summary="The registry of tools: who may call what, and where it answers.",
     )
     api.include_router(make_router(service, callback_ports=settings.callback_ports))
@@ -157,8 +166,8 @@ def create_tools_app(
     governance.add_routes(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
-    middleware = AccessMiddleware(_by_path(api, proxy or no_upstream), settings, sockets=sessions)
-    return ToolsApp(registry, managers, api, middleware, governance, sessions)
+    middleware = AccessMiddleware(_by_path(api, proxy or no_upstream, endpoint), settings, sockets=sessions)
+    return ToolsApp(registry, managers, api, middleware, governance, sessions, endpoint)
 
 
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:
@@ -174,6 +183,7 @@ async def _running(
     mcp: McpHost,
     proxy: ProxyApp | None,
     sessions: LiveSessionsApp | None,
+    endpoint: McpEndpoint,
     lease: float,
 ) -> AsyncIterator[None]:
     """Start the parts of a tool server, and close them in reverse order."""
@@ -191,6 +201,7 @@ async def _running(
         if sessions is not None:
             sessions.warn_of_unsupported_hooks()
             cleanup.push_async_callback(sessions.aclose)
+        cleanup.push_async_callback(endpoint.aclose)
         if lease:
             checks = asyncio.create_task(dispatcher.health.run(lease, dispatcher.keep_only))
             cleanup.push_async_callback(_cancel, checks)
@@ -244,12 +255,15 @@ def _live_sessions(
     return LiveSessionsApp(managers, governance, LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat))
 
 
-def _by_path(api: AsgiApp, chat: AsgiApp) -> AsgiApp:
-    """Return an application that sends requests below ``/v1`` to ``chat``."""
+def _by_path(api: AsgiApp, chat: AsgiApp, mcp: AsgiApp) -> AsgiApp:
+    """Return an application that sends requests below ``/v1`` to ``chat``, and those of ``/mcp`` to ``mcp``."""
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:
-        is_chat = scope["type"] == "http" and is_model_api(own_path(scope), OPENAI_BASE)
-        await (chat if is_chat else api)(scope, receive, send)
+        app = api
+        if scope["type"] == "http":
+            path = own_path(scope)
+            app = chat if is_model_api(path, OPENAI_BASE) else mcp if path == MCP_PATH else api
+        await app(scope, receive, send)
 
     return serve
 

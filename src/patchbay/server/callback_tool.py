@@ -199,6 +199,8 @@ class CallbackTool(Tool):
             parameters=registration.parameters,
             timeout=registration.timeout_seconds,
             annotations=registration.annotations,
+            title=registration.metadata.get("title") or "",
+            output_schema=registration.metadata.get("output_schema"),
         )
         self.source = registration.source or "external"  # "" is this program's own
         self.endpoint = registration.callback_url or ""

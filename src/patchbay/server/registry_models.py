@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, RootModel, field_validator
+from pydantic import AfterValidator, BaseModel, Field, RootModel, ValidationInfo, field_validator
 from pydantic_core import PydanticKnownError
 
 from patchbay.errors import ConfigurationError
@@ -35,7 +35,7 @@ Secret = Annotated[str | None, Field(max_length=256, description="What only the 
 
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
-_CALLBACK_URL = rf"^https?://(localhost|127(\.{_OCTET}){{3}}|\[::1\])(:{_PORT})?([/?#][^\x00-\x20\x7f\\]*)?$"
+_CALLBACK_URL = rf"^https?://(localhost|127(\.{_OCTET}){{3}}|\[::1\])(:{_PORT})?([/?#][^\x00-\x20\x7f-\xa0\s\\]*)?$"
 """The allowed URLs, for the OpenAPI document; ``read_callback_url`` has the rule, which accepts more spellings."""
 
 
@@ -66,6 +66,11 @@ class RegisterBody(BaseModel):
         json_schema_extra={"propertyNames": {"pattern": ANNOTATION_NAME}},
     )
 
+    title: Text = Field("", max_length=200, description="The tool's name for people, for MCP clients.")
+    output_schema: dict[str, Any] | None = Field(
+        None, description="JSON Schema of the results, for MCP clients: results that do not match it are errors there."
+    )
+
     @field_validator("name")
     @classmethod
     def _not_blank(cls, name: str) -> str:
@@ -73,17 +78,17 @@ class RegisterBody(BaseModel):
             raise ValueError("name must not be blank")
         return name
 
-    @field_validator("parameters")
+    @field_validator("parameters", "output_schema")
     @classmethod
-    def _plain_json(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+    def _plain_json(cls, schema: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
         """Reject what cannot be encoded: it would break every list."""
-        if deeper_than(parameters, MAX_DEPTH):
-            raise ValueError(f"parameters must not be nested more than {MAX_DEPTH} levels deep")
+        if deeper_than(schema, MAX_DEPTH):
+            raise ValueError(f"{info.field_name} must not be nested more than {MAX_DEPTH} levels deep")
         try:
-            json.dumps(parameters, allow_nan=False, ensure_ascii=False).encode()
+            json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
         except ValueError:
-            raise ValueError("parameters must be JSON: no NaN, no Infinity, no lone surrogates") from None
-        return parameters
+            raise ValueError(f"{info.field_name} must be JSON: no NaN, no Infinity, no lone surrogates") from None
+        return schema
 
     @field_validator("annotations", mode="before")
     @classmethod

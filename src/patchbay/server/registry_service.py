@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from patchbay.errors import ConfigurationError, ToolError, UnknownToolError
+from patchbay.errors import ConfigurationError, HiddenToolError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.executor.results import error_for_model
 from patchbay.executor.run import find_tool
@@ -27,19 +27,7 @@ from patchbay.types import Illustrated, ToolCall
 
 Body = dict[str, Any]
 
-
-class HiddenToolError(ToolError):
-    """A call of a tool that is hidden because its callback is unreachable. It did not run."""
-
-    code = "tool_hidden"
-
-    def __init__(self, tool_name: str) -> None:
-        super().__init__(f"The tool {tool_name!r} is hidden, because its callback does not answer", tool_name=tool_name)
-
-    @property
-    def for_model(self) -> str:
-        """Say that it did not run, and when it can."""
-        return f"Error: {self}. It did not run; it is back when its callback takes connections again."
+_METADATA = ("annotations", "title", "output_schema")
 
 
 class RegistryService:
@@ -76,7 +64,7 @@ class RegistryService:
             role=body.role,
             timeout_seconds=body.timeout_seconds,
             callback_url=body.callback_url,
-            metadata={"annotations": body.annotations} if body.annotations else {},
+            metadata={name: value for name in _METADATA if (value := getattr(body, name))},
             secret=body.secret or self._secret(body, trusted=trusted),
         )
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)

@@ -376,10 +376,10 @@ class _RateLimitedHandler(logging.StreamHandler[Any]):
 
 
 def log_to_stderr(level: int = logging.WARNING) -> None:
-    """Show the log of Patchbay from ``level`` on, and warnings of uvicorn, on stderr."""
+    """Show the log of Patchbay from ``level`` on, and warnings of uvicorn and the MCP SDK, on stderr."""
     handler = _RateLimitedHandler()
     handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
-    for name, lowest in (("uvicorn.error", logging.WARNING), ("patchbay", logging.NOTSET)):
+    for name, lowest in (("uvicorn.error", logging.WARNING), ("mcp", logging.WARNING), ("patchbay", logging.NOTSET)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(max(level, lowest))

@@ -49,7 +49,7 @@ class Registration:
     It has either a ``callback_url``, where another process answers its calls, or a ``tool`` of this process. ``role`` is None
     (or ``""``) for all roles, future ones included. ``source`` is the name of its owner. ``timeout_seconds`` is the limit of one
     call: at most 300 for a callback, None (no limit) only for a ``tool``. ``secret`` is known to its owner and the registry.
-    ``metadata`` is the owner's own; ``metadata["annotations"]`` are the tool's.
+    ``metadata`` is the owner's own; its ``annotations``, ``title`` and ``output_schema`` are the tool's.
 
     ``excluded`` are roles that a registration for all roles no longer reaches, and ``place`` is its position in lists; the
     registry sets both. Immutable. Raises ConfigurationError for values with which no call could work.

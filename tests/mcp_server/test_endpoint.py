@@ -1,0 +1,109 @@
+"""``/mcp`` of a real ``patchbay serve``: who is let in, what the SDK costs those who do not ask for it, and a server without it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from mcp_server.rig import ERAS, connected, run
+from patchbay.cli.children import listening
+from tools_server.rig import BOUND, TOKEN, calling_back, says
+
+SERVE = ["serve", "--port", "0", "--store", "memory"]
+BOTH = "application/json, text/event-stream"
+DISCOVER: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "server/discover",
+    "params": {
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+    },
+}
+MODERN = {"mcp-protocol-version": "2026-07-28", "mcp-method": "server/discover"}
+
+
+def ask(port: int, body: Any = DISCOVER, *, path: str = "/mcp", **headers: str) -> tuple[int, Any]:
+    """POST to a server; return the status and the body as JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
+    sent = {"content-type": "application/json", "accept": BOTH, **MODERN}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        connection.request("POST", path, json.dumps(body), sent)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"null")
+    finally:
+        connection.close()
+
+
+def serving(*options: str, start: str = "from patchbay.cli import main; main()") -> Any:
+    return listening([sys.executable, "-c", start, *SERVE, *options], name="patchbay serve", timeout=BOUND)
+
+
+def port_of(child: Any) -> int:
+    return urlsplit(child.url).port or 0
+
+
+def test_who_is_let_in_is_decided_as_for_the_api(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    with serving("--token-file", str(token)) as child, calling_back(says({"output": "sunny"})) as callback:
+        port = port_of(child)
+        shown = {"authorization": f"Bearer {TOKEN}"}
+        for status, code, headers in [
+            (401, "wrong_token", {}),
+            (401, "wrong_token", {"authorization": "Bearer another-token-of-this"}),
+            (400, "untrusted_host", {**shown, "host": "evil.example"}),
+            (403, "untrusted_origin", {**shown, "origin": "https://evil.example"}),
+            (403, "unexpected_proxy", {**shown, "x_forwarded_for": "127.0.0.1"}),
+            (413, "request_too_large", {**shown, "content_length": str(17 * 1024 * 1024)}),
+            (422, "invalid_request", {**shown, "x_patchbay_session": "a%0Ab"}),
+        ]:
+            answered, body = ask(port, **headers)
+            assert (status, code) == (answered, body["error_code"]), headers
+        assert 422 == ask(port, **shown, content_type="text/plain")[0]
+        unknown = ask(port, path="/mcp?role=nobody", **shown)
+        assert (404, "unknown_role") == (unknown[0], unknown[1]["error_code"])
+        status, body = ask(port, **shown, origin="http://localhost:3000")
+        assert (200, ["2026-07-28"]) == (status, body["result"]["supportedVersions"])
+
+        tool = {"name": "weather", "callback_url": callback.url}
+        assert 200 == ask(port, tool, path="/api/tools/register", **shown)[0]
+
+        async def call(era: str) -> str:
+            async with connected(port, era, token=TOKEN) as client:
+                return (await client.call_tool("weather", {})).content[0].text
+
+        assert ["sunny"] * len(ERAS) == [run(call(era)) for era in ERAS]
+
+
+def test_a_server_without_the_sdk_says_how_to_install_it() -> None:
+    hidden = "import sys; sys.modules['mcp'] = sys.modules['mcp_types'] = None; from patchbay.cli import main; main()"
+    with serving(start=hidden) as child:
+        status, body = ask(port_of(child))
+        assert (501, "mcp_not_installed") == (status, body["error_code"])
+        assert "pip install 'patchbay[mcp]'" in body["detail"]
+        assert 404 == ask(port_of(child), path="/mcp/other")[0]
+
+
+PROBE = """
+import sys
+import patchbay.cli.serve, patchbay.server.runtime
+from patchbay.server.app import create_tools_app
+create_tools_app()
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"mcp", "mcp_types", "httpx2", "sse_starlette", "jsonschema"}))
+print([name for name in sys.modules if name in ("patchbay.mcp.server", "patchbay.mcp.http_sessions")])
+"""
+
+
+def test_a_server_that_is_not_asked_for_mcp_imports_nothing_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=BOUND, check=True)
+    assert ["[]", "[]"] == done.stdout.split("\n")[:2]
