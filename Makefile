@@ -48,8 +48,11 @@ fidelity: .venv/.installed ## how faithfully recorded texts are read, and what r
 oracle: .venv/.installed ## compare what the public faces do with what is frozen in tests/oracle
 	@$(BIN)/python scripts/oracle.py check
 
-clients: .venv/.installed ## run coding agents through the proxy on a text-only model (2 GB from npm and PyPI the first time)
+clients: .venv/.installed ## run coding agents and agent frameworks through the proxy on a text-only model (2 GB from npm and PyPI the first time)
 	@$(BIN)/python scripts/clients.py
+	@test -x .build/frameworks/bin/python || $(PYTHON) -m venv .build/frameworks
+	@.build/frameworks/bin/python -m pip --disable-pip-version-check -qq install -r tests/frameworks/requirements.txt
+	@$(BIN)/pytest tests/frameworks
 
 sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the proxy (400 MB from PyPI the first time)
 	@$(BIN)/python scripts/sdks.py
