@@ -37,6 +37,8 @@ def create_app(
     max_log_size: int | str = 100 * MIB,
     upstream_timeout: float = 600.0,
     heartbeat: float = 15.0,
+    response_store: str | None = None,
+    response_days: float = 30.0,
     options: TextOptions | None = None,
     governance: Governance | None = None,
     oversight: Governance | None = None,
@@ -49,6 +51,9 @@ def create_app(
     if it is set. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is the maximum of seconds without data from the
     upstream (0: no limit); after ``heartbeat`` seconds an idle stream gets a comment line. ``options``, or its fields as keywords
     (``tools="text"``, ``repair_rounds=1``, …), say how tools and text are treated.
+
+    Responses of the Responses API are stored for ``response_days`` days (0: for ever) in the database at ``response_store``, a
+    URL such as ``sqlite:///responses.db``; without one the last 1,000 stay in memory.
 
     With ``governance`` (``patchbay.server.Governance``) its hooks see chat completions, and ``/api/approvals``, ``/api/events``,
     ``/api/audit`` and ``/api/media`` are served to programs of this machine.
@@ -67,6 +72,8 @@ def create_app(
         max_log_size=parse_size(max_log_size) if isinstance(max_log_size, str) else max_log_size,
         upstream_timeout=upstream_timeout,
         heartbeat=heartbeat,
+        response_store=response_store,
+        response_days=response_days,
     )
     if governance is not None or oversight is not None:
         from patchbay.server.app import GovernedProxy, renamed_oversight  # imports a web framework

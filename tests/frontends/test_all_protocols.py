@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses, ResponseStore
+from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.exchange_driver import drive
@@ -106,7 +106,7 @@ class Responses:
         if case.choice is not None:
             forced = {"type": "function", "name": "weather"}
             body["tool_choice"] = {"any": "required", "tool": forced}.get(case.choice, case.choice)
-        decoded = OpenAIResponses(ResponseStore()).decode(encode(body), "")
+        decoded = OpenAIResponses().decode(encode(body), "")
         return encode(decoded.body), decoded.encoder
 
     @staticmethod

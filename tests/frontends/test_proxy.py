@@ -61,7 +61,7 @@ def test_stored_responses_can_be_read_and_deleted(upstream):
         response = ask(port, "POST", path, body).json
         assert response == ask(port, "GET", f"{path}/{response['id']}").json
         items = ask(port, "GET", f"{path}/{response['id']}/input_items").json
-        assert "Hi." == items["data"][0]["content"]
+        assert [{"type": "input_text", "text": "Hi."}] == items["data"][0]["content"]
         assert ask(port, "DELETE", f"{path}/{response['id']}").json["deleted"]
         assert 404 == ask(port, "GET", f"{path}/{response['id']}").status
         unkept = ask(port, "POST", path, {**body, "store": False}).json

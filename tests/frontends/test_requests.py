@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses, ResponseStore
+from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
@@ -99,7 +99,7 @@ def decode(given):
     if given is GEMINI or "contents" in given:
         return GenerateContent().decode(encode(given), PATH).body
     if "input" in given:
-        return OpenAIResponses(ResponseStore()).decode(encode(given), "").body
+        return OpenAIResponses().decode(encode(given), "").body
     return AnthropicMessages().decode(encode(given), "").body
 
 
@@ -157,7 +157,7 @@ def test_gemini():
 
 
 def test_a_custom_tool_gets_its_text_and_a_nested_one_its_namespace():
-    decoded = OpenAIResponses(ResponseStore()).decode(encode(RESPONSES), "")
+    decoded = OpenAIResponses().decode(encode(RESPONSES), "")
     message = {
         "role": "assistant",
         "content": None,
@@ -186,7 +186,7 @@ CUSTOM = {
 
 
 def test_a_text_model_reads_and_writes_the_text_of_a_custom_tool_as_it_is():
-    decoded = OpenAIResponses(ResponseStore()).decode(encode(CUSTOM), "")
+    decoded = OpenAIResponses().decode(encode(CUSTOM), "")
     exchange = Exchange(encode(decoded.body), TextOptions(tools="text"), Capabilities(), decoded.encoder)
     asked = json.loads(exchange.request)["messages"]
     assert "```tool_call patch\n<the text>\n```" in asked[0]["content"]
@@ -219,7 +219,7 @@ def test_a_text_model_reads_and_writes_the_text_of_a_custom_tool_as_it_is():
 )
 def test_the_text_in_arguments_is_streamed_however_they_are_cut(arguments, text, status):
     for size in range(1, 9):
-        encoder = OpenAIResponses(ResponseStore()).decode(encode(CUSTOM), "").encoder
+        encoder = OpenAIResponses().decode(encode(CUSTOM), "").encoder
         out = encoder.call(0, 0, "a", "patch")
         for at in range(0, len(arguments), size):
             out += encoder.arguments(0, 0, arguments[at : at + size])
@@ -228,18 +228,6 @@ def test_the_text_in_arguments_is_streamed_however_they_are_cut(arguments, text,
         deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
         item = events[-1]["item"]
         assert (text, text, status) == ("".join(deltas), item["input"], item["status"])
-
-
-def test_a_response_is_gone_on_with_by_its_id():
-    responses = OpenAIResponses(ResponseStore())
-    first = responses.decode(encode({"model": "m", "input": "One."}), "")
-    message = {"choices": [{"message": {"role": "assistant", "content": "Two."}, "finish_reason": "stop"}]}
-    response = json.loads(first.encoder.whole(message))
-    second = responses.decode(encode({"model": "m", "input": "Three.", "previous_response_id": response["id"]}), "").body
-    assert ["One.", "Two.", "Three."] == [each["content"] for each in second["messages"]]
-    assert responses.delete(response["id"])
-    with pytest.raises(InvalidRequestError):
-        responses.decode(encode({"model": "m", "input": "Three.", "previous_response_id": response["id"]}), "")
 
 
 def places(value, path=()):
@@ -284,7 +272,7 @@ def test_a_damaged_request_is_decoded_or_a_clear_error(request_):
     )
 )
 def test_any_json_is_decoded_or_a_clear_error(value):
-    for frontend in (AnthropicMessages(), OpenAIResponses(ResponseStore()), GenerateContent()):
+    for frontend in (AnthropicMessages(), OpenAIResponses(), GenerateContent()):
         try:
             frontend.decode(encode(value), PATH)
         except InvalidRequestError:

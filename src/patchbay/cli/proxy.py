@@ -8,7 +8,6 @@ import typer
 
 from patchbay.cli.client_settings import client_settings, origin_of
 from patchbay.cli.options import (
-    GOVERNANCE,
     SERVING,
     Audit,
     AuditDays,
@@ -28,7 +27,7 @@ from patchbay.server.settings import ProxySettings, ServeOptions
 @with_flags(
     ("Upstream", ProxySettings, "upstream_key", "upstream_timeout"),
     (SERVING, ServeOptions),
-    (SERVING, ProxySettings, "api_key", "base_path", "cors", "max_body_size"),
+    (SERVING, ProxySettings, "api_key", "base_path", "cors", "max_body_size", "response_days"),
     ("Tools and text", TextOptions),
     ("Log", ProxySettings, "log_file", "max_log_size"),
 )
@@ -57,14 +56,16 @@ def proxy(
     quiet: Quiet = False,
     config: Config = None,
     store: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="URL",
             envvar="PATCHBAY_STORE",
-            rich_help_panel=GOVERNANCE,
-            help="With --config: database of approval requests and the audit log; memory: lost when the proxy ends.",
+            show_default=False,
+            rich_help_panel=SERVING,
+            help="Database of stored responses, approval requests and the audit log; memory: lost when the proxy ends. "
+            "Default: memory, with --config sqlite:///proxy.db for the last two.",
         ),
-    ] = "sqlite:///proxy.db",
+    ] = None,
     audit: Audit = None,
     audit_days: AuditDays = 90.0,
     **values: Any,

@@ -51,7 +51,8 @@ StoreUrl = Annotated[
     typer.Option(
         metavar="URL",
         envvar="PATCHBAY_STORE",
-        help="Database of registrations: sqlite:///tools.db, a file, postgresql://user@host/name; memory: lost at exit.",
+        help="Database of registrations and stored responses: sqlite:///tools.db, a file, postgresql://user@host/name; "
+        "memory: lost at exit.",
     ),
 ]
 UpstreamUrl = Annotated[
@@ -84,7 +85,7 @@ McpConfig = Annotated[
     (SERVING, ServeOptions, "drain_timeout"),
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
     ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
-    (_MODELS, ProxySettings, "upstream_key", "upstream_timeout"),
+    (_MODELS, ProxySettings, "upstream_key", "upstream_timeout", "response_days"),
     ("Tools and text", TextOptions),
 )
 def serve(
@@ -142,7 +143,8 @@ def serve(
     proxied = chat = None
     if upstream:
         reject_flags_as_keys(upstream_key=values["upstream_key"])
-        proxied = build(ProxySettings, {name: values[name] for name in ("upstream_key", "upstream_timeout")}, upstream=upstream)
+        given = {name: values[name] for name in ("upstream_key", "upstream_timeout", "response_days")}
+        proxied = build(ProxySettings, given, upstream=upstream)
         reject_itself(proxied.upstream, host, port)
         chat = build(ChatSettings, values, options=text_options(values))
     registrations = None if store == MEMORY else RegistrationStore(store)

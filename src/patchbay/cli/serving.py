@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PIPE_SIZE = 60_000
 _NONE = "none"
 MEMORY = "memory"
+PROXY_STORE = "sqlite:///proxy.db"
 _IN_MEMORY = "sqlite://"
 _DAY = 24 * 3600.0
 
@@ -60,13 +61,14 @@ def serve_proxy(values: dict[str, Any]) -> int:
     from patchbay.server.runtime import serve
     from patchbay.server.settings import ProxySettings, ServeOptions
 
-    settings = build(ProxySettings, values, upstream=values["upstream"])
+    store = None if values["store"] == MEMORY else values["store"]
+    settings = build(ProxySettings, values, upstream=values["upstream"], response_store=store)
     text = text_options(values)
     options = build(ServeOptions, values, log=values["log"])
     governance: Governance | None = None
     if values["config"] is not None:
-        store = None if values["store"] == MEMORY else values["store"]
-        governance = make_governance(Path(values["config"]), values["audit"], values["audit_days"], store=store)
+        approvals = store or (None if values["store"] == MEMORY else PROXY_STORE)
+        governance = make_governance(Path(values["config"]), values["audit"], values["audit_days"], store=approvals)
 
     def make_app() -> ProxyApp:
         fields = {name: value for name, value in vars(settings).items() if name != "connect_timeout"}

@@ -10,6 +10,6 @@ Codecs without I/O: the server finds the front-end of a request by its path, and
 from patchbay.frontends.anthropic import AnthropicMessages
 from patchbay.frontends.base import DecodedRequest, Frontend
 from patchbay.frontends.gemini import GenerateContent
-from patchbay.frontends.responses import OpenAIResponses, ResponseStore
+from patchbay.frontends.responses import OpenAIResponses, StoredResponse
 
-__all__ = ["AnthropicMessages", "DecodedRequest", "Frontend", "GenerateContent", "OpenAIResponses", "ResponseStore"]
+__all__ = ["AnthropicMessages", "DecodedRequest", "Frontend", "GenerateContent", "OpenAIResponses", "StoredResponse"]

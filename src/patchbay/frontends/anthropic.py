@@ -5,7 +5,7 @@ from __future__ import annotations
 from patchbay.errors import PatchbayError
 from patchbay.frontends.anthropic_answer import MessagesEncoder, error_body
 from patchbay.frontends.anthropic_request import decode_request
-from patchbay.frontends.base import DecodedRequest, estimate_tokens
+from patchbay.frontends.base import DecodedRequest
 from patchbay.models.wire import encode
 
 
@@ -19,9 +19,9 @@ class AnthropicMessages:
         chat = decode_request(body)
         return DecodedRequest(chat, MessagesEncoder(chat["model"]))
 
-    def count_tokens(self, body: bytes, _path: str) -> bytes:
+    def encode_count(self, tokens: int) -> bytes:
         """See Frontend."""
-        return encode({"input_tokens": estimate_tokens(decode_request(body))})
+        return encode({"input_tokens": tokens})
 
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""

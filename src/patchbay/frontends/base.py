@@ -37,8 +37,8 @@ class Frontend(Protocol):
     def decode(self, body: bytes, path: str) -> DecodedRequest:
         """Read a request to ``path``. Raises InvalidRequestError."""
 
-    def count_tokens(self, body: bytes, path: str) -> bytes:
-        """The body of the answer to a request for the size of a prompt. Raises InvalidRequestError."""
+    def encode_count(self, tokens: int) -> bytes:
+        """The body of the answer to a request for the size of a prompt."""
 
     def error_body(self, error: PatchbayError) -> bytes:
         """The body of an error response."""

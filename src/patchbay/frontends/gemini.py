@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import DecodedRequest, estimate_tokens
+from patchbay.frontends.base import DecodedRequest
 from patchbay.frontends.gemini_answer import GenerateContentEncoder, error_body
 from patchbay.frontends.gemini_request import decode_request
 from patchbay.models.wire import decode, encode
@@ -25,19 +25,19 @@ class GenerateContent:
     def decode(self, body: bytes, path: str) -> DecodedRequest:
         """See Frontend."""
         model, method = _target(path)
+        if method == "countTokens":
+            try:
+                value = decode(body)
+            except (ValueError, RecursionError):
+                value = None
+            inner = value.get("generateContentRequest") if isinstance(value, dict) else None
+            body = body if inner is None else encode(inner)
         chat = decode_request(body, model, stream=method == "streamGenerateContent")
         return DecodedRequest(chat, GenerateContentEncoder(model))
 
-    def count_tokens(self, body: bytes, path: str) -> bytes:
+    def encode_count(self, tokens: int) -> bytes:
         """See Frontend."""
-        model, _ = _target(path)
-        try:
-            value = decode(body)
-        except (ValueError, RecursionError):
-            value = None
-        inner = value.get("generateContentRequest") if isinstance(value, dict) else None
-        chat = decode_request(body if inner is None else encode(inner), model, stream=False)
-        return encode({"totalTokens": estimate_tokens(chat)})
+        return encode({"totalTokens": tokens})
 
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""

@@ -1,27 +1,32 @@
-"""OpenAI Responses as a front-end: ``POST /v1/responses``, and responses that were stored."""
+"""OpenAI Responses as a front-end: ``POST /v1/responses`` and ``/v1/responses/compact``, and the items of stored responses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import DecodedRequest, checked, estimate_tokens, member, read_body
-from patchbay.frontends.responses_answer import ResponsesEncoder, error_body
-from patchbay.frontends.responses_request import ResponsesRequest, decode, read_items
+from patchbay.frontends.base import DecodedRequest, member, read_body
+from patchbay.frontends.responses_answer import CompactionEncoder, ResponsesEncoder, error_body, new_id
+from patchbay.frontends.responses_request import SUMMARIZE, decode, read_items
 from patchbay.models.wire import encode
 
-_MOST: Final = 1000
-_MOST_BYTES: Final = 64 * 1024 * 1024
+_ITEM_PREFIXES: Final = {"function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs", "message": "msg"}
+_MOST_LISTED: Final = 100
+_LISTED: Final = 20
 
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response with the items that led to it; ``items`` are the whole conversation before its output."""
+    """A response with the items that led to it; ``items`` are the whole conversation before its output.
+
+    ``lease``: until when, in seconds since the epoch, the server that makes it has promised to be alive; None: it is over.
+    """
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
+    lease: float | None = None
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
@@ -29,71 +34,92 @@ class StoredResponse:
         return [*self.items, *self.response["output"]]
 
 
-class ResponseStore:
-    """The last 1,000 responses, at most 64 MiB of them; the oldest go first."""
-
-    def __init__(self) -> None:
-        self._responses: SizedCache[str, StoredResponse] = SizedCache(most=_MOST, most_bytes=_MOST_BYTES)
-
-    def put(self, stored: StoredResponse, size: int) -> None:
-        """Keep a response; ``size`` is that of its items in bytes."""
-        self._responses.put(stored.response["id"], stored, size)
-
-    def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response; None where it is not kept (any more)."""
-        return self._responses.get(response_id)
-
-    def delete(self, response_id: str) -> bool:
-        """Forget a response; False where there was none."""
-        return self._responses.pop(response_id) is not None
-
-    def conversation(self, response_id: str) -> list[dict[str, Any]]:
-        """The items that a request goes on with. Raises InvalidRequestError."""
-        stored = self._responses.get(response_id)
-        if stored is None:
-            raise InvalidRequestError(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
-        return stored.conversation
-
-
 class OpenAIResponses:
-    """See Frontend. Responses are kept in ``store`` unless a request says otherwise."""
+    """See Frontend. It stores nothing: the server does, and reads the items of earlier responses."""
 
     name = "OpenAI Responses"
 
-    def __init__(self, store: ResponseStore) -> None:
-        self._store = store
-
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
         """See Frontend."""
-        request = self._read(body)
-        if request.given.get("background") is True:
-            raise InvalidRequestError("'background' responses are not supported here.", param="background")
-        keep = self._keep if request.given.get("store") is not False else None
-        return DecodedRequest(request.body, ResponsesEncoder(request, keep))
+        return self.decode_given(self.read(body))
 
-    def count_tokens(self, body: bytes, _path: str) -> bytes:
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Read a request as far as it says what else must be read. Raises InvalidRequestError."""
+        given = read_body(body)
+        member(given, "model", str, "", "a string")
+        if given.get("previous_response_id") is not None:
+            member(given, "previous_response_id", str, "", "a string")
+        if given.get("conversation") is not None:
+            raise InvalidRequestError(
+                "Conversations are not kept here: use 'previous_response_id', or send all items.", param="conversation"
+            )
+        return given
+
+    def decode_given(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
+        """Decode a request; ``before`` are the items of the response that it goes on with. Raises InvalidRequestError."""
+        if given.get("background") is True:
+            if given.get("stream"):
+                raise InvalidRequestError(
+                    "'background' responses are not streamed: ask for the response by its id.", param="stream"
+                )
+            if given.get("store") is False:
+                raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")
+        request = decode(given, [*before, *read_items(given.get("input"))])
+        return DecodedRequest(request.body, ResponsesEncoder(request))
+
+    def decode_compaction(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
+        """Decode a request for a summary of its items. Raises InvalidRequestError."""
+        items = [*before, *read_items(given.get("input"))]
+        if not items:
+            raise InvalidRequestError("There is nothing to compact: 'input' is empty.", param="input")
+        wanted = {name: given[name] for name in ("model", "instructions") if given.get(name) is not None}
+        request = decode({**wanted, "store": False}, [*items, {"role": "user", "content": SUMMARIZE}])
+        return DecodedRequest(request.body, CompactionEncoder(request, items))
+
+    def encode_count(self, tokens: int) -> bytes:
         """See Frontend."""
-        return encode({"object": "response.input_tokens", "input_tokens": estimate_tokens(self._read(body).body)})
+        return encode({"object": "response.input_tokens", "input_tokens": tokens})
 
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""
         return error_body(error)
 
-    def stored(self, response_id: str) -> StoredResponse | None:
-        """Return a response that was kept."""
-        return self._store.get(response_id)
 
-    def delete(self, response_id: str) -> bool:
-        """Forget a response; False where there was none."""
-        return self._store.delete(response_id)
+def with_ids(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items as they are stored: each with its type and an id."""
+    stored = []
+    for item in items:
+        kind = str(item.get("type") or "message")
+        item_id = item["id"] if isinstance(item.get("id"), str) else new_id(_ITEM_PREFIXES.get(kind, "item"))
+        stored.append({**item, "id": item_id, "type": kind})
+    return stored
 
-    def _read(self, body: bytes) -> ResponsesRequest:
-        given = read_body(body)
-        member(given, "model", str, "", "a string")
-        items = read_items(given.get("input"))
-        if (previous := given.get("previous_response_id")) is not None:
-            items = self._store.conversation(checked(previous, str, "previous_response_id", "a string")) + items
-        return decode(given, items)
 
-    def _keep(self, items: list[dict[str, Any]], response: dict[str, Any]) -> None:
-        self._store.put(StoredResponse(response, items), len(encode(items)) + len(encode(response)))
+def list_items(stored: StoredResponse, query: Mapping[str, Sequence[str]]) -> bytes:
+    """A page of the input items; the newest first unless ``order=asc``. Raises InvalidRequestError."""
+    limit, order, after = (
+        query.get(name, [default])[-1] for name, default in (("limit", str(_LISTED)), ("order", "desc"), ("after", ""))
+    )
+    if not (limit.isdecimal() and limit.isascii() and len(limit) < 4 and 1 <= int(limit) <= _MOST_LISTED):
+        raise InvalidRequestError(f"'limit' must be a number from 1 to {_MOST_LISTED}.", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequestError("'order' must be 'asc' or 'desc'.", param="order")
+    items = stored.items if order == "asc" else stored.items[::-1]
+    begin = 0
+    if after:
+        begin = next((index + 1 for index, item in enumerate(items) if item["id"] == after), -1)
+        if begin < 0:
+            raise InvalidRequestError("'after' must be the id of an item of this response.", param="after")
+    page = [_listed(item) for item in items[begin : begin + int(limit)]]
+    ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+    return encode({"object": "list", "data": page, **ends, "has_more": begin + len(page) < len(items)})
+
+
+def _listed(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item as a client reads it: the content of a message in parts."""
+    if item["type"] != "message" or not isinstance(content := item.get("content"), str):
+        return dict(item)
+    part: dict[str, Any] = {"type": "input_text", "text": content}
+    if item.get("role") == "assistant":
+        part = {"type": "output_text", "text": content, "annotations": []}
+    return {"status": "completed", **item, "content": [part]}

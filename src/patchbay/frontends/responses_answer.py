@@ -6,14 +6,15 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends.base import FrontendEncoder
-from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute
+from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute, encode_summary
 from patchbay.models.error_bodies import error_body as openai_error_body
 from patchbay.models.wire import encode
+from patchbay.transcript import text_of
 
 _ECHOED: Final[Mapping[str, Any]] = {
     "background": False, "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
@@ -44,15 +45,14 @@ class ResponsesEncoder(FrontendEncoder):
     """Writes the events of a streamed response, or a whole response.
 
     ``response`` is the object as far as it has come; its ``output`` holds the items that are complete.
+    ``complete``: all is written.
     """
 
-    def __init__(
-        self, request: ResponsesRequest, keep: Callable[[list[dict[str, Any]], dict[str, Any]], None] | None = None
-    ) -> None:
-        """``keep`` is given the items of the request and the response once it is complete."""
+    def __init__(self, request: ResponsesRequest) -> None:
         given = request.given
-        self._items_before = request.items
-        self._keep = keep
+        self.items = request.items
+        """The items of the request, with those of the responses that it goes on with."""
+        self.complete = False
         self._routes = request.routes
         self._sequence = 0
         self._started = False
@@ -243,8 +243,7 @@ class ResponsesEncoder(FrontendEncoder):
     def _complete(self) -> None:
         status = "completed" if self.response["incomplete_details"] is None else "incomplete"
         self.response |= {"status": status, "completed_at": int(time.time()), "output": self._items()}
-        if self._keep is not None:
-            self._keep(self._items_before, self.response)
+        self.complete = True
 
     # events
 
@@ -264,6 +263,33 @@ class ResponsesEncoder(FrontendEncoder):
         self._sequence += 1
         event = encode({"type": kind, "sequence_number": self._sequence - 1, **fields})
         return b"event: %s\ndata: %s\n\n" % (kind.encode(), event)
+
+
+class CompactionEncoder(ResponsesEncoder):
+    """Writes a compacted conversation: the messages of the user, and an item with the model's summary of all ``items``."""
+
+    def __init__(self, request: ResponsesRequest, items: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(request)
+        self._compacted = items
+
+    def whole(self, completion: Mapping[str, Any]) -> bytes:
+        """See AnswerEncoder. Raises UpstreamError where the model wrote no summary."""
+        summary = text_of(completion["choices"][0]["message"].get("content")).strip()
+        if not summary:
+            raise UpstreamError("The model wrote no summary of the conversation.")
+        output: list[dict[str, Any]] = []
+        for item in self._compacted:
+            if item.get("type", "message") == "message" and item.get("role") == "user":
+                content = item.get("content")
+                parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+                message = {"id": new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
+                output.append(message)
+        output.append({"id": new_id("cmp"), "type": "compaction", "encrypted_content": encode_summary(summary)})
+        usage = _usage(completion.get("usage") or {})
+        created = int(time.time())
+        return encode(
+            {"id": self.response["id"], "object": "response.compaction", "created_at": created, "output": output, "usage": usage}
+        )
 
 
 def error_body(error: PatchbayError) -> bytes:

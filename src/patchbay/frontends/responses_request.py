@@ -6,6 +6,7 @@ The same conversation always gives the same bytes. Hosted tools, their items and
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,14 @@ _ROLES: Final = ("user", "assistant", "system", "developer")
 _SEARCH: Final = "tool_search"
 _INPUT: Final = "input"
 """The parameter of a custom tool's function: its free text."""
+
+SUMMARIZE: Final = (
+    "Write a summary of this conversation so far, from which it can be gone on with: what was asked for, what was found out and "
+    "done (with names, paths and numbers as they are), and what is still to do. Write the summary only."
+)
+_SUMMARY: Final = "A summary of the conversation before this point:\n\n"
+_OWN_SUMMARY: Final = "patchbay1:"
+"""What a compaction item's content begins with: those of other servers cannot be read."""
 
 ToolKind = Literal["function", "custom", "tool_search"]
 
@@ -79,6 +88,21 @@ def read_items(given: Any) -> list[dict[str, Any]]:
     for index, item in enumerate(items):
         checked(item, dict, f"input[{index}]", "an object")
     return items
+
+
+def encode_summary(summary: str) -> str:
+    """A summary as the content of a compaction item. It is encoded, not encrypted: the client knows the conversation."""
+    return _OWN_SUMMARY + base64.b64encode(summary.encode("utf-8", "surrogatepass")).decode()
+
+
+def read_summary(content: Any) -> str | None:
+    """The summary in a compaction item; None in one of another server."""
+    if not isinstance(content, str) or not content.startswith(_OWN_SUMMARY):
+        return None
+    try:
+        return base64.b64decode(content[len(_OWN_SUMMARY) :], validate=True).decode("utf-8", "surrogatepass")
+    except ValueError:
+        return None
 
 
 def _response_format(text: Any) -> dict[str, Any] | None:
@@ -207,6 +231,11 @@ class _Conversation:
             )
             names = [name for name in self._tools.functions if name not in before]
             self._add_output(item, path, "These tools can be called from now on: " + (", ".join(names) or "none"))
+        elif kind == "compaction":
+            self._end_answer()
+            if (summary := read_summary(item.get("encrypted_content"))) is None:
+                raise InvalidRequestError(f"'{path}.encrypted_content' is of another server: it cannot be read.", param=path)
+            self.messages.append({"role": "user", "content": f"{_SUMMARY}{summary}"})
         elif kind == "reasoning":
             self._reasoning += _texts(item.get("content")) or _texts(item.get("summary"))
         else:

@@ -115,14 +115,15 @@ def create_tools_app(
     oversight: Governance | None = None,
     extend_mcp: Callable[[Any], object] | None = None,
 ) -> ToolsApp:
-    """Return a tool server for ``roles``. ``store`` (or its URL) keeps the registrations; None keeps them in memory.
+    """Return a tool server for ``roles``.
 
-    ``upstream`` is the OpenAI-compatible server (or its base URL) whose models are given the tools at ``/v1``, as ``chat`` says.
-    Sessions at ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call,
-    and is closed with the server. The tools of ``mcp_servers`` are registered while it runs. Without a token anyone may use the
-    sources of plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the
-    official SDK's server of each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight``
-    is the old name of ``governance``. Raises ConfigurationError.
+    ``store`` (or its URL) keeps the registrations, and responses of the Responses API; None keeps them in memory. ``upstream`` is
+    the OpenAI-compatible server (or its base URL) whose models are given the tools at ``/v1``, as ``chat`` says. Sessions at
+    ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call, and is closed
+    with the server. The tools of ``mcp_servers`` are registered while it runs. Without a token anyone may use the sources of
+    plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official
+    SDK's server of each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight`` is the old
+    name of ``governance``. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
@@ -150,6 +151,8 @@ def create_tools_app(
     mcp = McpHost(mcp_servers, registry, on_change=health.on_change)
     writer = RegistrationWriter(registry, store) if store is not None else None
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
+    if upstream is not None and upstream.response_store is None and store is not None:
+        upstream = replace(upstream, response_store=store.database.url.render_as_string(hide_password=False))
     proxy = _chat_proxy(upstream, registry, chat or ChatSettings(), settings, governance) if upstream is not None else None
     sessions = _live_sessions(upstream, realtime, chat, managers, governance)
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)

@@ -1,45 +1,57 @@
-"""Requests of other protocols: which front-end decodes them, and how they look to the rest of the proxy."""
+"""Requests of other protocols: which front-end decodes them, how they look to the rest of the proxy, and stored responses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
-from patchbay.errors import InvalidRequestError
-from patchbay.frontends import AnthropicMessages, Frontend, GenerateContent, OpenAIResponses, ResponseStore
+from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.frontends import AnthropicMessages, DecodedRequest, Frontend, GenerateContent, OpenAIResponses, StoredResponse
 from patchbay.frontends.gemini import PATH as GEMINI_PATH
+from patchbay.frontends.responses import list_items, with_ids
+from patchbay.frontends.responses_answer import ResponsesEncoder
+from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import encode
 from patchbay.server.errors import NotFoundError
 from patchbay.server.http import VENDOR_KEYS, Headers
+from patchbay.server.settings import ProxySettings
+from patchbay.server.stored_responses import BackgroundResponses, MemoryResponses, ResponseStore
 
 _OWN_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
+_DAY: Final = 86400.0
+_MOST_ITEM_BYTES: Final = 32 * 1024 * 1024
+"""The most bytes of a conversation that is gone on with by its last response."""
 
 
 @dataclass(frozen=True)
 class FrontendRoute:
-    """A request for a front-end; ``counts``: it asks for the size of a prompt only."""
+    """A request for a front-end, and what it wants: an answer, the size of its prompt, or a summary of its conversation."""
 
     frontend: Frontend
-    path: str
-    counts: bool = False
+    path: str = ""
+    wants: Literal["answer", "count", "compaction"] = "answer"
 
 
 class Frontends:
-    """The front-ends of one proxy, and the responses that they keep."""
+    """The front-ends of one proxy, and the responses that it stores."""
 
-    def __init__(self, base_path: str) -> None:
-        self._base = base_path
-        self._responses = OpenAIResponses(ResponseStore())
+    def __init__(self, settings: ProxySettings, redact: Callable[[str], str]) -> None:
+        self._base = base = settings.base_path
+        self._responses = OpenAIResponses()
         self._gemini = GenerateContent()
         messages = AnthropicMessages()
         self._routes: dict[str, FrontendRoute] = {
-            f"{base_path}/messages": FrontendRoute(messages, ""),
-            f"{base_path}/messages/count_tokens": FrontendRoute(messages, "", counts=True),
-            f"{base_path}/responses": FrontendRoute(self._responses, ""),
-            f"{base_path}/responses/input_tokens": FrontendRoute(self._responses, "", counts=True),
+            f"{base}/messages": FrontendRoute(messages),
+            f"{base}/messages/count_tokens": FrontendRoute(messages, wants="count"),
+            f"{base}/responses": FrontendRoute(self._responses),
+            f"{base}/responses/input_tokens": FrontendRoute(self._responses, wants="count"),
+            f"{base}/responses/compact": FrontendRoute(self._responses, wants="compaction"),
         }
+        self._store = _store(settings)
+        self._background = BackgroundResponses(self._store, redact)
 
     def route(self, scope: Mapping[str, Any], path: str) -> FrontendRoute | None:
         """Return the route of a request; None where it is none of a front-end's. Raises InvalidRequestError."""
@@ -52,24 +64,95 @@ class Frontends:
             return None
         if found["method"] == "streamGenerateContent" and _query(scope).get("alt") != ["sse"]:
             raise InvalidRequestError("Streams are served as events only: add ?alt=sse.")
-        return FrontendRoute(self._gemini, path, counts=found["method"] == "countTokens")
+        return FrontendRoute(self._gemini, path, "count" if found["method"] == "countTokens" else "answer")
 
-    def stored(self, method: str, path: str) -> bytes | None:
-        """Answer a request for a stored response; None for any other path. Raises NotFoundError."""
-        prefix = f"{self._base}/responses/"
-        if method not in ("GET", "DELETE") or not path.startswith(prefix):
+    async def decode(self, route: FrontendRoute, body: bytes) -> DecodedRequest:
+        """Decode a request; one may go on with a stored response. Raises InvalidRequestError."""
+        responses = self._responses
+        if route.frontend is not responses:
+            return route.frontend.decode(body, route.path)
+        given = responses.read(body)
+        before: list[dict[str, Any]] = []
+        if (previous := given.get("previous_response_id")) is not None:
+            before = await self._conversation(previous)
+            if len(encode(before)) + len(body) > _MOST_ITEM_BYTES:
+                raise RequestTooLargeError(
+                    f"The conversation is larger than {_MOST_ITEM_BYTES} bytes: compact it, or begin another one.",
+                    param="previous_response_id",
+                )
+        if route.wants == "compaction":
+            return responses.decode_compaction(given, before)
+        return responses.decode_given(given, before)
+
+    async def _conversation(self, response_id: str) -> list[dict[str, Any]]:
+        stored = await self._background.get(response_id)
+        if stored is None:
+            raise InvalidRequestError(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
+        if stored.lease is not None:
+            raise InvalidRequestError(f"Previous response with id {response_id!r} is not complete.", param="previous_response_id")
+        return stored.conversation
+
+    def storing(self, encoder: AnswerEncoder) -> Callable[[], Awaitable[None]] | None:
+        """Return what stores the response before its end is sent; None where nothing is to be stored."""
+        if not isinstance(encoder, ResponsesEncoder) or encoder.response["store"] is False:
+            return None
+        return partial(self._put, encoder)
+
+    async def _put(self, encoder: ResponsesEncoder) -> None:
+        if encoder.complete:
+            await self._store.put(StoredResponse(encoder.response, with_ids(encoder.items)))
+
+    async def begin(self, encoder: AnswerEncoder, run: Callable[[], Awaitable[None]]) -> bytes | None:
+        """Begin a response in the background and return what its client is told; None for a request that waits.
+
+        ``run`` has the answer written by ``encoder``. Raises TooManyResponsesError.
+        """
+        if not isinstance(encoder, ResponsesEncoder) or encoder.response["background"] is not True:
+            return None
+
+        async def make() -> StoredResponse:
+            await run()
+            return StoredResponse(encoder.response, items)
+
+        items = with_ids(encoder.items)
+        return encode(await self._background.begin(StoredResponse(encoder.response, items), make))
+
+    async def stored(self, scope: Mapping[str, Any], path: str) -> bytes | None:
+        """Answer a request about a stored response; None for any other path. Raises NotFoundError, InvalidRequestError."""
+        prefix, method = f"{self._base}/responses/", scope["method"]
+        if not path.startswith(prefix):
             return None
         response_id, _, part = path[len(prefix) :].rstrip("/").partition("/")
-        stored = self._responses.stored(response_id)
-        if stored is None or part not in ("", "input_items") or (part and method == "DELETE"):
+        if (method, part) not in (("GET", ""), ("DELETE", ""), ("GET", "input_items"), ("POST", "cancel")):
+            return None
+        stored = await self._background.get(response_id)
+        if stored is None:
             raise NotFoundError(f"Response with id {response_id!r} not found.")
         if method == "DELETE":
-            self._responses.delete(response_id)
+            await self._background.delete(response_id)
             return encode({"id": response_id, "object": "response", "deleted": True})
-        if part:
-            ends = {"first_id": None, "last_id": None, "has_more": False}
-            return encode({"object": "list", "data": stored.items, **ends})
+        if part == "cancel":
+            if stored.response["background"] is not True:
+                raise InvalidRequestError("Only responses with 'background' can be cancelled.")
+            stored = await self._background.cancel(stored) or stored
+        elif part:
+            return list_items(stored, _query(scope))
+        elif _query(scope).get("stream", ["false"]) == ["true"]:
+            raise InvalidRequestError("Stored responses are not streamed: ask again without 'stream'.", param="stream")
         return encode(stored.response)
+
+    async def close(self) -> None:
+        """Stop the responses in the background, and close their store."""
+        await self._background.close()
+
+
+def _store(settings: ProxySettings) -> ResponseStore:
+    keep = settings.response_days * _DAY or None
+    if settings.response_store is None:
+        return MemoryResponses(keep)
+    from patchbay.server.response_database import DatabaseResponses  # imports SQLAlchemy
+
+    return DatabaseResponses(settings.response_store, keep)
 
 
 def chat_scope(scope: Mapping[str, Any]) -> dict[str, Any]:

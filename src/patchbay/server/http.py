@@ -326,7 +326,7 @@ class ResponseWriter:
     A stream may have to start before the upstream has answered (the heartbeat), so the first writer starts it.
     """
 
-    __slots__ = ("_common", "_send", "finished", "pausable", "started", "status")
+    __slots__ = ("_common", "_send", "before_end", "finished", "pausable", "started", "status")
 
     def __init__(self, send: Send, common: Headers) -> None:
         self._send = send
@@ -336,6 +336,8 @@ class ResponseWriter:
         self.status = 0
         self.pausable = True
         """Whether a comment may be written now: only between two events."""
+        self.before_end: Callable[[], Awaitable[None]] | None = None
+        """Awaited before the end is sent: what the client reads there has been done."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""
@@ -349,11 +351,15 @@ class ResponseWriter:
 
     async def finish(self, data: bytes = b"") -> None:
         """Send the last piece of the body."""
+        if self.before_end is not None:
+            await self._before_end()
         self.finished = True
         await self._out({"type": "http.response.body", "body": data, "more_body": False})
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a complete response."""
+        if self.before_end is not None:
+            await self._before_end()
         headers = [*headers, (b"content-length", b"%d" % len(body))]
         if write_whole(self._send, status, self._common + headers, body):
             self.started = self.finished = True
@@ -361,6 +367,11 @@ class ResponseWriter:
             return
         await self.start(status, headers)
         await self.finish(body)
+
+    async def _before_end(self) -> None:
+        done, self.before_end = self.before_end, None
+        assert done is not None
+        await done()
 
     async def heartbeat(self) -> None:
         """Send a comment on an idle stream; starts the stream if necessary."""

@@ -10,10 +10,13 @@ import asyncio
 import itertools
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends import Frontend
+from patchbay.frontends.base import estimate_tokens
+from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import encode
 from patchbay.server.chat.completion import ChatCompletion, ExchangeFactory, run_chat
 from patchbay.server.errors import (
@@ -115,10 +118,10 @@ class ProxyApp:
         self.settings = settings
         self._make_exchange = make_exchange
         self._tools = tools
-        self._frontends = Frontends(settings.base_path)
         self._upstream = Upstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
+        self._frontends = Frontends(settings, self._redact.text)
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:
             self._request_log = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
@@ -142,7 +145,8 @@ class ProxyApp:
             raise ValueError(f"unknown ASGI scope {kind!r}")
 
     async def aclose(self) -> None:
-        """Close the connections to the upstream, and flush the request log."""
+        """Stop responses in the background, close the connections to the upstream, and flush the request log."""
+        await self._frontends.close()
         await self._upstream.close()
         if self._request_log is not None:
             await asyncio.to_thread(self._request_log.close)
@@ -178,17 +182,22 @@ class ProxyApp:
                 self._log_request(request_id, scope, body=body)
                 encoder = None
                 if route is not None:
-                    if route.counts:
-                        await reply.whole(200, [JSON_TYPE], route.frontend.count_tokens(body, route.path))
+                    decoded = await self._frontends.decode(route, body)
+                    if route.wants == "count":
+                        await reply.whole(200, [JSON_TYPE], route.frontend.encode_count(estimate_tokens(decoded.body)))
                         return
-                    decoded = route.frontend.decode(body, route.path)
                     body, encoder = encode(decoded.body), decoded.encoder
+                    run = partial(self._run_apart, request_id, scope, body, encoder)
+                    if (begun := await self._frontends.begin(encoder, run)) is not None:
+                        await reply.whole(200, [JSON_TYPE], begun)
+                        return
+                    reply.before_end = self._frontends.storing(encoder)
                 if self._tools is not None:
                     exchange = turn = self._tools.begin(scope, body, encoder)
                 if turn is None:
                     exchange = completion = self._make_exchange(body, encoder)
             else:
-                if (stored := self._frontends.stored(scope["method"], path)) is not None:
+                if (stored := await self._frontends.stored(scope, path)) is not None:
                     await reply.whole(200, [JSON_TYPE], stored)
                     return
                 self._log_request(request_id, scope, passthrough=True)
@@ -220,6 +229,25 @@ class ProxyApp:
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
             self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
             await self._send_error(reply, exchange, failure, frontend)
+
+    async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder) -> None:
+        """Answer a request whose client does not wait: ``encoder`` has the answer then. Raises PatchbayError."""
+        gone = asyncio.Event()  # never set: nobody can leave
+
+        async def receive() -> Any:
+            await gone.wait()
+
+        async def drop(_message: Any) -> None:
+            pass
+
+        turn = self._tools.begin(scope, body, encoder) if self._tools is not None else None
+        settings = self.settings
+        with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
+            reply = ResponseWriter(drop, [])
+            request = ProxyRequest(
+                request_id, scope, receive, reply, watch, self._upstream, settings, self._redact, self._request_log
+            )
+            await (turn.run(request) if turn is not None else run_chat(request, self._make_exchange(body, encoder)))
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve what needs no key, and return the path below the base of the rest. Raises NotFoundError."""

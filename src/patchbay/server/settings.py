@@ -77,6 +77,9 @@ class ProxySettings:
     ``upstream`` is the base URL of an OpenAI-compatible API, such as ``http://127.0.0.1:11434/v1``. Sizes are bytes, times
     seconds. ``upstream_timeout`` limits the time without data from the upstream (0: no limit); after ``heartbeat`` an idle stream
     to the client gets a comment line.
+
+    Responses of the Responses API are stored in the database at ``response_store`` (None: in the memory of each process, the last
+    1,000) for ``response_days`` days.
     """
 
     upstream: str
@@ -135,6 +138,11 @@ class ProxySettings:
     )
     connect_timeout: float = 10.0
     heartbeat: float = 15.0
+    response_store: str | None = None
+    response_days: float = field(
+        default=30.0,
+        metadata=flag("How long responses of the Responses API are stored; 0: for ever.", metavar="DAYS", min=0),
+    )
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen for others
@@ -152,6 +160,8 @@ class ProxySettings:
         require_positive(self, "max_body_size", "connect_timeout", "heartbeat")
         if not self.upstream_timeout >= 0:
             raise ConfigurationError("upstream_timeout must be 0 (no limit) or more seconds.")
+        if not self.response_days >= 0:
+            raise ConfigurationError("response_days must be 0 (for ever) or more days.")
         if self.log_file is not None and not Path(self.log_file).name:
             raise ConfigurationError(f"log_file must be the path of a file, not {self.log_file!r}.")
         if self.log_file is not None and self.max_log_size < _MIN_LOG_BYTES:

@@ -1,0 +1,106 @@
+"""Stored responses in a database: SQLite or PostgreSQL, by URL, for any number of servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from patchbay.database import Database
+from patchbay.frontends.responses import StoredResponse
+from patchbay.models.wire import decode, encode
+from patchbay.server.stored_responses import LEASE_SECONDS
+
+VERSION: Final = 1
+_FOREVER: Final = 1e12
+_DELETE_INTERVAL: Final = 600.0
+_DELETE_LIMIT: Final = 1000  # other writers wait for this transaction
+
+_metadata = sa.MetaData()
+
+_table = sa.Table(
+    "patchbay_responses",
+    _metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Column("lease", sa.Double, nullable=True),
+    # JSON in UTF-8: PostgreSQL's text cannot hold every string.
+    sa.Column("response", sa.LargeBinary, nullable=False),
+    sa.Column("input", sa.LargeBinary, nullable=False),
+)
+
+
+class DatabaseResponses:
+    """Responses in the database at ``url`` (see ``patchbay.database.Database``), each for ``keep`` seconds (None: for ever).
+
+    See ResponseStore. Raises ConfigurationError.
+    """
+
+    def __init__(self, url: str, keep: float | None) -> None:
+        self._database = Database(url, _metadata, name="responses", version=VERSION)
+        self._keep = keep
+        self._delete_at = 0.0
+
+    async def get(self, response_id: str) -> StoredResponse | None:
+        """See ResponseStore."""
+        columns = (_table.c.response, _table.c.input, _table.c.lease)
+        query = sa.select(*columns).where(_table.c.id == _key(response_id), _table.c.expires > time.time())
+        row = await self._database.read(lambda connection: connection.execute(query).first())
+        return None if row is None else StoredResponse(decode(row.response), decode(row.input), row.lease)
+
+    async def put(self, stored: StoredResponse) -> None:
+        """See ResponseStore. Those that have expired are deleted now and then."""
+        now = time.time()
+        expires = _FOREVER if self._keep is None else now + self._keep
+        row = {"id": stored.response["id"], "expires": expires, "input": encode(stored.items), **_columns(stored)}
+        deletes, self._delete_at = now >= self._delete_at, max(self._delete_at, now + _DELETE_INTERVAL)
+
+        def work(connection: Connection) -> None:
+            connection.execute(_table.insert().values(row))
+            if deletes:
+                old = sa.select(_table.c.id).where(_table.c.expires <= now).limit(_DELETE_LIMIT)
+                connection.execute(_table.delete().where(_table.c.id.in_(old)))
+
+        await self._database.write(work)
+
+    async def settle(self, stored: StoredResponse) -> bool:
+        """See ResponseStore."""
+        running = _is_running([stored.response["id"]])
+        change = _table.update().where(*running).values(_columns(stored))
+        return bool(await self._database.write(lambda connection: connection.execute(change).rowcount))
+
+    async def delete(self, response_id: str) -> bool:
+        """See ResponseStore."""
+        deletion = _table.delete().where(_table.c.id == _key(response_id))
+        return bool(await self._database.write(lambda connection: connection.execute(deletion).rowcount))
+
+    async def renew(self, response_ids: Iterable[str]) -> set[str]:
+        """See ResponseStore."""
+        running = _is_running(list(response_ids))
+        change = _table.update().where(*running).values(lease=time.time() + LEASE_SECONDS)
+
+        def work(connection: Connection) -> set[str]:
+            connection.execute(change)
+            return set(connection.scalars(sa.select(_table.c.id).where(*running)))
+
+        return await self._database.write(work)
+
+    async def close(self) -> None:
+        """See ResponseStore."""
+        await self._database.close()
+
+
+def _is_running(response_ids: list[str]) -> tuple[sa.ColumnElement[bool], ...]:
+    return _table.c.id.in_(response_ids), _table.c.lease.is_not(None)
+
+
+def _columns(stored: StoredResponse) -> dict[str, object]:
+    return {"response": encode(stored.response), "lease": stored.lease}
+
+
+def _key(response_id: str) -> str:
+    """An id of a client as a key: PostgreSQL's text holds neither NUL nor half a surrogate pair."""
+    return response_id.encode("ascii", "replace").decode().replace("\x00", "?")

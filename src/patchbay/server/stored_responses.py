@@ -1,0 +1,200 @@
+"""Responses that outlive their request: where they are stored, and those that are made in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from patchbay.cache import SizedCache
+from patchbay.errors import PatchbayError
+from patchbay.frontends.responses import StoredResponse
+from patchbay.models.wire import encode
+
+LEASE_SECONDS: Final = 60.0
+"""A response that is being made counts as failed when its server has not renewed this promise."""
+RENEW_SECONDS: Final = 5.0
+"""How often a server renews it, and learns that a response was cancelled elsewhere."""
+MAX_RUNNING: Final = 100
+"""The most responses that one process makes in the background at a time."""
+
+_MOST: Final = 1000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_CLOSING: Final = 5.0
+_STOPPED: Final = "The server stopped before this response was complete; send the request again."
+
+_logger = logging.getLogger(__name__)
+
+
+class TooManyResponsesError(PatchbayError):
+    """Too many responses are being made in the background."""
+
+    code = "too_many_responses"
+    status = 503
+    retryable = True
+
+
+class ResponseStore(Protocol):
+    """Where responses are stored."""
+
+    async def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response; None where it is not stored (any more)."""
+
+    async def put(self, stored: StoredResponse) -> None:
+        """Store a new response."""
+
+    async def settle(self, stored: StoredResponse) -> bool:
+        """Replace a response that was being made; False, without a change, where it is not being made any more."""
+
+    async def delete(self, response_id: str) -> bool:
+        """Forget a response; False where there was none."""
+
+    async def renew(self, response_ids: Iterable[str]) -> set[str]:
+        """Promise ``LEASE_SECONDS`` more of the responses that are still being made, and return their ids."""
+
+    async def close(self) -> None:
+        """Close the store."""
+
+
+class MemoryResponses:
+    """The last 1,000 responses of this process, at most 64 MiB of them; the oldest go first."""
+
+    def __init__(self, keep: float | None) -> None:
+        self._keep = keep
+        self._responses: SizedCache[str, StoredResponse] = SizedCache(most=_MOST, most_bytes=_MOST_BYTES)
+
+    async def get(self, response_id: str) -> StoredResponse | None:
+        """See ResponseStore."""
+        stored = self._responses.get(response_id)
+        if stored is not None and self._keep is not None and stored.response["created_at"] + self._keep < time.time():
+            self._responses.pop(response_id)
+            return None
+        return stored
+
+    async def put(self, stored: StoredResponse) -> None:
+        """See ResponseStore."""
+        self._responses.put(stored.response["id"], stored, len(encode(stored.items)) + len(encode(stored.response)))
+
+    async def settle(self, stored: StoredResponse) -> bool:
+        """See ResponseStore."""
+        known = self._responses.get(stored.response["id"])
+        if known is None or known.lease is None:
+            return False
+        await self.put(stored)
+        return True
+
+    async def delete(self, response_id: str) -> bool:
+        """See ResponseStore."""
+        return self._responses.pop(response_id) is not None
+
+    async def renew(self, response_ids: Iterable[str]) -> set[str]:
+        """See ResponseStore."""
+        known = {each: self._responses.get(each) for each in response_ids}
+        running = {each: stored for each, stored in known.items() if stored is not None and stored.lease is not None}
+        for stored in running.values():
+            await self.put(replace(stored, lease=time.time() + LEASE_SECONDS))
+        return set(running)
+
+    async def close(self) -> None:
+        """See ResponseStore."""
+
+
+class BackgroundResponses:
+    """The responses that this process makes in the background, for clients that ask for them later."""
+
+    def __init__(self, store: ResponseStore, redact: Callable[[str], str]) -> None:
+        self._store = store
+        self._redact = redact
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def begin(self, stored: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> dict[str, Any]:
+        """Store a response as queued, have ``make`` run, and return the response object. Raises TooManyResponsesError."""
+        if len(self._tasks) >= MAX_RUNNING:
+            raise TooManyResponsesError(f"{MAX_RUNNING} responses are being made in the background already. Try again later.")
+        queued = replace(stored, response={**stored.response, "status": "queued"}, lease=time.time() + LEASE_SECONDS)
+        response_id: str = queued.response["id"]
+        await self._store.put(queued)
+        task = self._tasks[response_id] = asyncio.create_task(self._make(queued, make))
+        task.add_done_callback(lambda _: self._tasks.pop(response_id, None))
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew())
+        return queued.response
+
+    async def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response; one whose server is gone has failed."""
+        stored = await self._store.get(response_id)
+        if stored is None or stored.lease is None or stored.lease > time.time():
+            return stored
+        await self._store.settle(failed(stored, "server_error", _STOPPED))
+        return await self._store.get(response_id)
+
+    async def cancel(self, stored: StoredResponse) -> StoredResponse | None:
+        """Cancel a response, wherever it is being made; return what became of it."""
+        response_id: str = stored.response["id"]
+        await self._store.settle(_over(stored, "cancelled"))
+        self._stop(response_id)
+        return await self._store.get(response_id)
+
+    async def delete(self, response_id: str) -> bool:
+        """Forget a response, and stop it."""
+        deleted = await self._store.delete(response_id)
+        self._stop(response_id)
+        return deleted
+
+    async def close(self) -> None:
+        """Stop all responses: they have failed, and say why."""
+        tasks = [*self._tasks.values(), *([] if self._renewing is None else [self._renewing])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSING)
+        await self._store.close()
+
+    def _stop(self, response_id: str) -> None:
+        if (task := self._tasks.get(response_id)) is not None:
+            task.cancel()
+
+    async def _make(self, queued: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> None:
+        """Make one response, and store what became of it: unless it was cancelled or deleted meanwhile."""
+        try:
+            if not await self._store.settle(replace(queued, response={**queued.response, "status": "in_progress"})):
+                return
+            done = await make()
+        except asyncio.CancelledError:
+            await self._store.settle(failed(queued, "server_error", _STOPPED))
+            raise
+        except PatchbayError as error:
+            message = self._redact(str(error))
+            _logger.warning("A response in the background failed: %s", message)
+            done = failed(queued, error.code, message)
+        except Exception:
+            _logger.exception("A response in the background failed")
+            done = failed(
+                queued, "server_error", "The server failed on this response; its operator finds the reason in its output."
+            )
+        await self._store.settle(done)
+
+    async def _renew(self) -> None:
+        while self._tasks:
+            await asyncio.sleep(RENEW_SECONDS)
+            ours = list(self._tasks)
+            try:
+                still = await self._store.renew(ours)
+            except Exception:
+                _logger.exception("The responses in the background could not be renewed")
+                continue
+            for response_id in set(ours) - still:
+                self._stop(response_id)
+
+
+def failed(stored: StoredResponse, code: str, message: str) -> StoredResponse:
+    """Return a response that has failed."""
+    return _over(stored, "failed", error={"code": code, "message": message})
+
+
+def _over(stored: StoredResponse, status: str, **fields: Any) -> StoredResponse:
+    return replace(stored, response={**stored.response, "status": status, **fields}, lease=None)

@@ -1,0 +1,212 @@
+"""Stored responses, with the ``openai`` client against real servers: two that share a database, and one that has none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import contextmanager
+
+import openai
+import pytest
+from aiohttp import web
+from tests.server.proxy_rig import BOUND, MovedClock, running_upstream, serving
+
+from patchbay.frontends import StoredResponse
+from patchbay.proxy import create_app
+from patchbay.server.response_database import DatabaseResponses
+from patchbay.server.stored_responses import LEASE_SECONDS, RENEW_SECONDS, MemoryResponses
+
+
+async def answer(request: web.Request) -> web.StreamResponse:
+    """Say how many messages there were; a model called "slow" never answers, one called "broken" fails."""
+    body = json.loads(await request.read())
+    if body["model"] == "slow":
+        await asyncio.Event().wait()
+    if body["model"] == "broken":
+        return web.json_response({"error": {"message": "No such model."}}, status=404)
+    message = {"role": "assistant", "content": f"{len(body['messages'])} messages: {body['messages'][-1]['content']}"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    if not body.get("stream"):
+        return web.json_response({"id": "x", "created": 1, "model": "m", "choices": [choice], "usage": usage})
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    chunk = {"id": "x", "created": 1, "model": "m", "choices": [{"index": 0, "delta": message, "finish_reason": "stop"}]}
+    await response.write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())
+    return response
+
+
+@contextmanager
+def client_of(app, clock=None):
+    with (
+        serving(app, clock=clock) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="unused", max_retries=0, timeout=BOUND) as client,
+    ):
+        yield client
+
+
+def until_over(client, response_id):
+    """Poll a response; each poll is a request, so there are few."""
+    for _ in range(2000):
+        response = client.responses.retrieve(response_id)
+        if response.status not in ("queued", "in_progress"):
+            return response
+    raise AssertionError(response.status)
+
+
+def test_a_response_is_known_to_every_server_that_shares_the_store_and_survives_both(url):
+    with running_upstream(answer) as upstream:
+        app = [create_app(upstream.url, response_store=url) for _ in range(3)]
+        with client_of(app[0]) as one, client_of(app[1]) as two:
+            first = one.responses.create(model="m", input="One.")
+            with two.responses.stream(model="m", input="Two.", previous_response_id=first.id) as events:
+                second = events.get_final_response()
+            assert "3 messages: Two." == second.output_text
+            third = one.responses.create(model="m", input="Three.", previous_response_id=second.id, store=False)
+            assert "5 messages: Three." == third.output_text
+            with pytest.raises(openai.NotFoundError):
+                two.responses.retrieve(third.id)
+            one.responses.delete(first.id)
+            with pytest.raises(openai.NotFoundError):
+                two.responses.retrieve(first.id)
+        with client_of(app[2]) as later:
+            found = later.responses.retrieve(second.id)
+            assert (second.output_text, second.created_at) == (found.output_text, found.created_at)
+            with pytest.raises(openai.BadRequestError, match="not found"):
+                later.responses.create(model="m", input="x", previous_response_id=first.id)
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["sqlite", "memory"])
+def test_input_items_are_listed_in_pages(stored, tmp_path):
+    store = f"sqlite:///{tmp_path / 'kept.db'}" if stored else None
+    texts = [f"Item {number}." for number in range(25)]
+    items = [{"role": "user", "content": text} for text in texts]
+    with running_upstream(answer) as upstream, client_of(create_app(upstream.url, response_store=store)) as client:
+        response = client.responses.create(model="m", input=items)
+        pages = client.responses.input_items.list
+        assert texts[:-6:-1] == [item.content[0].text for item in pages(response.id, limit=5).data]
+        listed = list(pages(response.id, order="asc"))  # all pages
+        assert texts == [item.content[0].text for item in listed]
+        after = pages(response.id, order="asc", after=listed[20].id)
+        assert (texts[21:], False) == ([item.content[0].text for item in after.data], after.has_more)
+        for wrong in ({"limit": 0}, {"limit": 101}, {"order": "up"}, {"after": "other"}):
+            with pytest.raises(openai.BadRequestError):
+                pages(response.id, **wrong)
+
+
+def test_a_response_in_the_background_is_asked_for_on_any_server(url):
+    with running_upstream(answer) as upstream:
+        app = [create_app(upstream.url, response_store=url) for _ in range(2)]
+        with client_of(app[0]) as one, client_of(app[1]) as two:
+            begun = one.responses.create(model="m", input="Hi.", background=True)
+            assert ("queued", True, []) == (begun.status, begun.background, begun.output)
+            done = until_over(two, begun.id)
+            assert ("completed", "1 messages: Hi.", 7) == (done.status, done.output_text, done.usage.total_tokens)
+            gone_on = two.responses.create(model="m", input="And?", previous_response_id=done.id)
+            assert "3 messages: And?" == gone_on.output_text
+            assert done == one.responses.cancel(done.id)  # too late: nothing changes
+            failed = until_over(one, one.responses.create(model="broken", input="Hi.", background=True).id)
+            assert ("failed", True) == (failed.status, "No such model." in failed.error.message)
+            with pytest.raises(openai.BadRequestError, match="background"):
+                one.responses.cancel(gone_on.id)
+            for wrong in ({"store": False}, {"stream": True}):
+                with pytest.raises(openai.BadRequestError, match="background"):
+                    one.responses.create(model="m", input="Hi.", background=True, **wrong)
+
+
+@pytest.mark.parametrize("end", ["cancel", "delete"])
+def test_a_response_that_another_server_makes_is_stopped(end, tmp_path):
+    clock, url = MovedClock(), f"sqlite:///{tmp_path / 'kept.db'}"
+    with running_upstream(answer) as upstream:
+        app = [create_app(upstream.url, response_store=url) for _ in range(2)]
+        with client_of(app[0], clock) as one, client_of(app[1]) as two:
+            begun = one.responses.create(model="slow", input="Hi.", background=True)
+            assert upstream.arrived.wait(BOUND)
+            if end == "cancel":
+                assert "cancelled" == two.responses.cancel(begun.id).status == one.responses.retrieve(begun.id).status
+            else:
+                two.responses.delete(begun.id)
+            clock.move(RENEW_SECONDS)
+            assert upstream.left.wait(BOUND)
+            if end == "cancel":
+                assert "cancelled" == one.responses.retrieve(begun.id).status
+
+
+def test_a_response_fails_with_the_server_that_makes_it_and_never_stays_in_progress(url):
+    with running_upstream(answer) as upstream:
+        app = [create_app(upstream.url, response_store=url) for _ in range(2)]
+        with client_of(app[0]) as one:
+            begun = one.responses.create(model="slow", input="Hi.", background=True)
+            assert upstream.arrived.wait(BOUND)
+            with pytest.raises(openai.BadRequestError, match="not complete"):
+                one.responses.create(model="m", input="x", previous_response_id=begun.id)
+        with client_of(app[1]) as two:
+            stopped = two.responses.retrieve(begun.id)
+            assert ("failed", True) == (stopped.status, "server stopped" in stopped.error.message)
+            killed = {**begun.to_dict(), "id": "resp_killed", "status": "in_progress"}
+            asyncio.run(put(DatabaseResponses(url, None), StoredResponse(killed, [], lease=1.0)))
+            assert "failed" == two.responses.retrieve("resp_killed").status
+
+
+async def put(store, stored):
+    await store.put(stored)
+    await store.close()
+
+
+def test_old_responses_are_forgotten(tmp_path, monkeypatch):
+    async def run() -> None:
+        now = 1e9
+        monkeypatch.setattr("time.time", lambda: now)
+        for store in (MemoryResponses(100.0), DatabaseResponses(f"sqlite:///{tmp_path / 'kept.db'}", 100.0)):
+            now = 1e9
+            old = StoredResponse({"id": "resp_1", "created_at": now, "output": []}, [])
+            await store.put(old)
+            assert old == await store.get("resp_1")
+            now += 101
+            assert await store.get("resp_1") is None
+            await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["database", "memory"])
+def test_what_is_over_is_not_changed_any_more(stored, url):
+    async def run() -> None:
+        store = DatabaseResponses(url, None) if stored else MemoryResponses(None)
+        running = StoredResponse({"id": "r", "created_at": 1e11, "status": "queued", "output": []}, [], lease=1e11)
+        await store.put(running)
+        assert {"r"} == await store.renew(["r", "other"])
+        done = StoredResponse({**running.response, "status": "completed"}, [])
+        assert await store.settle(done)
+        assert not await store.settle(running)
+        assert set() == await store.renew(["r"])
+        assert done == await store.get("r")
+        assert None is await store.get("\ud800\x00")
+        assert [True, False] == [await store.delete("r"), await store.delete("r")]
+        assert not await store.settle(done)
+        await store.close()
+
+    assert LEASE_SECONDS > 2 * RENEW_SECONDS
+    asyncio.run(run())
+
+
+def test_a_conversation_is_compacted_and_gone_on_with(tmp_path):
+    with running_upstream(answer) as upstream, client_of(create_app(upstream.url)) as client:
+        first = client.responses.create(model="m", input="One.")
+        compacted = client.responses.compact(model="m", input="Two.", previous_response_id=first.id)
+        assert "response.compaction" == compacted.object
+        assert ["message", "message", "compaction"] == [item.type for item in compacted.output]
+        assert ["One.", "Two."] == [item.content[0].text for item in compacted.output[:2]]
+        assert 7 == compacted.usage.total_tokens
+        items = [item.to_dict(warnings=False) for item in compacted.output]
+        client.responses.create(model="m", input=[*items, {"role": "user", "content": "Three."}])
+        sent = json.loads(upstream.seen[-1].body)["messages"]
+        assert ["One.", "Two.", "Three."] == [message["content"] for message in (*sent[:2], sent[3])]
+        assert "A summary of the conversation" in sent[2]["content"]
+        assert "4 messages: Write a summary" in sent[2]["content"]
+        with pytest.raises(openai.BadRequestError, match="another server"):
+            client.responses.create(model="m", input=[{"type": "compaction", "encrypted_content": "gAAAA"}])
+        with pytest.raises(openai.BadRequestError, match="nothing to compact"):
+            client.responses.compact(model="m")
+        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+            client.responses.create(model="m", input="Hi.", conversation="conv_1")
