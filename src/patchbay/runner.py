@@ -59,9 +59,11 @@ class ToolRunner:
 
     ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too),
     a model's name or URL (``patchbay.models.resolve_model``), or any ChatModel. ``options`` are those of ``resolve_model``: of
-    ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, and for a name those of its connection. ``tools`` are functions
-    and Tools, mixed. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types``
-    and ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
+    ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, and for a name those of its connection. ``tools`` are
+    functions, Tools and Toolsets, mixed. ``mcp_servers`` are MCP servers whose tools are added: a list of
+    ``patchbay.mcp.McpServer``, the mapping of ``mcpServers``, or the path of a file with it; the first run starts them,
+    ``aclose`` ends them. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types`` and
+    ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
 
     ``on_tool_call(call, iteration)`` is called before each call runs, ``on_tool_result(execution, iteration)`` when it has
     settled; both may be async. Their exceptions are logged and collected in ``RunResult.callback_errors``; the run goes on.
@@ -85,6 +87,7 @@ class ToolRunner:
         client: Any,
         tools: Iterable[Any] = (),
         *,
+        mcp_servers: Any = (),
         max_iterations: int = 10,
         validate: bool | Mapping[str, bool] = True,
         raise_on_max_iterations: bool = False,
@@ -111,6 +114,10 @@ class ToolRunner:
             if callback is not None and not callable(callback):
                 raise ConfigurationError(f"{name} must be callable, not {type(callback).__name__}.")
         validation = _validation(validate)
+        if mcp_servers:
+            from patchbay.mcp import McpToolset
+
+            tools = [*tools, McpToolset(mcp_servers)]
         self._executor = Executor(
             tools,
             validation=validation,
@@ -145,7 +152,12 @@ class ToolRunner:
         self._unused_events = tuple(kind for kind, callback in callbacks.items() if callback is None)
 
     async def aclose(self) -> None:
-        """Close the connections of a model that was created from its name, not those of the caller's client or ChatModel."""
+        """End MCP servers, and close the connections of a model that was created from its name.
+
+        Those of the caller's client or ChatModel stay open.
+        """
+        for toolset in self._executor.toolsets:
+            await toolset.aclose()
         if isinstance(self._model, HostedModel) and self._model is not self._given:
             await self._model.aclose()
 
@@ -233,10 +245,11 @@ class ToolRunner:
         _refuse(parameters)
         if model is not None:
             parameters = {"model": model, **parameters}
+        executor = await self._executor.with_toolsets()
         budget = Budget(max_calls=self._max_calls, max_seconds=self._max_seconds)
         events = turn(
             self._model,
-            self._executor.begin(budget=budget, attachments=self._attachments, scope=self._scope()),
+            executor.begin(budget=budget, attachments=self._attachments, scope=self._scope()),
             conversation,
             tool_choice=tool_choice,
             parameters=parameters,

@@ -41,6 +41,7 @@ from patchbay.models.chat_model import ChatModel
 from patchbay.models.resolve import HostedModel, resolve_model
 from patchbay.tools import AgentScope, Tool, ToolSearch, collect_tools
 from patchbay.tools.output import checked_kinds
+from patchbay.tools.toolset import split_toolsets
 from patchbay.types import NO_USAGE, Message, Usage
 
 _CONTENTS: Final = ("default", "current_turn", "none")
@@ -115,6 +116,7 @@ class AgentRun:
         agent, ctx = self._agent, self._ctx
         if ctx.bus is not None:
             await ctx.publish("agent.start", {"agent": agent.name, "model": agent.model_name})
+        self._executor = await self._executor.with_toolsets()
         run, model = self._begin(), self._model()
         messages = await self._messages()
         config = agent.generate_content_config
@@ -401,7 +403,8 @@ class LlmAgent(BaseAgent):
     ``model`` is a name ("gpt-4o-mini", "qwen/qwen-plus"), the URL of any OpenAI-compatible server ("http://host/v1#name"), an
     openai client or a ChatModel; by default the parent's. ``tool_mode`` is how the model gets the tools: "auto", "native" or
     "text". ``instruction`` is text, or a function of the context (sync or async); ``{key}`` in it becomes the value in the
-    session's state. ``tools`` are functions and tools, mixed; an agent with ``sub_agents`` also gets ``transfer_to_agent``.
+    session's state. ``tools`` are functions, tools and Toolsets, mixed; an agent with ``sub_agents`` also gets
+    ``transfer_to_agent``.
 
     ``include_contents`` is the part of the session that the model gets: "default" all of it (up to
     ``RunConfig.max_history_events``), "current_turn" from the user's last message on, "none" only the instruction. The event of
@@ -453,7 +456,8 @@ class LlmAgent(BaseAgent):
             raise ConfigurationError(f"tool_mode is {tool_mode!r}: use 'auto', 'native' or 'text'.")
         self.model = _checked_model(model, tool_mode)
         self.instruction = instruction
-        self.tools: list[Any] = list(collect_tools(tools).values())
+        tools, toolsets = split_toolsets(tools)
+        self.tools: list[Any] = [*collect_tools(tools).values(), *toolsets]
         self.generate_content_config = _checked_config(generate_content_config)
         self.include_contents = include_contents
         self.output_key = _checked_key(output_key)
@@ -536,7 +540,9 @@ class LlmAgent(BaseAgent):
         return tool if isinstance(tool, AnswerTool) else None
 
     async def aclose(self) -> None:
-        """Close the connections of a model that was created from its name."""
+        """Close the agent's toolsets, and the connections of a model that was created from its name."""
+        for toolset in self.executor.toolsets:
+            await toolset.aclose()
         if self._resolved is not None and isinstance(model := self._resolved[1], HostedModel) and model is not self._resolved[0]:
             await model.aclose()
 

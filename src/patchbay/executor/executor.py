@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor.batch import Batch
@@ -16,6 +17,7 @@ from patchbay.executor.run import ExecutorSettings, RunOptions, RunState, find_t
 from patchbay.tools import Tool, ToolSearch, Validation, collect_tools
 from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
 from patchbay.tools.tool import checked_count, checked_timeout
+from patchbay.tools.toolset import split_toolsets
 from patchbay.types import IncompleteCall, Message, ToolCall
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Run(RunState):
 
 
 class Executor(ExecutorSettings):
-    """Runs calls of ``tools`` (functions and Tools, mixed).
+    """Runs calls of ``tools`` (functions and Tools, mixed; Toolsets too, whose tools ``with_toolsets`` adds).
 
     ``validation`` is how arguments are checked (None: they need only be a JSON object), ``tool_timeout`` the limit in seconds of
     tools that have none of their own, ``max_parallel`` the number of concurrent calls of one run. A cancelled tool is abandoned
@@ -90,8 +92,11 @@ class Executor(ExecutorSettings):
             raise ConfigurationError(f"max_result_chars must be at least {SMALLEST_RESULT}, or None; not {max_result_chars!r}.")
         if on_progress is not None and not callable(on_progress):
             raise ConfigurationError(f"on_progress must be callable, not {type(on_progress).__name__}.")
+        tools, self.toolsets = split_toolsets(tools)
         self.tools = collect_tools(tools)
+        self._search = search
         self.catalog = search.catalog(self.tools) if search is not None else None
+        self._extended: Self | None = None
         self.validation = validation
         self.tool_timeout = checked_timeout(tool_timeout, "tool_timeout")
         self.max_parallel = max_parallel
@@ -105,6 +110,24 @@ class Executor(ExecutorSettings):
         self.hooks = hooks
         self.on_progress = on_progress
         self.media = media
+
+    async def with_toolsets(self) -> Self:
+        """Return an executor that has also the tools that its toolsets have now, for one turn; this one without toolsets.
+
+        Of two tools of one name the first one is taken. The same executor is returned as long as the tools are the same.
+        """
+        if not self.toolsets:
+            return self
+        tools = dict(self.tools)
+        for toolset in self.toolsets:
+            for tool in await toolset.get_tools():
+                tools.setdefault(tool.name, tool)
+        if self._extended is None or self._extended.tools != tools:
+            extended = copy.copy(self)
+            extended.tools, extended.toolsets = tools, []
+            extended.catalog = self._search.catalog(tools) if self._search is not None else None
+            self._extended = extended
+        return self._extended
 
     def begin(self, **options: Unpack[RunOptions]) -> Run:
         """Begin a run. Starts the budget's clock, so it needs a running event loop."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from patchbay.mcp.config import parse_servers as parse_servers
     from patchbay.mcp.config import read_servers as read_servers
     from patchbay.mcp.host import McpHost as McpHost
+    from patchbay.mcp.host import McpToolset as McpToolset
     from patchbay.mcp.host import ServerStatus as ServerStatus
 
-__all__, __getattr__ = lazy_exports(__name__, {"config": "McpServer parse_servers read_servers", "host": "McpHost ServerStatus"})
+__all__, __getattr__ = lazy_exports(
+    __name__, {"config": "McpServer parse_servers read_servers", "host": "McpHost McpToolset ServerStatus"}
+)

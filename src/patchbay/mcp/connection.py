@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import Any, Final, Literal, TypeVar
@@ -85,19 +85,28 @@ class Connection:
     @property
     def is_alive(self) -> bool:
         """Whether its task runs: it does not outlive its event loop."""
-        return self._owner is not None and not self._owner.done() and not self._loop.is_closed()
+        return self._owner is not None and not self._owner.done() and self._loop.is_running()
 
     async def settled(self) -> None:
         """Wait until it is ready, or the first attempt has failed; no longer than its time limit."""
-        await self._settled.wait()
+        await self._in_its_loop(self._settled.wait())
 
     async def aclose(self) -> None:
         """End the connection, and the server's process."""
-        self._closing.set()
-        if self._owner is not None and self.is_alive:
-            self._wake.set()
-            await asyncio.wait([self._owner])
+        if self.is_alive:
+            await self._in_its_loop(self._end_owner())
         self.state = "closed"
+
+    async def _end_owner(self) -> None:
+        assert self._owner is not None
+        self._closing.set()
+        self._wake.set()
+        await asyncio.wait([self._owner])
+
+    async def _in_its_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def call(self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT) -> types.CallToolResult:
         """Call a tool by its own name. Cancelling this cancels the call at the server. Raises McpCallError."""
@@ -105,11 +114,9 @@ class Connection:
 
     async def request(self, send: Callable[[Client], Awaitable[T]], name: str) -> T:
         """Send a request when the connection is ready. Raises McpCallError; ``name`` is the tool's in errors."""
-        if asyncio.get_running_loop() is self._loop:
-            return await self._request(send, name)
         if not self.is_alive:
-            raise self._error(name, "its event loop has ended", "no")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._request(send, name), self._loop))
+            raise self._error(name, "it is closed", "no")
+        return await self._in_its_loop(self._request(send, name))
 
     async def _request(self, send: Callable[[Client], Awaitable[T]], name: str) -> T:
         self.running_calls += 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import ConfigurationError
-from patchbay.mcp.config import McpServer, unique
-from patchbay.tools.registry import Change, Registration, ToolRegistry
+from patchbay.mcp.config import McpServer, as_servers, unique
+from patchbay.tools import Tool, Toolset
+from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, ToolRegistry
 
 if TYPE_CHECKING:  # the SDK: 1.9 s
     from patchbay.mcp.connection import Connection, State
@@ -37,8 +38,8 @@ class McpHost:
 
     A server's tools appear when it has listed them and follow its changes; they are hidden while it is not connected. A name that
     another source has already is left out, and logged. ``on_change`` gets each change of the registry. Disabled servers are
-    ignored. The SDK is imported when the host starts. One host belongs to one event loop; when that has ended, ``start`` begins
-    again in another one. Raises ConfigurationError for two servers of one name.
+    ignored. The SDK is imported when the host starts. The connections belong to the event loop in which the host was started;
+    when that has ended, ``start`` begins again. Calls may come from any. Raises ConfigurationError for two servers of one name.
     """
 
     def __init__(
@@ -48,8 +49,6 @@ class McpHost:
         self.registry = registry
         self._on_change = on_change
         self._mounts: dict[str, _Mount] = {}
-        self._starting: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self, *, wait: bool = True) -> None:
         """Connect the servers, once. With ``wait`` return when each is ready, or its first attempt has failed.
@@ -60,12 +59,10 @@ class McpHost:
             return
         for each in self.servers:
             each.expanded()
-        loop = asyncio.get_running_loop()
-        if self._loop is None or self._loop.is_closed() or not any(each.connection.is_alive for each in self._mounts.values()):
+        if not self._is_running:
             await _import_sdk()
-            if self._loop is not loop or not self._mounts:  # not begun by another call meanwhile
-                self._loop = loop
-                self._mounts = {each.name: _Mount(self, each) for each in self.servers}
+        if not self._is_running:  # nor begun by another call meanwhile
+            self._mounts = {each.name: _Mount(self, each) for each in self.servers}
         if wait:
             await asyncio.gather(*(each.connection.settled() for each in self._mounts.values()))
 
@@ -75,6 +72,11 @@ class McpHost:
         await asyncio.gather(*(each.connection.aclose() for each in mounts.values()))
         for each in self.servers:
             self.apply(self.registry.clear(each.source, inside=True))
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether there are connections: they do not outlive their event loop."""
+        return any(each.connection.is_alive for each in self._mounts.values())
 
     @property
     def status(self) -> tuple[ServerStatus, ...]:
@@ -93,6 +95,31 @@ class McpHost:
         """Pass a change of the registry on."""
         if change.changed and self._on_change is not None:
             self._on_change(change)
+
+
+class McpToolset(Toolset):
+    """The tools of MCP servers, as an entry of the ``tools`` of a runner or agent.
+
+    ``servers`` are McpServers, the mapping of ``mcpServers``, or the path of a file with it. They are started when the first turn
+    begins, which waits until each is ready or has failed. Raises ConfigurationError.
+    """
+
+    def __init__(self, *servers: Any) -> None:
+        self._host = McpHost(unique(each for given in servers for each in as_servers(given)), ToolRegistry())
+
+    @property
+    def status(self) -> tuple[ServerStatus, ...]:
+        """The state of each server."""
+        return self._host.status
+
+    async def get_tools(self) -> Sequence[Tool]:
+        """Return the tools of the servers that are connected. Raises ConfigurationError."""
+        await self._host.start()
+        return list(self._host.registry.snapshot(DEFAULT_ROLE).tools.values())
+
+    async def aclose(self) -> None:
+        """End the servers; the next turn starts them again."""
+        await self._host.aclose()
 
 
 class _Mount:

@@ -11,6 +11,7 @@ from patchbay.tools.results import render_error, render_result, well_formed
 from patchbay.tools.search import ToolSearch
 from patchbay.tools.state import State
 from patchbay.tools.tool import BaseTool, Tool, Validation
+from patchbay.tools.toolset import Toolset
 
 __all__ = [
     "AgentScope",
@@ -24,6 +25,7 @@ __all__ = [
     "ToolContext",
     "ToolDefinition",
     "ToolSearch",
+    "Toolset",
     "Validation",
     "as_tool",
     "collect_tools",
