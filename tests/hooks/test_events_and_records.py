@@ -118,7 +118,7 @@ async def test_a_model_that_fails_is_told_with_the_end_of_the_turn():
         await turned(manager, [UpstreamError("down")])
     await manager.events.flush()
     assert ["agent.turn.start", "agent.llm.request", "agent.error", "agent.turn.end"] == kinds(told)
-    assert {"Stage": "llm", "Message": "down"} == told[2].payload
+    assert ({"Stage": "llm", "Message": "down"}, 1) == (told[2].payload, told[2].meta.iteration)
     assert "error" == told[3].payload["Status"]
 
 

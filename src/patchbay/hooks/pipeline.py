@@ -98,7 +98,7 @@ class HookServices:
 class TurnHooks:
     """The hooks of one turn, as registered when it began. Safe for concurrent calls of the turn."""
 
-    __slots__ = ("_meta", "chains", "manager", "observed", "recorders", "scope")
+    __slots__ = ("_meta", "chains", "iteration", "manager", "observed", "recorders", "scope")
 
     def __init__(self, chains: Chains, scope: HookScope, manager: HookServices) -> None:
         self.chains = chains
@@ -108,6 +108,8 @@ class TurnHooks:
         self._meta: Meta | None = None  # that of this round's records
         self.observed = bool(chains.on_runtime_event)
         """Whether there are observers; check it before building a payload."""
+        self.iteration = 0
+        """The round of the last event that was of one."""
 
     def emit(
         self,
@@ -121,6 +123,7 @@ class TurnHooks:
     ) -> None:
         """Emit an event to the observers, if any. The payload must not be changed afterwards."""
         if self.observed:
+            self.iteration = iteration or self.iteration
             meta = self.scope.meta(trace_path, iteration)
             self.manager.events.emit(kind, meta, self.scope.context, payload, severity=severity, attrs=attrs)
 

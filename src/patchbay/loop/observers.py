@@ -38,7 +38,8 @@ class ObservedTurn:
 
     def failed(self, stage: str, message: str) -> str:
         """Emit the error that ended the turn, and return the turn's status."""
-        self._hooks.emit("agent.error", "turn.error", 0, {"Stage": stage, "Message": message}, severity="error")
+        payload = {"Stage": stage, "Message": message}
+        self._hooks.emit("agent.error", "turn.error", self._hooks.iteration, payload, severity="error")
         return "error"
 
     def aborted(self, why: HookAbortError) -> str:
