@@ -17,7 +17,7 @@ MERMAID := .build/mermaid/package/dist/mermaid.min.js
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity oracle clients sdks docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity oracle clients conformance sdks docs lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,9 @@ clients: .venv/.installed ## run coding agents and agent frameworks through the 
 
 sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the proxy (400 MB from PyPI the first time)
 	@$(BIN)/python scripts/sdks.py
+
+conformance: .venv/.installed ## run MCP's conformance suite (100 MB from npm the first time)
+	@$(BIN)/python scripts/conformance.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site
 	$(BIN)/python scripts/demo_svg.py

@@ -7,6 +7,7 @@ import base64
 import http.client
 from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
@@ -67,7 +68,7 @@ def test_the_tools_of_a_role_are_listed_with_what_they_say_of_themselves(server:
 
     name, listed = run(ask(""))
     assert "patchbay" == name
-    assert ["add", "wrong_sum", "files", "answer_the_user", "step_by_step"] == [each.name for each in listed]
+    assert [each.name for each in TOOLS] == [each.name for each in listed]
     first = listed[0]
     assert ("Sum", "Add two integers.", SUM) == (first.title, first.description, first.output_schema)
     assert (True, None) == (first.annotations.read_only_hint, first.annotations.destructive_hint)
@@ -243,3 +244,40 @@ def test_a_server_that_stops_ends_open_streams_and_does_not_wait_for_them() -> N
         server.app.stopping()
         assert b"" == opened.read()
         stream.close()
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tool_may_ask_the_clients_user_and_raise_errors_of_the_protocol(server: Server, era: str) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+    @tool
+    async def ask_city(tool_context: ToolContext) -> Any:
+        request = tool_context.invocation_context
+        if era == "legacy":
+            answer = await request.session.elicit_form("Which city?", schema, related_request_id=request.request_id)
+            return answer.content["city"]
+        if (answers := request.params.get("inputResponses")) is None:
+            form = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Which city?", requested_schema=schema))
+            return types.InputRequiredResult(input_requests={"city": form}, request_state="asked")
+        assert "asked" == request.params["requestState"]
+        return answers["city"]["content"]["city"]
+
+    @tool
+    def refuse() -> None:
+        raise MCPError(types.INVALID_PARAMS, "not this one")
+
+    async def answer(_context: Any, params: Any) -> types.ElicitResult:
+        assert "Which city?" == params.message
+        return types.ElicitResult(action="accept", content={"city": "Rome"})
+
+    async def ask() -> str:
+        async with connected(server.port, era, elicitation_callback=answer) as client:
+            with pytest.raises(MCPError, match="not this one"):
+                await client.call_tool("refuse", {})
+            return only_text(await client.call_tool("ask_city", {}))
+
+    for each in (ask_city, refuse):
+        server.app.managers["ann"].register_tool(each)
+    assert "Rome" == run(ask())
+    for each in (ask_city, refuse):
+        server.app.managers["ann"].unregister_tool(each.name)

@@ -72,7 +72,7 @@ def test_who_is_let_in_is_decided_as_for_the_api(tmp_path: Path) -> None:
         assert 422 == ask(port, **shown, content_type="text/plain")[0]
         unknown = ask(port, path="/mcp?role=nobody", **shown)
         assert (404, "unknown_role") == (unknown[0], unknown[1]["error_code"])
-        status, body = ask(port, **shown, origin="http://localhost:3000")
+        status, body = ask(port, **shown, origin="http://localhost:3000", mcp_method="server/discover  ")
         assert (200, ["2026-07-28"]) == (status, body["result"]["supportedVersions"])
 
         tool = {"name": "weather", "callback_url": callback.url}

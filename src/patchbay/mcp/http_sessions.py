@@ -58,6 +58,8 @@ class HttpSessions:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one HTTP request."""
+        # Blanks around a value are no part of it (RFC 9110, 5.5); the parser leaves those behind it.
+        scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         if scope["method"] != "GET":
             await self._manager.handle_request(scope, receive, send)
             return

@@ -19,6 +19,7 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
@@ -78,7 +79,8 @@ class RegistryServer:
     ``hooks``, ``media`` and ``approvals`` are those of the calls. ``extend`` gets ``sdk`` before it serves. ``session`` is the
     session key of calls that come with none in their request's scope (``SESSION``).
 
-    Tools get the SDK's context of the request as ``tool_context.invocation_context``, and may return results of the SDK's types.
+    Tools get the SDK's context of the request as ``tool_context.invocation_context``, and may return results of the SDK's types,
+    or raise its MCPError. The context's ``lifespan_context["subscriptions"]`` takes changes of what ``extend`` has added.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class RegistryServer:
             on_subscriptions_listen=self._listeners,
         )
         self.sdk.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
+        self.sdk.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="patchbay"))
         if extend is not None:
             extend(self.sdk)
 
@@ -170,6 +173,8 @@ class RegistryServer:
                 await running.aclose()
             del self._calls[call.id]
         assert execution is not None
+        if isinstance(execution.error, MCPError):
+            raise execution.error
         return await call_result(execution, tool, media)
 
     def _scope_of(self, context: ServerRequestContext[Any, Any]) -> HookScope:
@@ -200,7 +205,7 @@ class RegistryServer:
         if self._approvals is not None:
             tasks.append(asyncio.create_task(self._follow_approvals(self._approvals)))
         try:
-            yield {}
+            yield {"subscriptions": self._bus}
         finally:
             unsubscribe()
             self.stop()

@@ -1,0 +1,120 @@
+"""Run MCP's conformance suite against the registry as an MCP server, and write what passed into the documentation.
+
+    python scripts/conformance.py            both revisions (the first time node and the suite from npm, into .build/conformance)
+    python scripts/conformance.py --details  each failed check as well
+
+The suite's tools are served through the registry (scripts/conformance_server.py). No failure is expected: exit status 1 where a scenario
+that a revision requires fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchbay.cli.children import listening
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / ".build" / "conformance"
+PAGE = ROOT / "docs" / "guides" / "mcp-server.md"
+TABLE = re.compile(r"(<!-- conformance: begin -->\n).*?(<!-- conformance: end -->)", re.DOTALL)
+SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
+PACKAGES = ("node@24", SUITE)
+REVISIONS = ("2025-11-25", "2026-07-28")
+LIMIT = 300.0
+"""Seconds for one run of the suite."""
+
+_SCENARIO = re.compile(r"^[✓✗] (?P<name>\S+): (?P<passed>\d+) passed, (?P<failed>\d+) failed", re.MULTILINE)
+_NOT_SCORED = re.compile(r"^  [✓✗] (?P<name>\S+) \((?P<why>[\w-]+)\)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The scenarios of one run with their passed and failed checks, and why some are not scored."""
+
+    scenarios: dict[str, tuple[int, int]]
+    unscored: dict[str, str]
+
+    @property
+    def scored(self) -> dict[str, tuple[int, int]]:
+        return {name: checks for name, checks in self.scenarios.items() if name not in self.unscored}
+
+    @property
+    def others(self) -> dict[str, tuple[int, int]]:
+        """What is not scored, without extensions of the protocol."""
+        return {name: checks for name, checks in self.scenarios.items() if self.unscored.get(name, "extension") != "extension"}
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.scored) and not any(failed for _, failed in self.scored.values())
+
+
+def install() -> None:
+    """Install node and the suite where they are missing. Raises CalledProcessError."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    stamp = BUILD / "packages.txt"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == " ".join(PACKAGES):
+        return
+    print(f"installing {' '.join(PACKAGES)} into {BUILD.relative_to(ROOT)}", flush=True)
+    (BUILD / "package.json").write_text('{"private": true}', encoding="utf-8")
+    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *PACKAGES], cwd=BUILD, check=True)
+    stamp.write_text(" ".join(PACKAGES), encoding="utf-8")
+
+
+def run(half: str, revision: str, *target: str, details: bool) -> Outcome:
+    """Run one half of the suite for a revision of the protocol."""
+    results = BUILD / f"{half}-{revision}"
+    shutil.rmtree(results, ignore_errors=True)
+    suite = BUILD / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    node = BUILD / "node_modules" / ".bin" / "node"
+    command = [str(node), str(suite), half, *target, "--requirements", revision, "-o", str(results)]
+    done = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, timeout=LIMIT, check=False)
+    (BUILD / f"{half}-{revision}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    scenarios = {found["name"]: (int(found["passed"]), int(found["failed"])) for found in _SCENARIO.finditer(done.stdout)}
+    outcome = Outcome(scenarios, {found["name"]: found["why"] for found in _NOT_SCORED.finditer(done.stdout)})
+    if details or not outcome.is_complete:
+        for file in sorted(results.glob("*/checks.json")):
+            for check in json.loads(file.read_text(encoding="utf-8")):
+                if check["status"] in ("FAILURE", "WARNING") and "server-tasks-" not in file.parent.name:
+                    print(f"  {file.parent.name}: {check['id']}: {str(check.get('errorMessage'))[:300]}")
+    return outcome
+
+
+def row(half: str, revision: str, outcome: Outcome) -> str:
+    def shown(scenarios: dict[str, tuple[int, int]]) -> tuple[str, str]:
+        passed, failed = (sum(counts) for counts in zip(*scenarios.values(), strict=True)) if scenarios else (0, 0)
+        return f"{sum(not failed for _, failed in scenarios.values())} of {len(scenarios)}", f"{passed} of {passed + failed}"
+
+    return "| " + " | ".join([half, revision, *shown(outcome.scored), shown(outcome.others)[0]]) + " |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--details", action="store_true", help="print each failed check")
+    details = parser.parse_args().details
+    if shutil.which("npm") is None:
+        print("npm is not installed: the suite cannot be run", file=sys.stderr)
+        return 1
+    install()
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    with listening([sys.executable, str(ROOT / "scripts" / "conformance_server.py")], name="the server", timeout=60) as server:
+        for revision in REVISIONS:
+            print(f"server, {revision} ...", flush=True)
+            outcomes["server", revision] = run("server", revision, "--url", f"{server.url}/mcp", details=details)
+    rows = [row(half, revision, outcome) for (half, revision), outcome in outcomes.items()]
+    head = ["| half | revision | scenarios | checks | also run, not required |", "|---|---|---|---|---|"]
+    table = "\n".join([*head, *rows])
+    print(table)
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page), encoding="utf-8")
+    return 0 if all(outcome.is_complete for outcome in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
