@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -22,12 +23,16 @@ def patchbay(*arguments):
     return run_cli("hooks", *map(str, arguments))
 
 
-def verdicts(command, modes=None, timeout=20.0, hello=20.0):
+async def examined(command, modes=None, timeout=20.0, hello=20.0):
     """Return what the doctor says, by the names of the checks. Only where silence is what is looked at is it less patient."""
     each = ProcessSpec(name="h", command=command, limits=ProcessLimits(hello=hello))
-    found = run(examine(each, modes=modes, timeout=timeout))
+    found = await examine(each, modes=modes and frozenset(modes), timeout=timeout)
     assert len(found) == len({each.check for each in found})
     return {each.check: each for each in found}
+
+
+def verdicts(command, **options):
+    return run(examined(command, **options))
 
 
 def outcomes(found, *, other_than="ok"):
@@ -123,22 +128,32 @@ def test_tools_without_before_tool_are_a_failure(tmp_path):
     assert "before_tool" in found.way_out
 
 
-@pytest.mark.parametrize(
-    ("answer", "printed"),
-    [
-        ("write(json.dumps({'id': str(id), 'result': {}}) + '\\n')", "the id is a string instead of a whole number"),
-        ("write(json.dumps({'id': id, 'result': {}}, indent=1) + '\\n')", "a line that is not a reply"),
-        ("write('ready\\n')", "it printed ready"),
-    ],
-)
-def test_what_comes_in_the_place_of_an_answer_is_shown(tmp_path, answer, printed):
-    (hello,) = verdicts(script(tmp_path, f"def hello(params): {answer}"), timeout=4.0, hello=4.0).values()
-    assert printed in hello.words
-    assert '{"jsonrpc":"2.0","id":1,"result":{}}' in hello.way_out
-    later = verdicts(script(tmp_path, f"def on(method, params): {answer}"), modes=frozenset({"approve"}), timeout=2.0)
-    verdict = later["hook.approve_tool"]
-    assert printed in verdict.words
-    assert '{"jsonrpc":"2.0","id":1,"result":{}}' in verdict.way_out
+A_REPLY = '{"jsonrpc":"2.0","id":1,"result":{}}'
+IN_THE_PLACE_OF_AN_ANSWER = {
+    "write(json.dumps({'id': str(id), 'result': {}}) + '\\n')": ("the id is a string instead of a whole number", A_REPLY),
+    "write(json.dumps({'id': id, 'result': {}}, indent=1) + '\\n')": ("a line that is not a reply", A_REPLY),
+    "write('ready\\n')": ("it printed ready", A_REPLY),
+    "write('{\"result\":{}}\\n')": (
+        'it printed a line that is not a reply: it has no id of a request: {"result":{}}',
+        "its id the whole number of the request",
+    ),
+}
+
+
+async def test_what_comes_in_the_place_of_an_answer_is_shown(tmp_path):
+    """All at a time, since each waits until the time for an answer is up."""
+    bodies = [f"def {name}: {answer}" for answer in IN_THE_PLACE_OF_AN_ANSWER for name in ("hello(params)", "on(method, params)")]
+    found = await asyncio.gather(
+        *(
+            examined(script(tmp_path, body, name=f"hook{number}"), modes={"approve"}, timeout=2.0, hello=4.0)
+            for number, body in enumerate(bodies)
+        )
+    )
+    for (printed, way_out), hello, later in zip(IN_THE_PLACE_OF_AN_ANSWER.values(), found[::2], found[1::2], strict=True):
+        assert ["hook.hello"] == [*hello]
+        for verdict in (hello["hook.hello"], later["hook.approve_tool"]):
+            assert printed in verdict.words
+            assert way_out in verdict.way_out
 
 
 @pytest.mark.parametrize(
@@ -294,13 +309,6 @@ def test_invalid_json_is_one_failure_that_says_so(tmp_path, written):
 def test_a_greeting_that_is_invalid_json_is_reported(tmp_path):
     (hello,) = verdicts(script(tmp_path, """def hello(params): write('{"id":1,"result":{},}\\n')""")).values()
     assert ("failure", True, True) == (hello.outcome, "this is not JSON" in hello.words, "JSON library" in hello.way_out)
-
-
-def test_an_answer_without_an_id_is_shown(tmp_path):
-    body = """def on(method, params): write('{"result":{}}\\n')"""
-    verdict = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=2.0)["hook.approve_tool"]
-    assert 'it printed a line that is not a reply: it has no id of a request: {"result":{}}' in verdict.words
-    assert "its id the whole number of the request" in verdict.way_out
 
 
 def test_one_check_is_one_check():

@@ -177,7 +177,7 @@ async def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lo
 
 
 async def test_what_was_ended_by_a_noise_is_not_over_as_long_as_the_user_may_go_on():
-    async with served(cut_off, provider="gemini", done=600.0) as (played, _):
+    async with served(cut_off, provider="gemini", done=1.0) as (played, _):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
         assert not played.session.idle
