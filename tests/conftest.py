@@ -20,8 +20,8 @@ from hypothesis import settings
 
 from agents.databases import postgres_server, why_no_postgres
 from executor.moved import jump_run
-from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
+from support.processes import listening
 
 # Servers that tests start mount no MCP servers of the person who runs the tests.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_such_folder")

@@ -19,6 +19,7 @@ from patchbay.agents.sessions.database import DatabaseResults
 from patchbay.errors import SessionNotFoundError
 from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
+from support.processes import Process
 
 from .keeper import read_log
 from .saying import run
@@ -218,12 +219,12 @@ def test_of_a_session_the_newest_are_kept_and_no_id_comes_back(service, bounded,
     assert "of another" == others
 
 
-def spawn(url: str, session_id: str, *texts: str) -> subprocess.Popen[str]:
+def spawn(url: str, session_id: str, *texts: str) -> Process:
     command = [sys.executable, "-m", "tests.agents.keeper", url, session_id, *texts]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return Process(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def end(child: subprocess.Popen[str]) -> None:
+def end(child: Process) -> None:
     child.kill()
     child.communicate(timeout=30)
 

@@ -14,6 +14,7 @@ import pytest
 from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
 from patchbay.agents.view import NO_RESULT
 from patchbay.testing import ScriptedModel
+from support.processes import Process
 
 from .saying import run
 from .turns import call, lines, run_turn
@@ -53,10 +54,10 @@ def session_id():
     return uuid.uuid4().hex
 
 
-def spawn(url: str, session_id: str, *more: object) -> subprocess.Popen[str]:
+def spawn(url: str, session_id: str, *more: object) -> Process:
     command = [sys.executable, "-m", "tests.agents.worker", url, session_id, *map(str, more)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, cwd=HERE.parent.parent, **pipes)
+    return Process(command, text=True, cwd=HERE.parent.parent, **pipes)
 
 
 def walk(url: str, session_id: str, until: str) -> list[str]:

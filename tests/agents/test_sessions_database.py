@@ -16,6 +16,7 @@ from patchbay.agents import DatabaseSessionService
 from patchbay.agents.content import new_id
 from patchbay.agents.sessions import database
 from patchbay.errors import ConfigurationError, PatchbayError, SessionNotFoundError
+from support.processes import Process
 
 from .saying import changed, run, said, texts
 
@@ -41,8 +42,8 @@ def new_database_url(request, tmp_path):
     return url.set(database=name, drivername="postgresql").render_as_string()
 
 
-def spawn(url: str, session_id: str, *command: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def spawn(url: str, session_id: str, *command: object) -> Process:
+    return Process(
         [sys.executable, str(WRITER), url, session_id, *map(str, command)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -50,7 +51,7 @@ def spawn(url: str, session_id: str, *command: object) -> subprocess.Popen[str]:
     )
 
 
-def end(child: subprocess.Popen[str]) -> None:
+def end(child: Process) -> None:
     child.kill()
     child.communicate(timeout=30)
 
@@ -76,7 +77,7 @@ def test_a_session_outlives_its_process(database_url, session_id):
     }
 
 
-def kill_after(child: subprocess.Popen[str], acknowledged: int, rounds: int) -> int:
+def kill_after(child: Process, acknowledged: int, rounds: int) -> int:
     """Kill the writer while it goes on, some time after it has said so many numbers; returns the last number it said."""
     said_last = 0
     for _ in range(acknowledged):

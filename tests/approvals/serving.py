@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from support.processes import Process
+
 SERVED = Path(__file__).with_name("served.py")
 TOKEN = "0123456789abcdef-token"
 BOUND = 60.0
@@ -26,7 +28,7 @@ BOUND = 60.0
 class Server:
     """A running server."""
 
-    process: subprocess.Popen[str]
+    process: Process
     url: str
     token: str | None
     folder: Path
@@ -117,7 +119,7 @@ def serving(
     database = database if database is not None else f"sqlite:///{folder / 'approvals.db'}"
     command = [sys.executable, str(SERVED), database, str(folder / "log"), str(port), *([token] if token else [])]
     with (folder / "stderr").open("ab") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "DIES": dies})
+        process = Process(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "DIES": dies})
     try:
         assert process.stdout is not None
         yield Server(process, process.stdout.readline().strip(), token, folder)

@@ -19,6 +19,7 @@ import pytest
 
 from ports import kept_port
 from support.cli import run_cli
+from support.processes import Process
 
 from .serving import BOUND, TOKEN, ran, serving
 
@@ -147,7 +148,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         command = [sys.executable, "-m", "patchbay", "approvals", "watch", "--interval", "0.1", "--server", url, *arguments]
         environment = {**os.environ, "TERM": "dumb"}
-        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment)
+        self.process = Process(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment)
         os.close(slave)
         self.read = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()  # what is read may end within a character
@@ -236,7 +237,7 @@ def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
         at = terminal.seen("May it run?")
         server.kill()
         terminal.type("y\n")
-        at = terminal.seen("No response from", since=at)
+        at = terminal.seen("; reconnecting", since=terminal.seen("No response from", since=at))
     with terminal, serving(tmp_path, port=server.port) as server:
         at = terminal.seen("May it run?", since=terminal.seen("Reconnected.", since=at))
         terminal.type("y\n")

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from support.processes import Process
+
 SERVED = Path(__file__).with_name("served.py")
 BOUND = 60.0
 
@@ -24,7 +26,7 @@ BOUND = 60.0
 class Server:
     """A running server."""
 
-    process: subprocess.Popen[str]
+    process: Process
     url: str
     token: str | None
 
@@ -66,7 +68,7 @@ def serving(folder: Path, *, token: str | None = None, port: int = 0, database: 
     database = database or f"sqlite:///{folder / 'audit.db'}"
     command = [sys.executable, str(SERVED), database, str(port), *([token] if token else [])]
     with (folder / "stderr").open("ab") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        process = Process(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         assert process.stdout is not None
         yield Server(process, process.stdout.readline().strip(), token)
@@ -119,7 +121,7 @@ class Command:
     """A running ``patchbay`` command: the lines that it prints, as they come."""
 
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
+        self.process = Process(
             [sys.executable, "-m", "patchbay", *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_settings(environment),
         )  # fmt: skip
@@ -172,7 +174,7 @@ class Reading:
     """A running ``patchbay`` command whose reader reads some lines, and then leaves."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = Process(
             [sys.executable, "-m", "patchbay", *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=without_settings(None),
         )  # fmt: skip
@@ -197,11 +199,12 @@ class Reading:
 
 def patchbay(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
     """Run a command to its end: status, stdout, stderr."""
-    done = subprocess.run(
+    with Process(
         [sys.executable, "-m", "patchbay", *arguments],
-        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL, env=without_settings(environment),
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_settings(environment),
+    ) as process:  # fmt: skip
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
 
 
 def without_settings(more: dict[str, str] | None) -> dict[str, str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from support.processes import Process
+
 from .recording import found, run
 
 WRITER = Path(__file__).with_name("writer.py")
@@ -18,7 +20,7 @@ WRITER = Path(__file__).with_name("writer.py")
 
 def killed_after(url: str, acknowledged: int, spins: int) -> int:
     """Kill a writer after it has said so many numbers, and return the last that it said."""
-    child = subprocess.Popen([sys.executable, str(WRITER), url], stdout=subprocess.PIPE, text=True)
+    child = Process([sys.executable, str(WRITER), url], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         for _ in range(acknowledged):

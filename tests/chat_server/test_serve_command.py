@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.cli import run_cli
+from support.processes import listening
 from tools_server.rig import BOUND, Server, calling_back, says
 
 SERVE = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory"]

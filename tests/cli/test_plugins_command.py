@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import stat
@@ -18,8 +19,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from patchbay.cli.children import listening
 from support.cli import run_cli
+from support.processes import listening
 
 BOUND = 60
 PLUGIN = """
@@ -116,8 +117,9 @@ def test_a_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
     with running(folder) as (child, port):
         patchbay("reload", "--port", port)
         pid = int(re.search(r"pid (\d+)", patchbay("list", "--port", port).stdout)[1])
-        os.kill(child.pid, signal.SIGTERM)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has all the time that it needs
+        with os.fdopen(os.pidfd_open(child.pid)) as process:
+            os.kill(child.pid, signal.SIGTERM)
+            assert select.select([process], [], [], BOUND)[0]  # it has all the time that it needs
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not (folder / "patchbay" / port).exists()

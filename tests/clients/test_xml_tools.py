@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from patchbay import ToolRunner, wrap
-from patchbay.cli.children import listening
 from patchbay.testing import ScriptedUpstream
+from support.processes import listening
 
 QUESTION = {"role": "user", "content": "Which files are there?"}
 SHELL = {

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from patchbay.cli.children import Child, listening
+from patchbay.cli.children import Child
+from support.processes import listening
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NODE = shutil.which("node")

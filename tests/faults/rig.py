@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from patchbay.cli.children import Child, listening
+from patchbay.cli.children import Child
 from patchbay.plugins.host.control import ask, make_folder
 from ports import kept_port
+from support.processes import listening
 
 PATIENCE = float(os.environ.get("PATCHBAY_FAULT_PATIENCE", "1"))
 """By how much more these tests wait on a machine that is not to be measured: one that has far more to do than it can."""

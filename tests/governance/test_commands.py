@@ -18,10 +18,11 @@ from typing import Any
 import openai
 import pytest
 
-from patchbay.cli.children import Child, listening
+from patchbay.cli.children import Child
 from patchbay.cli.serving import make_governance
 from patchbay.testing import ContractModel, ScriptedUpstream
 from ports import kept_port
+from support.processes import listening
 from tools_server.rig import BOUND, calling_back, says, until
 
 COMMAND = [sys.executable, "-m", "patchbay"]

@@ -17,6 +17,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
 from patchbay.tools import ToolDefinition
 from patchbay.tools.registry import Registration, ToolRegistry
+from support.processes import Process
 
 from .registering import registry_of, remote, run
 from .writer import ROLES, step
@@ -35,13 +36,13 @@ async def keep(url: str, registry: ToolRegistry, *changes) -> None:
         await store.save(registry, *changes)
 
 
-def spawn(url: str, *command: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def spawn(url: str, *command: object) -> Process:
+    return Process(
         [sys.executable, str(WRITER), url, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-def end(child: subprocess.Popen[str]) -> None:
+def end(child: Process) -> None:
     child.kill()
     child.communicate(timeout=30)
 

@@ -65,7 +65,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from patchbay.cli.children import listening
 from patchbay.executor import Executor
 from patchbay.plugins import PluginBase, llm_tool, plugin
 from patchbay.testing import run_plugin
@@ -75,6 +74,7 @@ from patchbay.types import ToolCall
 from plugins.host_rig import run, write_plugin
 from plugins.host_stand import Stand
 from ports import kept_port
+from support.processes import listening
 from tools_server.rig import BOUND, calling_back, says, serving
 
 TESTS = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from patchbay.cli.children import listening
+from support.processes import listening
 from tools_server.rig import BOUND, calling_back, says
 
 ROLE = "小八"

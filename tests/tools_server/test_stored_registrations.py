@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from patchbay.cli.children import listening
 from patchbay.database import Database
 from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from support.cli import run_cli
+from support.processes import listening
 from tools_server.rig import BOUND, calling_back, says, serving
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from patchbay.errors import PatchbayError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _ADDRESS = re.compile(r"https?://\S+")
 _STOP_SECONDS = 5.0
@@ -40,16 +40,22 @@ class Child:
 
 
 @contextmanager
-def listening(command: Sequence[str], *, name: str, timeout: float = 30.0) -> Iterator[Child]:
+def listening(
+    command: Sequence[str],
+    *,
+    name: str,
+    timeout: float = 30.0,
+    start: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
+) -> Iterator[Child]:
     """Run a server during the block.
 
     Raises ChildError, with the output, if no address is printed within ``timeout`` seconds. Its standard input closes when this
-    process ends. It does not inherit server settings from the environment.
+    process ends. It does not inherit server settings from the environment. ``start`` starts it, with the options of Popen.
     """
     environment = {
         key: value for key, value in os.environ.items() if key not in _SERVER_VARIABLES and not key.startswith("PATCHBAY_")
     }
-    with subprocess.Popen(  # noqa: S603  (the command is ours)
+    with start(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         output = _Output(process, name)

@@ -14,8 +14,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from patchbay.cli.children import listening
 from patchbay.testing.realtime import FakeRealtime
+from support.processes import listening
 from tools_server.rig import BOUND, Server
 
 ROLES = ("ann", "ben")

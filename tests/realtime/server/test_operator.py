@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from patchbay.cli.children import listening
 from patchbay.testing import Raw, Recorded, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, Frame, Say
 from support.cli import run_cli
+from support.processes import listening
 from tools_server.rig import calling_back, says
 
 from .rig import ROLES, Client, Serving, serving
@@ -34,9 +34,8 @@ KEY = "a-secret-key-that-nobody-may-read"
 def heard(*flags: str, **environment: str) -> Iterator[tuple[Serving, list[str]]]:
     """Run ``patchbay serve``; the lines are all that it prints, its log among them, whole when the block is over."""
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
-    unset = [part for variable in ("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY") for part in ("-u", variable)]
-    command = ["env", *unset, *(f"{name}={value}" for name, value in environment.items()), *command]
-    with listening(command, name="patchbay serve") as child:
+    keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"))
+    with listening(command, name="patchbay serve", environment={**keys, **environment}) as child:
         yield Serving(child.url, child.pid), child.printed
 
 

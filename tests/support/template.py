@@ -1,0 +1,105 @@
+"""A process that has imported what most processes of tests import, and forks for each of them: see ``processes``."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+
+def preload() -> None:
+    """Import what servers and commands import once they run."""
+    import fastapi  # noqa: F401
+    import psycopg  # noqa: F401
+    import sqlalchemy.dialects.postgresql
+    import sqlalchemy.dialects.sqlite  # noqa: F401
+    import uvicorn  # noqa: F401
+
+    import patchbay.agents
+    import patchbay.approvals
+    import patchbay.audit
+    import patchbay.cli
+    import patchbay.hooks
+    import patchbay.plugins
+    import patchbay.realtime
+    import patchbay.server.admin_api
+    import patchbay.server.app
+    import patchbay.server.runtime
+    import patchbay.server.settings
+    import patchbay.testing  # noqa: F401
+
+    assert 1 == threading.active_count(), threading.enumerate()
+    gc.collect()
+    gc.freeze()
+
+
+def forked(requests: socket.socket) -> dict[str, Any]:
+    """Fork for each request, and tell the status of each process that has ended. Returns in each process that was forked."""
+    running: dict[int, tuple[int, int]] = {}
+    while True:
+        ready, _, _ = select.select([requests, *running], [], [])
+        for ended in ready:
+            if ended is not requests:
+                pid, status = running.pop(ended)
+                os.close(ended)
+                os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                os.close(status)
+        if requests in ready:
+            message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+            if not message:
+                sys.exit(0)
+            pid = os.fork()
+            if pid == 0:
+                for number, descriptor in enumerate(descriptors[:3]):
+                    os.dup2(descriptor, number)
+                os.closerange(
+                    3, max([*descriptors, *running, *(status for _, status in running.values()), requests.fileno()]) + 1
+                )
+                requests.detach()
+                return json.loads(message)
+            requests.send(str(pid).encode())
+            for descriptor in descriptors[:3]:
+                os.close(descriptor)
+            running[os.pidfd_open(pid)] = pid, descriptors[3]
+
+
+def become(request: dict[str, Any]) -> None:
+    """Run the program of a request as an interpreter would that was started for it."""
+    if request["new_session"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        file = io.FileIO(number, "w" if number else "r", closefd=False)
+        buffered = io.BufferedWriter(file) if number else io.BufferedReader(file)
+        # Lines at once on a terminal, and of errors everywhere.
+        stream = io.TextIOWrapper(
+            buffered, "utf-8", "backslashreplace" if number == 2 else "strict", None, number == 2 or file.isatty()
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    first, *rest = request["command"]
+    if first == "-m":
+        name, *sys.argv[1:] = rest
+        sys.path[0] = request["folder"]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = [first, *rest]
+        sys.path[0] = os.path.dirname(os.path.realpath(first))  # noqa: PTH120
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    preload()
+    become(forked(socket.socket(fileno=int(sys.argv[1]))))
