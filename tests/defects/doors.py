@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import openai
 
 import patchbay
+from support.processes import Process
 
 from .upstream import PATIENCE
 
@@ -37,7 +38,7 @@ def clean_environment() -> dict[str, str]:
 class Proxy:
     """A running ``patchbay proxy``; ``url`` ends in the base path."""
 
-    process: subprocess.Popen[str]
+    process: Process
     output: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -50,8 +51,8 @@ class Proxy:
 @contextmanager
 def running_proxy(*flags: str) -> Iterator[Proxy]:
     """Start ``patchbay proxy`` with ``flags``, wait until it listens, and stop it with SIGTERM."""
-    process = subprocess.Popen(
-        [str(PATCHBAY), "proxy", "--port", "0", *flags],
+    process = Process(
+        [sys.executable, "-m", "patchbay", "proxy", "--port", "0", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

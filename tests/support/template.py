@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 
 def preload() -> None:
@@ -26,9 +26,10 @@ def preload() -> None:
     import patchbay.agents
     import patchbay.approvals
     import patchbay.audit
-    import patchbay.cli
+    import patchbay.cli.proxy
     import patchbay.hooks
     import patchbay.plugins
+    import patchbay.proxy
     import patchbay.realtime
     import patchbay.server.admin_api
     import patchbay.server.app
@@ -88,6 +89,7 @@ def become(request: dict[str, Any]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    sys.modules["patchbay.cli.proxy"].become_proxy = _serve_here
     first, *rest = request["command"]
     if first == "-m":
         name, *sys.argv[1:] = rest
@@ -97,6 +99,13 @@ def become(request: dict[str, Any]) -> None:
         sys.argv[:] = [first, *rest]
         sys.path[0] = os.path.dirname(os.path.realpath(first))  # noqa: PTH120
         runpy.run_path(first, run_name="__main__")
+
+
+def _serve_here(values: dict[str, Any]) -> NoReturn:
+    """Serve the proxy in this process, which another interpreter would take the place of."""
+    from patchbay.cli.serving import serve_proxy
+
+    sys.exit(serve_proxy(json.loads(json.dumps(values))))
 
 
 if __name__ == "__main__":
