@@ -41,6 +41,8 @@ MOST_CALLS = {
     "parse a reply with a fenced call": 141,
     "parse a reply with a Hermes call": 138,
     "feed a chunk of prose": 1.1,
+    "feed a fenced call in pieces of 40": 240,
+    "feed a piece of 40 of a call's argument": 14.5,
     "turn of a runner, 300 tools, 200 messages": 4500,
     "turn of a runner in text, 300 tools, 200 messages": 8000,
     "run of an agent on a session of 1,000 events": 640,  # up to 618 on a busy machine
@@ -71,6 +73,7 @@ TOOLS = [
 ]
 FENCED = 'I look it up.\n\n```tool_call\n{"name": "tool_1", "arguments": {"query": "abc", "limit": 3}}\n```'
 HERMES = 'Fine.\n<tool_call>\n{"name": "tool_2", "arguments": {"query": "abc"}}\n</tool_call>'
+FILE = FENCED.replace("abc", "x = 1\\nprint(x)\\n" * 1000)
 CHUNKS = ["The quick", " brown fox", " jumps", " over the", " lazy dog.", " It is 3 o'clock,", " more or less."] * 20
 
 
@@ -132,6 +135,14 @@ def feed_chunks() -> None:
     """Feed ``CHUNKS`` to a parser that has begun, so that its first chunk is not counted."""
     for chunk in CHUNKS:
         parser.feed(chunk)
+
+
+def feed_pieces(text: str) -> None:
+    """Feed a text in pieces of 40 to a new parser."""
+    reading = StreamParser(TOOLS)
+    for at in range(0, len(text), 40):
+        reading.feed(text[at : at + 40])
+    reading.close()
 
 
 def turns_of(row: type[client.Turns]) -> Callable[[], object]:
@@ -299,6 +310,8 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
     "parse a reply with a fenced call": (lambda: parse(FENCED, tools=TOOLS), 1),
     "parse a reply with a Hermes call": (lambda: parse(HERMES, tools=TOOLS), 1),
     "feed a chunk of prose": (feed_chunks, len(CHUNKS)),
+    "feed a fenced call in pieces of 40": (lambda: feed_pieces(FENCED * 20), 20),
+    "feed a piece of 40 of a call's argument": (lambda: feed_pieces(FILE), len(FILE) // 40),
     "turn of a runner, 300 tools, 200 messages": (turns_of(client_patchbay.Run), 1),
     "turn of a runner in text, 300 tools, 200 messages": (turns_of(client_patchbay.RunText), 1),
     "run of an agent on a session of 1,000 events": (runs_on(1000), 1),

@@ -284,7 +284,7 @@ class StreamParser:
             raise ValueError("The parser is closed.")
         if not text:
             return []
-        source = self._catch_up()
+        source = self._source if len(self._prose) == self._known_prose else self._catch_up()
         passed: Event | None = None
         if source.pass_on is not None:
             passed = source.pass_on(text)

@@ -75,7 +75,12 @@ class Source:
 
     def skip_ahead(self, text: str) -> None:
         """Note that ``text`` arrived and was read by other means; only where ``buf`` is read to its end."""
-        self.push(text)
+        if self._mark >= 0:
+            if self.pos > self._mark:
+                self._kept.append(self.buf[self._mark : self.pos])
+            self._mark = 0
+        self.base += self.pos
+        self.buf = text
         self.pos = len(text)
 
     def mark(self) -> None:

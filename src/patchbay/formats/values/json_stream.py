@@ -147,7 +147,8 @@ class Nesting:
 
 
 _DOUBLE = re.compile(r'[^"\\\x00-\x1f]+')
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]*').fullmatch
+_VALID = re.compile(r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+').fullmatch
+"""The inside of a string as JSON, with nothing to repair; possessive, so that no text is slow to fail."""
 _SINGLE = re.compile(r"""[^'"\\\x00-\x1f]+""")
 _TYPOGRAPHIC = re.compile(r"""[^“”„‘’"\\\x00-\x1f]+""")
 _CLOSING = {'"': '"', "'": "'", **dict.fromkeys("“”„", "“”"), **dict.fromkeys("‘’", "’")}
@@ -212,7 +213,8 @@ class StringReader:
         elif quote != '"':
             self.note("typographic_quotes")
         sink.append('"')
-        if quote in "\"'" and (yield from self._is_triple(quote)):
+        may_be_triple = quote in "\"'" and source.buf[source.pos : source.pos + 1] in ("", quote)
+        if may_be_triple and (yield from self._is_triple(quote)):
             yield from self._triple(sink, quote)
             return
         held: list[str] | None = None
@@ -241,7 +243,8 @@ class StringReader:
                 continue
             char = source.buf[source.pos]
             if char in closing:
-                closes = yield from self._closes()
+                following = source.buf[source.pos + 1 : source.pos + 2]
+                closes = following in _AFTER_STRING or (yield from self._closes())
                 if held is not None and not closes:
                     break
                 source.pos += 1
@@ -273,7 +276,7 @@ class StringReader:
         raise MalformedCall
 
     def _passes(self, chunk: str) -> str | None:
-        return chunk if _PLAIN(chunk) and self._begins_stop(chunk) is None else None
+        return chunk if _VALID(chunk) and self._begins_stop(chunk) is None else None
 
     def _before_stop(self, end: int) -> int:
         """How far before ``end`` there surely is no stop."""
@@ -391,6 +394,8 @@ class StringReader:
             sink.append("\\\\")
 
 
+_BLANK = frozenset(" \t\r\n>/")
+"""What white space and comments may begin with."""
 _SPACE = re.compile(r"[ \t\r\n]+")
 _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
 _BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
@@ -431,16 +436,19 @@ class JsonReader(StringReader):
         source = self.source
         pattern = _QUOTED_SPACE if self.quoted else _SPACE
         while True:
-            found = pattern.match(source.buf, source.pos)
-            if found:
+            if source.pos >= len(source.buf):
+                if source.ended:
+                    return ""
+                yield
+                continue
+            char = source.buf[source.pos]
+            if char not in _BLANK:
+                return char
+            if (found := pattern.match(source.buf, source.pos)) is not None:
                 if sink is not None:
                     sink.append(found.group().replace(">", "") if self.quoted else found.group())
                 source.pos = found.end()
-            char = yield from source.peek()
-            if char == "/" and comments:
-                if not (yield from self._comment()):
-                    return char
-            elif not char or (char not in " \t\r\n" and not (self.quoted and char == ">")):
+            elif char != "/" or not comments or not (yield from self._comment()):
                 return char
 
     def _comment(self) -> Steps[bool]:
@@ -483,9 +491,11 @@ class JsonReader(StringReader):
         word = False
         tuples: set[int] = set()  # the depths whose open bracket is a parenthesis
         while not nesting.complete:
-            char = yield from self.space(nesting.gap)
-            if not char:
-                raise Truncated
+            # Without the generator where there is no white space: a value has many tokens.
+            if source.pos >= len(source.buf) or (char := source.buf[source.pos]) in _BLANK:
+                char = yield from self.space(nesting.gap)
+                if not char:
+                    raise Truncated
             word = word and nesting.due == COLON
             if word and self.bounded and char not in ":=":
                 raise MalformedCall
