@@ -58,12 +58,12 @@ class ToolRunner:
     """Runs the loop: asks the model, runs its calls, sends it the results, until it answers.
 
     ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too),
-    a model's name or URL (``patchbay.models.resolve_model``), or any ChatModel. ``options`` are those of ``resolve_model``: of
-    ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, and for a name those of its connection. ``tools`` are
-    functions, Tools and Toolsets, mixed. ``mcp_servers`` are MCP servers whose tools are added: a list of
-    ``patchbay.mcp.McpServer``, the mapping of ``mcpServers``, or the path of a file with it; the first run starts them,
-    ``aclose`` ends them. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types`` and
-    ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
+    a model's name or URL (``patchbay.models.resolve_model``), or any ChatModel. ``model`` is that of runs that name none.
+    ``options`` are those of ``resolve_model``: of ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, and for a name
+    those of its connection. ``tools`` are functions, Tools and Toolsets, mixed. ``mcp_servers`` are MCP servers whose tools are
+    added: a list of ``patchbay.mcp.McpServer``, the mapping of ``mcpServers``, or the path of a file with it; the first run
+    starts them, ``aclose`` ends them. ``validate`` is True, False (arguments need only be a JSON object) or a dict with
+    ``coerce_types`` and ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
 
     ``on_tool_call(call, iteration)`` is called before each call runs, ``on_tool_result(execution, iteration)`` when it has
     settled; both may be async. Their exceptions are logged and collected in ``RunResult.callback_errors``; the run goes on.
@@ -106,6 +106,7 @@ class ToolRunner:
         attachments: Collection[str] = (),
         tool_search: ToolSearch | None = ToolSearch(),  # noqa: B008  (frozen)
         tool_mode: str | None = None,
+        model: str | None = None,
         **options: Any,
     ) -> None:
         if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
@@ -143,6 +144,7 @@ class ToolRunner:
         self._name = uuid.uuid4().hex[:12]
         self._turns = itertools.count(1)
         self._given = client
+        self._default_model = model
         self._model = resolve_model(client, tool_mode=tool_mode, **options)
         self._max_iterations = max_iterations
         self._raise_on_max_iterations = raise_on_max_iterations
@@ -243,8 +245,8 @@ class ToolRunner:
         """Yield the loop's events, and call the callbacks. Raises MaxIterationsError if configured."""
         conversation = _conversation(messages)
         _refuse(parameters)
-        if model is not None:
-            parameters = {"model": model, **parameters}
+        if (name := model if model is not None else self._default_model) is not None:
+            parameters = {"model": name, **parameters}
         executor = await self._executor.with_toolsets()
         budget = Budget(max_calls=self._max_calls, max_seconds=self._max_seconds)
         events = turn(

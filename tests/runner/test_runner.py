@@ -383,3 +383,11 @@ def test_what_exits_in_the_background_exits_its_caller_and_nobody_else():
         background.run_blocking(leave())
     assert 3 == left.value.code
     assert "here" == background.run_blocking(stay())
+
+
+def test_a_model_of_the_runner_is_that_of_runs_that_name_none():
+    model = ScriptedModel(["a", "b"])
+    runner = ToolRunner(model, model="mine")
+    run(runner.run("hi"))
+    run(runner.run("hi", model="other"))
+    assert ["mine", "other"] == [request.parameters["model"] for request in model.requests]
