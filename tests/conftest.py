@@ -9,9 +9,9 @@ import itertools
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +24,8 @@ from patchbay.testing import ContractModel, ScriptedUpstream
 from support.processes import listening
 
 # Servers that tests start mount no MCP servers of the person who runs the tests.
-os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_such_folder")
+_config_home = tempfile.TemporaryDirectory(prefix="patchbay-tests-")
+os.environ["XDG_CONFIG_HOME"] = _config_home.name
 
 # No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
 settings.register_profile("patchbay", deadline=None, max_examples=100)

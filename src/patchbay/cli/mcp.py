@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import json
 import logging
 import sys
 from dataclasses import replace
@@ -87,22 +89,54 @@ def add(
 
 @mcp.command("list", context_settings=CONTEXT)
 def list_(config: McpConfig = None, as_json: Json = False) -> None:
-    """List the servers. Nothing is started."""
-    file = _file(config)
+    """List the servers, and the tools whose changed definition waits to be accepted. Nothing is started."""
+    from patchbay.mcp.pins import Pins
+
+    file, pins = _file(config), Pins()
     if as_json:
         print_json({each.name: each.to_json() for each in file})
         return
     width = max((len(each.name) for each in file), default=0)
     for each in file:
         print(f"{each.name:<{width}}  {_describe(each)}")
+        if changed := sorted(pins.changed(each)):
+            print(f"{'':<{width}}  changed, and not used before you accept it: {escape_controls(', '.join(changed))}")
     if not file.servers:
         print(f"No MCP servers in {file.path}.", file=sys.stderr)
 
 
 @mcp.command(context_settings=CONTEXT)
+def accept(
+    name: Name,
+    config: McpConfig = None,
+    show: Annotated[bool, typer.Option("--show", help="Show what has changed, and accept nothing.")] = False,
+) -> None:
+    """Show what a server has changed in its tools' definitions since they were accepted, and accept it.
+
+    The first definition of a tool is accepted when its server is first connected. A running server takes the new ones over.
+    """
+    from patchbay.mcp.pins import Pins
+
+    server, pins = _file(config).get(name), Pins()
+    changed = pins.changed(server)
+    for tool, definitions in sorted(changed.items()):
+        before, after = (json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines() for each in definitions)
+        for line in difflib.unified_diff(before, after, f"{tool} (accepted)", f"{tool} (now)", n=1, lineterm=""):
+            print(escape_controls(line))
+    if not changed:
+        print(f"No changed tools of {name}.", file=sys.stderr)
+    elif not show:
+        pins.accept(server, changed)
+        print(f"Accepted {plural(len(changed), 'changed tool')} of {name}.")
+
+
+@mcp.command(context_settings=CONTEXT)
 def remove(name: Name, config: McpConfig = None) -> None:
     """Remove a server from the file."""
+    from patchbay.mcp.pins import Pins
+
     file = _file(config)
+    Pins().forget(file.get(name))
     file.remove(name)
     print(f"Removed {name} from {file.path}.")
 

@@ -123,6 +123,7 @@ def serve(
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
     from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, reject_itself, text_options
+    from patchbay.mcp.pins import Pins
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
     from patchbay.server.runtime import serve as run
@@ -159,6 +160,7 @@ def serve(
         realtime=realtime,
         governance=governance,
         mcp_servers=servers,
+        mcp_pins=Pins() if servers else None,
     )
 
     def announce(url: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer, as_servers, unique
+from patchbay.mcp.pins import Pins
 from patchbay.tools import Tool, Toolset
 from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, ToolRegistry
 
@@ -19,36 +21,52 @@ if TYPE_CHECKING:  # the SDK: 1.9 s
     from patchbay.mcp.tools import McpTool
 
 EXTRA: Final = "pip install 'patchbay[mcp]'"
+_PINS_INTERVAL: Final = 2.0
+"""Seconds between two looks at the file of accepted definitions, while one waits to be accepted."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The state of a server; ``problem`` says why it is not ready. ``tools`` are the names of its tools in the registry."""
+    """The state of a server; ``problem`` says why it is not ready. ``tools`` are the names of its tools in the registry.
+
+    ``changed`` are the own names of tools whose definition has changed since it was accepted; they are not in the registry.
+    """
 
     name: str
     state: State
     problem: str
     tools: tuple[str, ...]
+    changed: tuple[str, ...] = ()
 
 
 class McpHost:
     """Connects ``servers`` and keeps their tools in ``registry``, with the source ``mcp:NAME``.
 
     A server's tools appear when it has listed them and follow its changes; they are hidden while it is not connected. A name that
-    another source has already is left out, and logged. ``on_change`` gets each change of the registry. Disabled servers are
-    ignored. The SDK is imported when the host starts. The connections belong to the event loop in which the host was started;
-    when that has ended, ``start`` begins again. Calls may come from any. Raises ConfigurationError for two servers of one name.
+    another source has already is left out, and logged. With ``pins`` a definition that changes after it was accepted is not used
+    before that is accepted too; without, changes are followed. ``on_change`` gets each change of the registry.
+
+    Disabled servers are ignored. The SDK is imported when the host starts. The connections belong to the event loop in which the
+    host was started; when that has ended, ``start`` begins again. Calls may come from any. Raises ConfigurationError for two
+    servers of one name.
     """
 
     def __init__(
-        self, servers: Iterable[McpServer], registry: ToolRegistry, *, on_change: Callable[[Change], object] | None = None
+        self,
+        servers: Iterable[McpServer],
+        registry: ToolRegistry,
+        *,
+        on_change: Callable[[Change], object] | None = None,
+        pins: Pins | None = None,
     ) -> None:
         self.servers = tuple(each for each in unique(servers) if not each.disabled)
         self.registry = registry
         self._on_change = on_change
         self._mounts: dict[str, _Mount] = {}
+        self.pins = pins
+        self._watcher: asyncio.Task[None] | None = None
 
     async def start(self, *, wait: bool = True) -> None:
         """Connect the servers, once. With ``wait`` return when each is ready, or its first attempt has failed.
@@ -63,11 +81,16 @@ class McpHost:
             await _import_sdk()
         if not self._is_running:  # nor begun by another call meanwhile
             self._mounts = {each.name: _Mount(self, each) for each in self.servers}
+            if self.pins is not None:
+                self._watcher = asyncio.create_task(self._watch(self.pins))
         if wait:
             await asyncio.gather(*(each.connection.settled() for each in self._mounts.values()))
 
     async def aclose(self) -> None:
         """End the connections and remove the tools."""
+        if self._watcher is not None and self._is_running:
+            self._watcher.cancel()
+            self._watcher = None
         mounts, self._mounts = self._mounts, {}
         await asyncio.gather(*(each.connection.aclose() for each in mounts.values()))
         for each in self.servers:
@@ -82,7 +105,7 @@ class McpHost:
     def status(self) -> tuple[ServerStatus, ...]:
         """The state of each server."""
         return tuple(
-            ServerStatus(name, each.connection.state, each.connection.problem, tuple(each.tools))
+            ServerStatus(name, each.connection.state, each.connection.problem, tuple(each.tools), tuple(sorted(each.changed)))
             for name, each in self._mounts.items()
         )
 
@@ -90,6 +113,14 @@ class McpHost:
     def running_calls(self) -> int:
         """The number of calls that wait for a server."""
         return sum(each.connection.running_calls for each in self._mounts.values())
+
+    async def _watch(self, pins: Pins) -> None:
+        """Register tools again when their changed definitions have been accepted by another process."""
+        while True:
+            await asyncio.sleep(_PINS_INTERVAL)
+            if any(each.changed for each in self._mounts.values()) and pins.reload():
+                for each in self._mounts.values():
+                    each.update_again()
 
     def apply(self, change: Change) -> None:
         """Pass a change of the registry on."""
@@ -129,18 +160,33 @@ class _Mount:
         from patchbay.mcp.connection import Connection
 
         self.tools: dict[str, str] = {}  # each with its definition as JSON
+        self.changed: set[str] = set()
         self._host = host
         self._server = server
+        self._definitions: tuple[Any, ...] = ()
         self._reported: set[str] = set()
         self.connection: Connection = Connection(server, on_tools=self._update, on_down=self._hide)
         self.connection.start()
 
-    def _update(self, definitions: Iterable[Any]) -> None:
-        """Register the server's tools as they are now, and remove those that it no longer has."""
+    def update_again(self) -> None:
+        """Register the tools again with what has been accepted meanwhile."""
+        if self._definitions and self.connection.client is not None:
+            self._update(self._definitions)
+
+    def _update(self, definitions: tuple[Any, ...]) -> None:
+        """Register the server's tools as they are now, and remove those that it no longer has, or has changed unasked."""
         registry, server = self._host.registry, self._server
+        self._definitions = definitions
+        offered = [each for each in definitions if server.offers(each.name)]
+        if (pins := self._host.pins) is not None:
+            self.changed = pins.check(server, {each.name: _plain(each) for each in offered})
         found: dict[str, str] = {}
-        for definition in definitions:
-            if not server.offers(definition.name) or (tool := self._make(definition)) is None:
+        for definition in offered:
+            if definition.name in self.changed:
+                why = "its definition has changed, and it is not used before that is accepted"
+                self._report(definition.name, f"{why}: patchbay mcp accept {shlex.quote(server.name)}")
+                continue
+            if (tool := self._make(definition)) is None:
                 continue
             if tool.name in found:
                 self._report(tool.name, "the server has two tools of this name; the second one is left out")
@@ -201,8 +247,13 @@ class _Mount:
 
 def _as_json(definition: Any) -> str:
     """Return a definition as canonical JSON."""
-    value: Mapping[str, Any] = definition.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return json.dumps(_plain(definition), sort_keys=True, separators=(",", ":"))
+
+
+def _plain(definition: Any) -> dict[str, Any]:
+    """Return a definition as JSON data."""
+    value: dict[str, Any] = definition.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return value
 
 
 async def _import_sdk() -> None:

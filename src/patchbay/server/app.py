@@ -17,6 +17,7 @@ import patchbay
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.host import McpHost
+from patchbay.mcp.pins import Pins
 from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.auth import OPENAI_BASE, AccessMiddleware, AsgiApp
@@ -112,6 +113,7 @@ def create_tools_app(
     realtime: RealtimeSettings | None = None,
     governance: Governance | None = None,
     mcp_servers: Iterable[McpServer] = (),
+    mcp_pins: Pins | None = None,
     oversight: Governance | None = None,
     extend_mcp: Callable[[Any], object] | None = None,
 ) -> ToolsApp:
@@ -120,10 +122,10 @@ def create_tools_app(
     ``store`` (or its URL) keeps the registrations, and responses of the Responses API; None keeps them in memory. ``upstream`` is
     the OpenAI-compatible server (or its base URL) whose models are given the tools at ``/v1``, as ``chat`` says. Sessions at
     ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call, and is closed
-    with the server. The tools of ``mcp_servers`` are registered while it runs. Without a token anyone may use the sources of
-    plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official
-    SDK's server of each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight`` is the old
-    name of ``governance``. Raises ConfigurationError.
+    with the server. The tools of ``mcp_servers`` are registered while it runs, with ``mcp_pins`` by accepted definitions.
+    Without a token anyone may use the sources of plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP
+    servers. ``extend_mcp`` gets the official SDK's server of each role at ``/mcp`` before it serves, to add prompts, resources
+    and other handlers. ``oversight`` is the old name of ``governance``. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
@@ -148,7 +150,7 @@ def create_tools_app(
     managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
     health.on_change = partial(_sync_sessions, managers)
     store = RegistrationStore(store) if isinstance(store, str) else store
-    mcp = McpHost(mcp_servers, registry, on_change=health.on_change)
+    mcp = McpHost(mcp_servers, registry, on_change=health.on_change, pins=mcp_pins)
     writer = RegistrationWriter(registry, store) if store is not None else None
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     if upstream is not None and upstream.response_store is None and store is not None:
