@@ -42,3 +42,17 @@ def test_a_registered_tool_runs_and_the_clients_own_is_handed_out(name: str, str
         assert "theirs" in text
         assert "weather" not in text
         assert ["theirs", "weather"] == sorted(tool["function"]["name"] for tool in at.asked[0]["tools"])
+
+
+def test_the_registrys_tools_run_for_a_response_in_the_background() -> None:
+    script = [calls(call("weather", '{"city": "Rome"}')), "It is clear."]
+    with calling_back(SUNNY) as callback, serve_chat(script) as at, at.client() as client:
+        at.server.register("weather", callback.url)
+        begun = client.responses.create(model="m", input="How is Rome?", background=True)
+        assert "queued" == begun.status
+        for _ in range(2000):
+            if (response := client.responses.retrieve(begun.id)).status not in ("queued", "in_progress"):
+                break
+        assert ("completed", "It is clear.") == (response.status, response.output_text)
+        assert "completed" == client.responses.cancel(begun.id).status
+        assert 200 == at.server.ask("HEAD", "/").status

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import contextmanager
 
+import anthropic
+import google.genai
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import ask, running_upstream, serving
+from tests.server.proxy_rig import BOUND, MovedClock, ask, open_chat, read_until, running_upstream, serving
 
 from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
@@ -68,13 +71,85 @@ def test_stored_responses_can_be_read_and_deleted(upstream):
         assert 404 == ask(port, "GET", f"{path}/{unkept['id']}").status
 
 
-def test_tokens_are_estimated_without_the_upstream(upstream):
+def test_tokens_are_estimated_where_the_upstream_cannot_count(upstream):
     with serving(create_app(upstream.url)) as port:
         for path, body in (MESSAGES, RESPONSES):
             suffix = "count_tokens" if "messages" in path else "input_tokens"
             assert ask(port, "POST", f"{path}/{suffix}", body).json["input_tokens"] > 0
         assert ask(port, "POST", "/v1beta/models/m:countTokens", GEMINI[1]).json["totalTokens"] > 0
+    assert ["/apply-template"] == [request.path for request in upstream.requests]  # asked once
+
+
+def test_tokens_are_counted_by_the_upstream_that_can():
+    """llama.cpp has a tokenizer beside ``/v1``; whether the upstream has one is asked once."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        if request.path == "/up/apply-template":
+            return web.json_response({"prompt": json.dumps(body["messages"])})
+        assert "/up/tokenize" == request.path
+        return web.json_response({"tokens": list(range(len(body["content"])))})
+
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": "no"}, status=404)
+
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 1_000_000}}
+    shown = {**MESSAGES[1], "messages": [{"role": "user", "content": [picture]}]}
+    text = json.dumps([{"role": "user", "content": "Hi."}])
+    path = "/v1/messages/count_tokens"
+    with running_upstream(answer) as at, serving(create_app(at.url)) as port:
+        assert {"input_tokens": len(text)} == ask(port, "POST", path, MESSAGES[1]).json
+        assert 1000 <= ask(port, "POST", path, shown).json["input_tokens"] < 1100
+        assert 2 == len(at.seen)
+    with running_upstream(refuse) as at, serving(create_app(at.url)) as port:
+        first, second = (ask(port, "POST", path, MESSAGES[1]).json for _ in range(2))
+        assert (first, 1) == (second, len(at.seen))
+        assert first["input_tokens"] < 20
+
+
+def test_models_are_listed_in_the_clients_shape(upstream):
+    with serving(create_app(upstream.url)) as port:
+        claude = anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="k", max_retries=0)
+        gemini = google.genai.Client(api_key="k", http_options={"base_url": f"http://127.0.0.1:{port}"})
+        with claude:
+            assert ["scripted-model"] == [model.id for model in claude.models.list()]
+        assert ["models/scripted-model"] == [model.name for model in gemini.models.list()]
+        assert ["models/scripted-model"] == [model["name"] for model in ask(port, "GET", "/v1beta/models").json["models"]]
+        assert "list" == ask(port, "GET", "/v1/models").json["object"]
+    assert {"/models"} == {request.path.removeprefix("/v1") for request in upstream.requests}
+    assert "Bearer k" == upstream.requests[0].headers["authorization"]
+
+
+def test_a_websocket_is_refused_so_that_clients_send_a_post(upstream):
+    opening = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "a" * 22 + "==",
+    }
+    with serving(create_app(upstream.url)) as port:
+        refused = ask(port, "GET", "/v1/responses", headers=opening)
+        assert (426, "no_websocket") == (refused.status, refused.json["error"]["code"])
+        assert 200 == ask(port, "HEAD", "/").status
     assert [] == upstream.requests
+
+
+@pytest.mark.parametrize(("request_", "beat"), [(MESSAGES, b'event: ping\ndata: {"type":"ping"}'), (RESPONSES, b": keep-alive")])
+def test_a_silent_stream_is_kept_alive_in_the_clients_protocol(request_, beat):
+    clock, (path, body) = MovedClock(), request_
+
+    async def say_nothing(_request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with (
+        running_upstream(say_nothing) as silent,
+        serving(create_app(silent.url, heartbeat=15.0), clock=clock) as port,
+        open_chat(port, {**body, "stream": True}, path=path) as connection,
+    ):
+        assert silent.arrived.wait(BOUND)
+        clock.move(16.0)
+        assert beat in read_until(connection, b"\n\n")
 
 
 def test_a_gemini_stream_is_served_as_events_only(upstream):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
 from patchbay.errors import PatchbayError
 from patchbay.frontends.anthropic_answer import MessagesEncoder, error_body
 from patchbay.frontends.anthropic_request import decode_request
@@ -13,6 +17,7 @@ class AnthropicMessages:
     """See Frontend."""
 
     name = "Anthropic Messages"
+    heartbeat = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
         """See Frontend."""
@@ -23,6 +28,19 @@ class AnthropicMessages:
         """See Frontend."""
         return encode({"input_tokens": tokens})
 
+    def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
+        """The list of the models of an OpenAI-compatible server, as Anthropic has it."""
+        data = [{"type": "model", "id": each["id"], "display_name": each["id"], "created_at": _date(each)} for each in models]
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+        return encode({"data": data, "has_more": False, **ends})
+
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""
         return error_body(error)
+
+
+def _date(model: Mapping[str, Any]) -> str:
+    """When a model was made; the beginning of time where its server does not say."""
+    created = model.get("created")
+    seconds = created if type(created) is int and 0 <= created < 2**32 else 0
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
@@ -15,6 +15,9 @@ from patchbay.models.providers import turn_start
 from patchbay.models.wire import decode, encode
 from patchbay.transcript import text_of
 from patchbay.types import Message
+
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+"""A comment, which clients pass over."""
 
 _logger = logging.getLogger(__name__)
 _MOST_REPORTED = 256
@@ -33,6 +36,8 @@ class Frontend(Protocol):
 
     name: str
     """For messages and logs."""
+    heartbeat: bytes
+    """What is written between two events while the upstream is silent."""
 
     def decode(self, body: bytes, path: str) -> DecodedRequest:
         """Read a request to ``path``. Raises InvalidRequestError."""
@@ -81,9 +86,29 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     return reasoning if isinstance(reasoning, str) else ""
 
 
+_MEDIA_BYTES: Final = 4000
+"""An image or a file counts as so many bytes, whatever its size."""
+
+
+def is_text_only(chat: Mapping[str, Any]) -> bool:
+    """Whether the messages hold neither images nor files."""
+    contents = (message.get("content") for message in chat["messages"])
+    return all(content is None or isinstance(content, str) for content in contents)
+
+
 def estimate_tokens(chat: Mapping[str, Any]) -> int:
-    """How many tokens a prompt has, about: a token for four bytes of the messages and tools as JSON."""
-    return (len(encode(chat["messages"])) + len(encode(chat.get("tools") or []))) // 4 + 1
+    """How many tokens a prompt has, about: one for four bytes of the messages and tools as JSON, 1,000 for an image or file."""
+    messages: list[Any] = chat["messages"]
+    media = 0
+    if not is_text_only(chat):
+        parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+        media = sum(part["type"] != "text" for part in parts)
+        contents = {"content": [part for part in parts if part["type"] == "text"]}
+        messages = [
+            contents,
+            *({**each, "content": None} if isinstance(each.get("content"), list) else each for each in messages),
+        ]
+    return (len(encode(messages)) + len(encode(chat.get("tools") or [])) + media * _MEDIA_BYTES) // 4 + 1
 
 
 def read_body(body: bytes) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import unquote
 
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import DecodedRequest
+from patchbay.frontends.base import KEEP_ALIVE, DecodedRequest
 from patchbay.frontends.gemini_answer import GenerateContentEncoder, error_body
 from patchbay.frontends.gemini_request import decode_request
 from patchbay.models.wire import decode, encode
@@ -16,11 +17,15 @@ PATH: Final = re.compile(
     r"/v1(?:beta|alpha)?/models/(?P<model>[^:]+):(?P<method>generateContent|streamGenerateContent|countTokens)"
 )
 
+MODELS_PATHS: Final = ("/v1beta/models", "/v1alpha/models")
+_METHODS: Final = {"supportedGenerationMethods": ["generateContent", "countTokens"]}
+
 
 class GenerateContent:
     """See Frontend."""
 
     name = "Gemini"
+    heartbeat = KEEP_ALIVE
 
     def decode(self, body: bytes, path: str) -> DecodedRequest:
         """See Frontend."""
@@ -38,6 +43,10 @@ class GenerateContent:
     def encode_count(self, tokens: int) -> bytes:
         """See Frontend."""
         return encode({"totalTokens": tokens})
+
+    def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
+        """The list of the models of an OpenAI-compatible server, as Gemini has it."""
+        return encode({"models": [{"name": f"models/{each['id']}", "displayName": each["id"], **_METHODS} for each in models]})
 
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import DecodedRequest, member, read_body
+from patchbay.frontends.base import KEEP_ALIVE, DecodedRequest, member, read_body
 from patchbay.frontends.responses_answer import CompactionEncoder, ResponsesEncoder, error_body, new_id
 from patchbay.frontends.responses_request import SUMMARIZE, decode, read_items
 from patchbay.models.wire import encode
@@ -38,6 +38,7 @@ class OpenAIResponses:
     """See Frontend. It stores nothing: the server does, and reads the items of earlier responses."""
 
     name = "OpenAI Responses"
+    heartbeat = KEEP_ALIVE
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
         """See Frontend."""

@@ -267,7 +267,13 @@ def _by_path(api: AsgiApp, chat: AsgiApp, mcp: AsgiApp) -> AsgiApp:
         app = api
         if scope["type"] == "http":
             path = own_path(scope)
-            app = chat if is_model_api(path, OPENAI_BASE) else mcp if path == MCP_PATH else api
+            app = (
+                chat
+                if is_model_api(path, OPENAI_BASE) or (path == "/" and scope["method"] == "HEAD")
+                else mcp
+                if path == MCP_PATH
+                else api
+            )
         await app(scope, receive, send)
 
     return serve

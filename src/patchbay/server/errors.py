@@ -46,6 +46,17 @@ class MethodNotAllowedError(PatchbayError):
     status = 405
 
 
+class NoWebSocketError(PatchbayError):
+    """A WebSocket where only HTTP is spoken; clients of the Responses API then send a POST."""
+
+    code = "no_websocket"
+    kind = "invalid_request_error"
+    status = 426
+
+    def __init__(self) -> None:
+        super().__init__("WebSockets are not spoken here: send POST requests.")
+
+
 class StoppingError(PatchbayError):
     """The server is shutting down, and the request was not finished within the drain timeout."""
 

@@ -8,17 +8,21 @@ from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
-from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.errors import InvalidRequestError, RequestTooLargeError, UpstreamError
 from patchbay.frontends import AnthropicMessages, DecodedRequest, Frontend, GenerateContent, OpenAIResponses, StoredResponse
+from patchbay.frontends.base import estimate_tokens, is_text_only
+from patchbay.frontends.gemini import MODELS_PATHS
 from patchbay.frontends.gemini import PATH as GEMINI_PATH
 from patchbay.frontends.responses import list_items, with_ids
 from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import encode
-from patchbay.server.errors import NotFoundError
+from patchbay.server.errors import NotFoundError, NoWebSocketError
 from patchbay.server.http import VENDOR_KEYS, Headers
 from patchbay.server.settings import ProxySettings
 from patchbay.server.stored_responses import BackgroundResponses, MemoryResponses, ResponseStore
+from patchbay.server.upstream import ProxyRequest
+from patchbay.server.upstream_queries import TokenCounter, list_models
 
 _OWN_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
 _DAY: Final = 86400.0
@@ -28,11 +32,11 @@ _MOST_ITEM_BYTES: Final = 32 * 1024 * 1024
 
 @dataclass(frozen=True)
 class FrontendRoute:
-    """A request for a front-end, and what it wants: an answer, the size of its prompt, or a summary of its conversation."""
+    """A request for a front-end, and what it wants: an answer, the size of its prompt, a compacted conversation, or models."""
 
     frontend: Frontend
     path: str = ""
-    wants: Literal["answer", "count", "compaction"] = "answer"
+    wants: Literal["answer", "count", "compaction", "models"] = "answer"
 
 
 class Frontends:
@@ -42,7 +46,7 @@ class Frontends:
         self._base = base = settings.base_path
         self._responses = OpenAIResponses()
         self._gemini = GenerateContent()
-        messages = AnthropicMessages()
+        self._messages = messages = AnthropicMessages()
         self._routes: dict[str, FrontendRoute] = {
             f"{base}/messages": FrontendRoute(messages),
             f"{base}/messages/count_tokens": FrontendRoute(messages, wants="count"),
@@ -51,13 +55,20 @@ class Frontends:
             f"{base}/responses/compact": FrontendRoute(self._responses, wants="compaction"),
         }
         self._store = _store(settings)
+        self._counter = TokenCounter()
         self._background = BackgroundResponses(self._store, redact)
 
     def route(self, scope: Mapping[str, Any], path: str) -> FrontendRoute | None:
         """Return the route of a request; None where it is none of a front-end's. Raises InvalidRequestError."""
+        path = path.rstrip("/")
+        if scope["method"] == "GET":
+            is_models = path == f"{self._base}/models"
+            if path in MODELS_PATHS or (is_models and any(name.startswith(b"x-goog-") for name, _ in scope["headers"])):
+                return FrontendRoute(self._gemini, wants="models")
+            if is_models and any(name == b"anthropic-version" for name, _ in scope["headers"]):
+                return FrontendRoute(self._messages, wants="models")
         if scope["method"] != "POST":
             return None
-        path = path.rstrip("/")
         if (route := self._routes.get(path)) is not None or ":" not in path:
             return route
         if (found := GEMINI_PATH.fullmatch(path)) is None:
@@ -83,6 +94,19 @@ class Frontends:
         if route.wants == "compaction":
             return responses.decode_compaction(given, before)
         return responses.decode_given(given, before)
+
+    async def count(self, route: FrontendRoute, chat: Mapping[str, Any], body: bytes, request: ProxyRequest) -> bytes:
+        """Answer a request for the size of a prompt; ``body`` is what the upstream is sent for ``chat``."""
+        tokens = await self._counter.count(request, body) if is_text_only(chat) else None
+        return route.frontend.encode_count(estimate_tokens(chat) if tokens is None else tokens)
+
+    async def list_models(self, route: FrontendRoute, request: ProxyRequest) -> bytes:
+        """Answer a request for the models. Raises UpstreamError."""
+        frontend = self._messages if route.frontend is self._messages else self._gemini
+        try:
+            return frontend.encode_models(await list_models(request))
+        except (ValueError, RecursionError):
+            raise UpstreamError("The upstream's list of models is not JSON.") from None
 
     async def _conversation(self, response_id: str) -> list[dict[str, Any]]:
         stored = await self._background.get(response_id)
@@ -118,8 +142,10 @@ class Frontends:
         return encode(await self._background.begin(StoredResponse(encoder.response, items), make))
 
     async def stored(self, scope: Mapping[str, Any], path: str) -> bytes | None:
-        """Answer a request about a stored response; None for any other path. Raises NotFoundError, InvalidRequestError."""
+        """Answer a request about a stored response; None for any other path. Raises PatchbayError."""
         prefix, method = f"{self._base}/responses/", scope["method"]
+        if method == "GET" and path.rstrip("/") == prefix[:-1] and any(name == b"upgrade" for name, _ in scope["headers"]):
+            raise NoWebSocketError
         if not path.startswith(prefix):
             return None
         response_id, _, part = path[len(prefix) :].rstrip("/").partition("/")

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.frontends.base import KEEP_ALIVE
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 Headers = list[tuple[bytes, bytes]]
@@ -309,7 +310,6 @@ def write_whole(send: Any, status: int, headers: Headers, body: bytes) -> bool:
     return True
 
 
-HEARTBEAT = b": keep-alive\n\n"
 EVENT_STREAM: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -326,7 +326,7 @@ class ResponseWriter:
     A stream may have to start before the upstream has answered (the heartbeat), so the first writer starts it.
     """
 
-    __slots__ = ("_common", "_send", "before_end", "finished", "pausable", "started", "status")
+    __slots__ = ("_common", "_send", "before_end", "finished", "keep_alive", "pausable", "started", "status")
 
     def __init__(self, send: Send, common: Headers) -> None:
         self._send = send
@@ -338,6 +338,8 @@ class ResponseWriter:
         """Whether a comment may be written now: only between two events."""
         self.before_end: Callable[[], Awaitable[None]] | None = None
         """Awaited before the end is sent: what the client reads there has been done."""
+        self.keep_alive = KEEP_ALIVE
+        """What an idle stream gets."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""
@@ -374,11 +376,11 @@ class ResponseWriter:
         await done()
 
     async def heartbeat(self) -> None:
-        """Send a comment on an idle stream; starts the stream if necessary."""
+        """Write ``keep_alive`` on an idle stream; starts the stream if necessary."""
         if not self.started:
             await self.start(200, EVENT_STREAM)
         if self.pausable and not self.finished:
-            await self.write(HEARTBEAT)
+            await self.write(self.keep_alive)
 
     def direct_sink(
         self, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None

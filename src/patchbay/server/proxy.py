@@ -10,12 +10,12 @@ import asyncio
 import itertools
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends import Frontend
-from patchbay.frontends.base import estimate_tokens
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import encode
 from patchbay.server.chat.completion import ChatCompletion, ExchangeFactory, run_chat
@@ -172,8 +172,10 @@ class ProxyApp:
             tail = CHAT if route is not None else await self._route(scope, path, reply)
             if tail is None:
                 return
+            lookup: Callable[[ProxyRequest], Awaitable[bytes]] | None = None
             if route is not None:
                 frontend, scope = route.frontend, chat_scope(scope)
+                reply.keep_alive = frontend.heartbeat
             chat = scope["method"] == "POST" and is_chat(tail)
             self._authorize(scope, chat=chat)
             request_id = f"{self._prefix}-{next(self._count)}"
@@ -183,19 +185,23 @@ class ProxyApp:
                 encoder = None
                 if route is not None:
                     decoded = await self._frontends.decode(route, body)
-                    if route.wants == "count":
-                        await reply.whole(200, [JSON_TYPE], route.frontend.encode_count(estimate_tokens(decoded.body)))
-                        return
                     body, encoder = encode(decoded.body), decoded.encoder
-                    run = partial(self._run_apart, request_id, scope, body, encoder)
-                    if (begun := await self._frontends.begin(encoder, run)) is not None:
-                        await reply.whole(200, [JSON_TYPE], begun)
-                        return
-                    reply.before_end = self._frontends.storing(encoder)
-                if self._tools is not None:
-                    exchange = turn = self._tools.begin(scope, body, encoder)
-                if turn is None:
-                    exchange = completion = self._make_exchange(body, encoder)
+                    if route.wants == "count":
+                        asked = self._make_exchange(body, encoder).request
+                        lookup = partial(self._frontends.count, route, decoded.body, asked)
+                    else:
+                        run = partial(self._run_apart, request_id, scope, body, encoder)
+                        if (begun := await self._frontends.begin(encoder, run)) is not None:
+                            await reply.whole(200, [JSON_TYPE], begun)
+                            return
+                        reply.before_end = self._frontends.storing(encoder)
+                if lookup is None:
+                    if self._tools is not None:
+                        exchange = turn = self._tools.begin(scope, body, encoder)
+                    if turn is None:
+                        exchange = completion = self._make_exchange(body, encoder)
+            elif route is not None:
+                lookup = partial(self._frontends.list_models, route)
             else:
                 if (stored := await self._frontends.stored(scope, path)) is not None:
                     await reply.whole(200, [JSON_TYPE], stored)
@@ -206,7 +212,9 @@ class ProxyApp:
                 request = ProxyRequest(
                     request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._request_log
                 )
-                if turn is not None:
+                if lookup is not None:
+                    await reply.whole(200, [JSON_TYPE], await lookup(request))
+                elif turn is not None:
                     await turn.run(request)
                 elif chat:
                     await run_chat(request, completion)

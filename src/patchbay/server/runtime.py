@@ -67,6 +67,9 @@ class HeadTimeoutProtocol(HttpToolsProtocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: the application refuses WebSockets that it does not speak."""
+
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()

@@ -56,13 +56,14 @@ class Upstream:
         body: bytes | AsyncIterator[bytes] | None,
         *,
         length: int | None = None,
+        at_root: bool = False,
     ) -> Response:
         """Send any request below the base URL; return the response once its head has come.
 
-        ``tail`` is percent-encoded already. ``length`` is that of a streamed body (None: unknown). Raises UpstreamError, and what
-        reading the body raised.
+        ``tail`` is percent-encoded already. ``length`` is that of a streamed body (None: unknown). ``at_root``: the path is not
+        below the base's ``/v1`` but beside it. Raises UpstreamError, and what reading the body raised.
         """
-        target = (self._path + tail.encode("latin-1", "replace")) or b"/"
+        target = ((self._path.removesuffix(b"/v1") if at_root else self._path) + tail.encode("latin-1", "replace")) or b"/"
         if query:
             target += b"?" + query
         try:

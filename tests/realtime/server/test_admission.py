@@ -65,6 +65,14 @@ def test_there_are_no_sockets_but_sessions(open_to_all):
         status, body = open_to_all.turned_away(role)
         assert (404, "no_such_socket") == (status, body["error_code"])
     assert 404 == open_to_all.http.ask("GET", "/api/sessions/ann").status
+    import socket
+
+    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=10) as raw:
+        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
+        raw.sendall(
+            f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n".encode()
+        )
+        assert raw.recv(65536).startswith(b"HTTP/1.1 426 ")
 
 
 @pytest.mark.parametrize(

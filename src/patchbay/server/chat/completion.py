@@ -50,6 +50,7 @@ class ChatExchange(ChatCompletion, Steppable, Protocol):
     """What this driver needs of ``patchbay.models.exchange.Exchange``: see there for the meaning of each."""
 
     transparent: bool
+    request: bytes
 
 
 class ExchangeFactory(Protocol):

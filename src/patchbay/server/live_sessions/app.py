@@ -31,9 +31,10 @@ from patchbay.models.resolve import HostedModel, NotOneModelError, resolve_model
 from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.providers.registry import NoKeyError, dialect_for, key_for, key_in_environment
-from patchbay.server.auth import Rejected, reject_websocket
+from patchbay.server.auth import OPENAI_BASE, Rejected, reject_websocket
+from patchbay.server.errors import NoWebSocketError
 from patchbay.server.governance import Governance
-from patchbay.server.http import Receive, own_path
+from patchbay.server.http import Receive, is_model_api, own_path
 from patchbay.server.live_sessions.bridge import (
     BAD_REQUEST,
     GONE,
@@ -421,6 +422,9 @@ def _is_for_requests(mounted: RegisteredHook) -> bool:
 
 def _no_such_socket(scope: Any) -> Rejected:
     path = own_path(scope)[:_MAX_PATH_CHARS]
+    if is_model_api(path, OPENAI_BASE):
+        error = NoWebSocketError()
+        return Rejected(error.status, error.code, str(error))
     return Rejected(404, NO_SUCH_SOCKET, f"There is nothing at {path!r}, but sessions at {PATH}ROLE.")
 
 
