@@ -20,7 +20,7 @@ COMMANDS = {
     "serve": ("patchbay.cli.serve:serve", "Serve the tool registry for other processes."),
     "chat": ("patchbay.cli.chat:chat", "Chat in the terminal with a model and its tools."),
     "plugins": ("patchbay.cli.plugins:plugins", "Run plugins in separate processes; register their tools."),
-    "mcp": ("patchbay.cli.mcp:mcp", "Use the tools of MCP servers; manage the servers."),
+    "mcp": ("patchbay.cli.mcp:mcp", "Use the tools of MCP servers, manage the servers, and be one."),
     "approvals": ("patchbay.cli.approvals:approvals", "Review pending tool calls."),
     "hooks": ("patchbay.cli.hooks:hooks", "List configured hooks; check a hook process."),
     "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, arguments, decision, result."),

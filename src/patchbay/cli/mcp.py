@@ -1,4 +1,4 @@
-"""``patchbay mcp``: the MCP servers whose tools ``patchbay serve`` offers."""
+"""``patchbay mcp``: the MCP servers whose tools ``patchbay serve`` offers, and the registry as such a server."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchbay._text import escape_controls, one_line
+from patchbay.cli.mcp_serve import serve
 from patchbay.cli.options import CONTEXT, Json, McpConfig, command_group
 from patchbay.cli.terminal import escape_unencodable, fail, plural, print_json
 from patchbay.errors import ConfigurationError
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", show_default=False)]
 
-mcp = command_group("mcp", "Use the tools of MCP servers; manage the servers.")
+mcp = command_group("mcp", "Use the tools of MCP servers, manage the servers, and be one.")
+mcp.command("serve", context_settings=CONTEXT)(serve)
 
 
 @mcp.callback()

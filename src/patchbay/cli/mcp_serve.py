@@ -1,0 +1,142 @@
+"""``patchbay mcp serve``: the registry for MCP clients that start a process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from patchbay.cli.options import SERVER, Audit, AuditDays, Config, Server, TokenFile
+from patchbay.cli.terminal import fail
+from patchbay.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from patchbay.server.governance import Governance
+    from patchbay.tools import Tool
+
+Role = Annotated[str, typer.Option("--role", metavar="NAME", help="Whose tools; default: the server's first role.")]
+Tools = Annotated[
+    list[str],
+    typer.Option(
+        "--tools",
+        metavar="MODULE[:NAME]",
+        help="Serve these tools, without a server: all of a Python module that are made by @tool, or one name in it.",
+    ),
+]
+
+
+def serve(
+    server: Server = SERVER,
+    token_file: TokenFile = None,
+    role: Role = "",
+    tools: Tools = [],  # noqa: B006  (typer reads it)
+    config: Config = None,
+    audit: Audit = None,
+    audit_days: AuditDays = 90.0,
+) -> None:
+    """Speak MCP at standard input and output, for clients that start a process.
+
+    It passes messages on to the running patchbay serve. With --tools it needs no server: the tools run in this process, with the
+    hooks and rules of --config. Calls that a person must approve are then denied, since no person can be asked.
+
+    [bold]Examples[/bold]
+
+      claude mcp add patchbay -- patchbay mcp serve
+
+      claude mcp add weather -- patchbay mcp serve --tools weather.py
+
+      patchbay mcp serve --server http://127.0.0.1:9000 --role ann --token-file ~/.config/patchbay/token
+    """  # fmt: skip
+    try:
+        import mcp  # noqa: F401
+    except ModuleNotFoundError:
+        from patchbay.mcp.host import EXTRA
+
+        raise ConfigurationError(f"patchbay mcp serve needs the official SDK: {EXTRA}") from None
+    from patchbay.server.runtime import log_to_stderr
+
+    log_to_stderr()
+    if tools:
+        from patchbay.cli.serving import make_governance
+
+        found = [each for target in tools for each in load_tools(target)]
+        asyncio.run(_serve_tools(found, role, make_governance(config, audit or "none", audit_days, store=None)))
+    elif config is not None or audit is not None:
+        raise ConfigurationError("--config and --audit are for --tools: a running server has its own.")
+    else:
+        _bridge(server, token_file, role)
+
+
+def load_tools(target: str) -> list[Tool]:
+    """Return the tools in ``MODULE``, ``FILE.py`` or ``MODULE:NAME``. Raises ConfigurationError.
+
+    A name may be a tool, a function, or a list of them.
+    """
+    from patchbay.tools import Tool
+    from patchbay.tools.function import collect_tools
+
+    place, _, name = target.partition(":")
+    path = Path(place)
+    sys.path.insert(0, str(path.parent.resolve() if path.suffix == ".py" else Path.cwd()))
+    try:
+        module = import_module(path.stem if path.suffix == ".py" else place)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"--tools {target}: {error}.") from None
+    if not name:
+        found: Any = [each for each in vars(module).values() if isinstance(each, Tool)]
+    elif (found := getattr(module, name, None)) is None:
+        raise ConfigurationError(f"--tools {target}: there is no {name!r} in {place}.")
+    tools = list(collect_tools(found if isinstance(found, list | tuple) else [found]).values())
+    if not tools:
+        raise ConfigurationError(f"--tools {target}: there are no tools: decorate functions with @tool, or name one.")
+    return tools
+
+
+async def _serve_tools(tools: list[Tool], role: str, governance: Governance) -> None:
+    from patchbay import __version__
+    from patchbay.mcp.server import RegistryServer
+    from patchbay.mcp.stdio_server import serve_stdio
+    from patchbay.tools.registry import DEFAULT_ROLE, Registration, ToolRegistry
+
+    registry = ToolRegistry([role or DEFAULT_ROLE])
+    for each in tools:
+        registry.register(Registration.of(each), inside=True)
+    try:
+        await governance.open()
+        server = RegistryServer(
+            registry,
+            role or DEFAULT_ROLE,
+            version=__version__,
+            hooks=governance.hooks,
+            media=governance.media,
+            approvals=governance.approvals,
+            session=f"mcp-{secrets.token_hex(8)}",
+        )
+        await serve_stdio(server)
+    finally:
+        await governance.aclose()
+
+
+def _bridge(url: str, token_file: Path | None, role: str) -> None:
+    """Pass messages on to a running server. Raises Server...Error where there is none."""
+    import httpx2
+
+    from patchbay.cli.http import ServerClient
+    from patchbay.mcp.stdio_server import bridge_stdio
+
+    client = ServerClient(url, token_file)
+    client.read("/health", missing="This is not a patchbay serve: start one, or serve tools of a module by --tools.")
+    target = f"{client.url}/mcp{f'?role={quote(role)}' if role else ''}"
+    try:
+        asyncio.run(bridge_stdio(target, client.headers))
+    except* httpx2.HTTPError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        fail(f"the server at {client.url} does not answer: {first or type(first).__name__}", 1)

@@ -1,0 +1,148 @@
+"""``patchbay mcp serve``: tools of a module, and a bridge to a running server, for clients that start a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.exceptions import MCPError
+
+from mcp_server.rig import ERAS, add, run, step_by_step
+from patchbay import tool
+from patchbay.tools.context import ToolContext
+from support.cli import run_cli
+from tools_server.rig import TOKEN, Server, serving
+
+MODULE = '''
+from patchbay import tool
+
+@tool(title="Greeting")
+def greet(name: str) -> str:
+    """Greet a person."""
+    print("what a tool prints goes to stderr")
+    return f"Hello, {name}!"
+
+def spare() -> str:
+    return "spare"
+'''
+POLICY = """
+[[approvals.rules]]
+tools = ["greet"]
+outcome = "ask"
+"""
+
+
+@contextlib.asynccontextmanager
+async def started(era: str, *arguments: str, folder: Path | None = None, **options: Any) -> AsyncIterator[Client]:
+    """A client of ``patchbay mcp serve``, as its own process."""
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "patchbay", "mcp", "serve", *arguments], cwd=folder, env=dict(os.environ)
+    )
+    with Path(os.devnull).open("w") as nothing:
+        async with Client(stdio_client(command, errlog=nothing), mode=era, **options) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with serving(("ann", "ben"), token=TOKEN) as running:
+        for each in (add, step_by_step):
+            running.app.managers["ann"].register_tool(each)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("token") / "token"
+    path.write_text(TOKEN)
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_tools_of_a_module_are_served_without_a_server(tmp_path: Path, era: str) -> None:
+    (tmp_path / "greetings.py").write_text(MODULE)
+
+    async def ask(*arguments: str) -> tuple[list[str], str]:
+        async with started(era, *arguments, folder=tmp_path) as client:
+            names = [each.name for each in (await client.list_tools()).tools]
+            done = await client.call_tool("greet", {"name": "Ann"})
+            return names, done.content[0].text
+
+    assert (["greet"], "Hello, Ann!") == run(ask("--tools", "greetings.py"))
+    if era == "auto":
+        assert (["greet", "spare"], "Hello, Ann!") == run(ask("--tools", "greetings", "--tools", "greetings:spare"))
+        (tmp_path / "policy.toml").write_text(POLICY)
+        denied = run(ask("--tools", "greetings.py", "--config", "policy.toml"))[1]
+        assert "no person can be asked here" in denied
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(server: Server, token: str, era: str) -> None:
+    begun, stopped, changed, seen = [], [], asyncio.Event(), []
+    region = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+
+    @tool
+    async def wait_long(tool_context: ToolContext) -> None:
+        begun.append(1)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            stopped.append(1)
+
+    async def note_progress(progress: float, _total: float | None, _message: str | None) -> None:
+        seen.append(progress)
+
+    async def note(message: Any) -> None:
+        if "ToolListChanged" in type(message).__name__:
+            changed.set()
+
+    async def ask() -> None:
+        where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token, "--role", "ann")
+        async with started(era, *where, message_handler=note) as client:
+            assert 5 == (await client.call_tool("add", {"a": 3})).structured_content["sum"]
+            await client.call_tool("step_by_step", {}, progress_callback=note_progress)
+            assert 4 == len(seen)
+
+            manager = server.app.managers["ann"]
+            manager.register_tool(wait_long)
+            call = asyncio.create_task(client.call_tool("wait_long", {}))
+            while not begun:
+                await asyncio.sleep(0.01)
+            call.cancel()
+            while not stopped:
+                await asyncio.sleep(0.01)
+
+            async with client.listen(tools_list_changed=True) if era == "auto" else contextlib.nullcontext() as events:
+                manager.register_tool(tool(lambda arguments: arguments["region"], name="where", parameters=region))
+                await (anext(aiter(events)) if events is not None else changed.wait())
+            await client.list_tools()
+            assert "EU" == (await client.call_tool("where", {"region": "EU"})).content[0].text
+            for name in ("wait_long", "where"):
+                manager.unregister_tool(name)
+            with pytest.raises(MCPError, match="Unknown tool: where"):
+                await client.call_tool("where", {"region": "EU"})
+
+    run(ask())
+
+
+def test_what_cannot_be_served_is_said_before_anything_is(tmp_path: Path, token: str) -> None:
+    (tmp_path / "nothing_here.py").write_text("x = 1\n")
+    for status, words, arguments in [
+        (1, "No response from http://127.0.0.1:9", ("--server", "http://127.0.0.1:9")),
+        (2, "No module named 'not_there'", ("--tools", "not_there")),
+        (2, "there is no 'y'", ("--tools", f"{tmp_path}/nothing_here.py:y")),
+        (2, "there are no tools", ("--tools", f"{tmp_path}/nothing_here.py")),
+        (2, "--config and --audit are for --tools", ("--audit", "none")),
+    ]:
+        done = run_cli("mcp", "serve", *arguments)
+        assert status == done.returncode, (arguments, done.stderr)
+        assert words in done.stderr
