@@ -17,7 +17,7 @@ from patchbay.types import ToolCall
 
 from .rig import mounted, raw_server
 
-ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "20"))
 
 
 async def test_each_call_has_one_result_when_its_server_is_killed_and_the_tools_come_back():

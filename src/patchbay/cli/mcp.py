@@ -89,6 +89,43 @@ def add(
     print(f"Check it: patchbay mcp test {name}", file=sys.stderr)
 
 
+@mcp.command("import", context_settings=CONTEXT)
+def import_(
+    client: Annotated[
+        str,
+        typer.Argument(metavar="CLIENT", help="claude-desktop, claude-code, codex, cursor or vscode.", show_default=False),
+    ],
+    config: McpConfig = None,
+    file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="The client's file, if it is elsewhere.")] = None,
+    overwrite: Annotated[bool, typer.Option("--replace", help="Replace servers of the same names.")] = False,
+) -> None:
+    """Copy the servers of another client: those of the user, and those of the current folder.
+
+    [bold]Examples[/bold]
+
+      patchbay mcp import claude-desktop
+
+      patchbay mcp import codex --from ~/backup/config.toml
+    """  # fmt: skip
+    from patchbay.mcp.other_clients import CLIENTS, import_servers
+
+    if client not in CLIENTS:
+        raise ConfigurationError(f"{client!r} is not known: choose {', '.join(CLIENTS)}.")
+    found = import_servers(client, path=file)
+    if not found:
+        raise ConfigurationError(f"no file of {CLIENTS[client].title} was found: name it with --from FILE.")
+    ours = _file(config)
+    for each in found:
+        for server in each.servers:
+            if server.name in ours.servers and not overwrite:
+                print(f"{server.name} is left out: {ours.path} has a server of this name (--replace).", file=sys.stderr)
+                continue
+            ours.put(server)
+            print(f"Added {server.name} from {each.path}.")
+        for note in each.notes:
+            print(escape_controls(note), file=sys.stderr)
+
+
 @mcp.command("list", context_settings=CONTEXT)
 def list_(config: McpConfig = None, as_json: Json = False) -> None:
     """List the servers, and the tools whose changed definition waits to be accepted. Nothing is started."""
