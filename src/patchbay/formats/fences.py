@@ -379,7 +379,7 @@ class CallFenceReader:
     def _text(self, name: str, char: str, length: int) -> Steps[None]:
         """Read a tool's plain text, from the end of the opener's line to a line that is a fence at least as long as the opener's.
 
-        Where there is none the call is cut off: nobody knows how much of the text is missing.
+        Where there is none the call is cut off: how much of the text is missing is unknown.
         """
         source, sink = self.source, self._sink
         pieces = sink.start(name)

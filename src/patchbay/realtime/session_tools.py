@@ -42,7 +42,7 @@ class SessionTools:
         self._replace({**self._own, **snapshot.tools})
 
     def _replace(self, tools: Mapping[str, Tool]) -> None:
-        """Replace all tools: ``offered`` are those that the model is told of, with a search where these are not all."""
+        """Replace all tools: of many, the model is offered the pinned ones, a search, and what it has found."""
         self.available = self._offered = tools
         catalog = self._tool_search.catalog(tools) if self._tool_search is not None else None
         if catalog is not None:

@@ -187,7 +187,7 @@ class DecisionBody(BaseModel):
     decision: Literal["approve", "deny", "approve_session"] = Field(
         description="`approve_session` is for other calls of the session too, as `session` of the request says."
     )
-    reason: str = Field("", max_length=MAX_REASON, description="Why; the model is told.")
+    reason: str = Field("", max_length=MAX_REASON, description="The reason, which the model gets.")
     by: str = Field("", max_length=MAX_BY, description="Who, for the record.")
     arguments: dict[str, Any] | None = Field(
         None, description="Other arguments to approve the call with. They must fit `parameters`; what runs has them."

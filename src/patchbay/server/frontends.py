@@ -127,7 +127,7 @@ class Frontends:
             await self._store.put(StoredResponse(encoder.response, with_ids(encoder.items)))
 
     async def begin(self, encoder: AnswerEncoder, run: Callable[[], Awaitable[None]]) -> bytes | None:
-        """Begin a response in the background and return what its client is told; None for a request that waits.
+        """Begin a response in the background and return the answer for its client; None for a request that waits.
 
         ``run`` has the answer written by ``encoder``. Raises TooManyResponsesError.
         """

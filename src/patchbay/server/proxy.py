@@ -240,7 +240,7 @@ class ProxyApp:
 
     async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder) -> None:
         """Answer a request whose client does not wait: ``encoder`` has the answer then. Raises PatchbayError."""
-        gone = asyncio.Event()  # never set: nobody can leave
+        gone = asyncio.Event()  # never set: no client can disconnect
 
         async def receive() -> Any:
             await gone.wait()

@@ -1,6 +1,6 @@
-"""Bodies of ``/api/tools``: what is validated, and what ``/openapi.json`` describes.
+"""Request and response bodies of ``/api/tools``, for validation and ``/openapi.json``.
 
-Unknown fields are ignored and numbers may come as text, as the seeds' clients were always allowed.
+Unknown fields are ignored and numbers may be strings, for compatibility with the seeds' clients.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from patchbay.types import EMPTY_PARAMETERS
 
 
 def _whole(text: str) -> str:
-    """Reject lone surrogates, as pydantic does where a text has a limit: no list with it could be encoded."""
+    """Reject lone surrogates, which could not be encoded; pydantic itself rejects them only in strings with a limit."""
     if well_formed(text) != text:
         raise PydanticKnownError("string_unicode")
     return text
 
 
 Text = Annotated[str, AfterValidator(_whole)]
-Name = Annotated[str, Field(min_length=1, max_length=64, description="What models call the tool by.")]
-Role = Annotated[Text | None, Field(description="The role that is meant; null or empty for all of them.")]
-Secret = Annotated[str | None, Field(max_length=256, description="What only the tool's owner and the server know.")]
+Name = Annotated[str, Field(min_length=1, max_length=64, description="The tool's name for models.")]
+Role = Annotated[Text | None, Field(description="A role; null or empty for all roles.")]
+Secret = Annotated[str | None, Field(max_length=256, description="A secret shared by the tool's owner and the server.")]
 
 
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -40,29 +40,29 @@ _CALLBACK_URL = rf"^https?://(localhost|127(\.{_OCTET}){{3}}|\[::1\])(:{_PORT})?
 
 
 class RegisterBody(BaseModel):
-    """A tool that answers its calls at a URL."""
+    """A tool whose calls are sent to a URL."""
 
     name: Annotated[Name, Field(json_schema_extra={"pattern": r"\S"})]
-    description: Text = Field("", description="What models are told the tool is for.")
+    description: Text = Field("", description="The tool's description for models.")
     parameters: dict[str, Any] = Field(
-        default_factory=lambda: dict(EMPTY_PARAMETERS), description="JSON Schema of the arguments. Kept as it is."
+        default_factory=lambda: dict(EMPTY_PARAMETERS), description="JSON Schema of the arguments, stored unchanged."
     )
     callback_url: str = Field(
         min_length=1,
-        description="Where calls are POSTed to: http or https, on this machine, and not at this server's own port.",
+        description="The URL that calls are POSTed to: http or https, on this machine, not at this server's own port.",
         json_schema_extra={"pattern": _CALLBACK_URL},
     )
     role: Role = None
-    source: Text = Field("external", description="What the owner calls itself; `clear` goes by it.")
+    source: Text = Field("external", description="The name of the tool's owner, which `clear` uses.")
     timeout_seconds: float = Field(
-        30.0, gt=0, le=MAX_TIMEOUT, allow_inf_nan=False, description="How long one call may take in all, in seconds."
+        30.0, gt=0, le=MAX_TIMEOUT, allow_inf_nan=False, description="Time limit of one call, in seconds."
     )
     secret: Secret = None
     annotations: dict[str, bool] = Field(
         default_factory=dict,
         max_length=MOST_ANNOTATIONS,
-        description="What the tool says of itself, for approvals: `read_only`, `destructive`, `idempotent`, `open_world`, or as "
-        "MCP calls them (`readOnlyHint`, ...), or words of your own. A policy believes what makes it ask or deny.",
+        description="Hints for approval policies: `read_only`, `destructive`, `idempotent`, `open_world`, MCP's names of them "
+        "(`readOnlyHint`, ...), or your own. A policy trusts hints that make it ask or deny.",
         json_schema_extra={"propertyNames": {"pattern": ANNOTATION_NAME}},
     )
 
@@ -81,7 +81,7 @@ class RegisterBody(BaseModel):
     @field_validator("parameters", "output_schema")
     @classmethod
     def _plain_json(cls, schema: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
-        """Reject what cannot be encoded: it would break every list."""
+        """Reject schemas that cannot be encoded, which would break every listing."""
         if deeper_than(schema, MAX_DEPTH):
             raise ValueError(f"{info.field_name} must not be nested more than {MAX_DEPTH} levels deep")
         try:
@@ -106,29 +106,29 @@ class RegisterBody(BaseModel):
 
 
 class UnregisterBody(BaseModel):
-    """A tool to be taken away."""
+    """A tool to unregister."""
 
     name: Name
     role: Role = None
-    expected_source: Text | None = Field(None, description="Only where the tool is this source's.")
+    expected_source: Text | None = Field(None, description="Unregister the tool only if this is its source.")
     secret: Secret = None
 
 
 class ClearBody(BaseModel):
-    """A source whose tools are to be taken away."""
+    """A source whose tools to unregister."""
 
-    source: str = Field(min_length=1, description="Exactly this source.")
+    source: str = Field(min_length=1, description="The source, exactly.")
     role: Role = None
     secret: Secret = None
 
 
 class CallBody(BaseModel):
-    """A call to be carried out as if a model had made it."""
+    """A call to run as if a model had made it."""
 
     name: str = Field(min_length=1, description="The tool's name.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="The arguments.")
-    raw_arguments: str | None = Field(None, description="The arguments as a model wrote them, in the place of `arguments`.")
-    role: Role = Field(None, description="Whose tools; null or empty for the first role.")
+    raw_arguments: str | None = Field(None, description="The arguments as a model wrote them, instead of `arguments`.")
+    role: Role = Field(None, description="The role whose tools to use; null or empty for the first role.")
     call_id: str = Field("", max_length=256, description="The call's id; empty for a new one.")
     idempotency_key: str | None = Field(
         None,
@@ -139,52 +139,52 @@ class CallBody(BaseModel):
 
 
 class FailedRole(BaseModel):
-    """A role for which it was not done; with the code `sync_failed` it was done, and its live session was not told of it yet."""
+    """A role that the change failed for; with the code `sync_failed` it succeeded, but its live session does not have it yet."""
 
     role: str
     error: str
     code: str
-    owned_by: str | None = Field(None, description="Where another source has the name: which.")
+    owned_by: str | None = Field(None, description="The source that owns the name, if another one does.")
 
 
 class RefusedRole(BaseModel):
-    """A role whose tool was left alone, since it is another source's."""
+    """A role whose tool was not changed because another source owns it."""
 
     role: str
     owned_by: str
 
 
 class Answer(BaseModel):
-    """What all answers have. Look at `ok`: what could not be done is told with status 200."""
+    """Common fields of all responses. Check `ok`: a change that failed also has status 200."""
 
     ok: bool
-    instance_id: str = Field(description="Another one after each start of the server.")
-    revision: int = Field(description="Grows with every change of the registry.")
+    instance_id: str = Field(description="Changes with each start of the server.")
+    revision: int = Field(description="Increases with every change of the registry.")
 
 
 class Changed(Answer):
-    """What became of a change."""
+    """The outcome of a change."""
 
     affected_roles: list[str]
     failed_roles: list[FailedRole]
-    pending_roles: list[str] = Field(description="Roles with a live session that was not told yet; it is told again by itself.")
-    stored: bool = Field(description="Whether it will outlive the server.")
-    not_stored: str | None = Field(None, description="Why it is not stored though the server has a store; it is tried again.")
+    pending_roles: list[str] = Field(description="Roles whose live session does not have the change yet; the server retries.")
+    stored: bool = Field(description="Whether the change survives a restart of the server.")
+    not_stored: str | None = Field(None, description="Why the change is not stored in the server's store; the server retries.")
 
 
 class Registered(Changed):
-    """What became of a registration."""
+    """The outcome of a registration."""
 
     registered: str
-    secret: str | None = Field(None, description="The key of the signatures that calls of the tool carry.")
+    secret: str | None = Field(None, description="The key that signs the tool's calls.")
     error: str | None = None
     warnings: list[str] = Field(
-        default_factory=list, description="What its owner should know, if anything: why no model is told of the tool."
+        default_factory=list, description="Warnings for the tool's owner, such as why it is not offered to models."
     )
 
 
 class Unregistered(Changed):
-    """What became of taking a tool away."""
+    """The outcome of unregistering a tool."""
 
     removed: bool
     name: str
@@ -192,7 +192,7 @@ class Unregistered(Changed):
 
 
 class Cleared(Changed):
-    """What became of taking a source's tools away."""
+    """The outcome of unregistering a source's tools."""
 
     removed: int
     source: str
@@ -200,7 +200,7 @@ class Cleared(Changed):
 
 
 class ListedTool(BaseModel):
-    """A tool, as a role has it."""
+    """A tool of a role."""
 
     name: str
     description: str
@@ -209,19 +209,19 @@ class ListedTool(BaseModel):
     is_remote: bool
     parameters: dict[str, Any]
     timeout_seconds: float | None
-    annotations: dict[str, Any] = Field(description="What it says of itself: `read_only`, `destructive`, ...")
+    annotations: dict[str, Any] = Field(description="Its hints: `read_only`, `destructive`, ...")
     role: str | None = Field(description="The role it was registered for; null for all.")
-    state: Literal["active", "hidden"] = Field(description="`hidden` while nobody answers at its callback_url.")
-    problem: str | None = Field(description="Why no model is told of the tool: what is wrong with its schema; null if nothing.")
+    state: Literal["active", "hidden"] = Field(description="`hidden` while its callback_url does not answer.")
+    problem: str | None = Field(description="The problem of its schema, for which it is not offered to models; null for none.")
 
 
 class Listing(Answer):
     """The tools by role."""
 
     tools_by_role: dict[str, list[ListedTool]]
-    pending_roles: list[str] = Field(description="Roles with a live session that was not told of the last change yet.")
-    etag: str = Field(description="Goes into If-None-Match.")
-    etags_by_role: dict[str, str] = Field(description="Digests of the lists, the same after a restart if the lists are.")
+    pending_roles: list[str] = Field(description="Roles whose live session does not have the last change yet.")
+    etag: str = Field(description="The value for If-None-Match.")
+    etags_by_role: dict[str, str] = Field(description="A digest of each role's list; it survives a restart.")
 
 
 class Called(Answer):
@@ -230,54 +230,54 @@ class Called(Answer):
     name: str
     role: str
     call_id: str
-    output: Any = Field(None, description="What the tool gave back; null where it failed.")
-    content: str = Field(description="What a model would be shown.")
+    output: Any = Field(None, description="The tool's result; null if it failed.")
+    content: str = Field(description="The text that a model would get.")
     is_error: bool
     error: str | None = None
     code: str | None = None
     ran: Literal["no", "yes", "unknown"] | None = Field(
-        None, description="Of a call that failed: whether the tool ran. `unknown`: it may have run, in part or to its end."
+        None, description="For a failed call: whether the tool ran. `unknown`: it may have run, partly or completely."
     )
     seconds: float
 
 
 class Health(BaseModel):
-    """How the server is."""
+    """The health of the server."""
 
     status: Literal["ok", "degraded"]
-    problem: str | None = Field(None, description="What is wrong: why changes of the tools are not stored at the moment.")
+    problem: str | None = Field(None, description="The problem: why changes of the tools are not stored at the moment.")
 
 
 class Refused(BaseModel):
-    """Why a request was turned away."""
+    """Why a request was rejected."""
 
     detail: str
     error_code: str
-    hint: str | None = Field(None, description="The setting of the server that would let it in.")
+    hint: str | None = Field(None, description="The server's setting that would allow the request.")
 
 
 class HostRefused(BaseModel):
-    """Why a request was turned away by its Host header."""
+    """Why a request was rejected by its Host header."""
 
     ok: bool
     error_code: str
     error: str
-    hint: str = Field(description="The setting of the server that would let it in.")
+    hint: str = Field(description="The server's setting that would allow the request.")
 
 
 class BadRequest(RootModel[HostRefused | Refused]):
-    """Why a request was turned away by its head."""
+    """Why a request was rejected by its headers."""
 
 
 class NoSuchRole(BaseModel):
-    """Which role there is not."""
+    """An unknown role."""
 
     detail: str
     code: str
 
 
 class Fault(BaseModel):
-    """What is wrong with a body, and where. `input` is what stands there, cut short."""
+    """An error in a body: its location, and the `input` there, shortened."""
 
     type: str
     loc: list[str | int]
@@ -287,6 +287,6 @@ class Fault(BaseModel):
 
 
 class Unfit(BaseModel):
-    """All that is wrong with a body."""
+    """All errors in a body."""
 
     detail: list[Fault]

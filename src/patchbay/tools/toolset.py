@@ -25,7 +25,7 @@ class Toolset(ABC):
 
 
 def split_toolsets(items: Any) -> tuple[Any, list[Toolset]]:
-    """Return the entries of ``tools`` that are no toolsets, and those that are. What is no list is returned unchanged."""
+    """Return the tools and the toolsets in ``tools``. Anything but a list is returned unchanged."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         return items, []
     given = list(items)
