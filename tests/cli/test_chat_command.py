@@ -20,6 +20,7 @@ from patchbay.cli.chat_session import TextView
 from patchbay.testing import Raw, Recorded, ScriptedUpstream, events
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Quote, Say
 from realtime.server.rig import Serving, serving
+from support.processes import Process, run_process
 from tools_server.rig import calling_back, says
 
 BOUND = 60
@@ -30,7 +31,7 @@ def command(server: Serving, *flags: str) -> list[str]:
 
 
 def chatted(server: Serving, *flags: str, lines: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(server, *flags), input=lines, capture_output=True, text=True, timeout=BOUND)
+    return run_process(command(server, *flags), input=lines, capture_output=True, text=True, timeout=BOUND)
 
 
 def test_lines_of_a_pipe_are_answered_one_after_the_other_and_tools_are_shown_beside():
@@ -63,7 +64,7 @@ def test_each_event_is_a_line_of_json():
 
 
 def test_ctrl_c_in_a_pipe_ends_the_answer_and_with_it_the_talk():
-    with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake, serving(fake) as server, subprocess.Popen(
+    with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake, serving(fake) as server, Process(
         command(server, "--realtime", "--json"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as chat, stopped(chat):  # fmt: skip
         assert chat.stdin is not None
@@ -88,7 +89,7 @@ def until(lines, kind: str):
 
 
 @contextlib.contextmanager
-def stopped(process: subprocess.Popen[str]):
+def stopped(process: Process[str]):
     """Let nothing be waited for longer than the bound."""
     timer = threading.Timer(BOUND, process.kill)
     timer.start()
@@ -104,7 +105,7 @@ def test_who_types_is_prompted_and_may_go_on_in_the_midst_of_an_answer():
     script = [Raw([events(begun, done=False)], end="hang"), "Yes?"]
     with ScriptedUpstream(script) as upstream, serving(upstream=upstream.url) as server:
         ours, theirs = pty.openpty()
-        with subprocess.Popen(command(server), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
+        with Process(command(server), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
             os.close(theirs)
             screen = Screen(ours)
             assert "" == screen.until("> ")
@@ -163,7 +164,7 @@ def test_a_role_that_is_not_free_is_said_with_the_flag_that_takes_it_over():
 def test_what_is_no_server_of_ours_is_told_apart():
     with ScriptedUpstream([]) as upstream:
         command = [sys.executable, "-m", "patchbay", "chat", "--server", upstream.url.removesuffix("/v1")]
-        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=BOUND)
+        done = run_process(command, input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
     assert "not a Patchbay server" in done.stderr
 
@@ -194,7 +195,7 @@ def test_a_terminal_that_knows_few_characters_is_shown_the_others_by_their_names
 def test_a_server_that_is_lost_is_said_on_a_line_of_its_own():
     with FakeOpenAI() as fake, serving(fake) as server:
         ours, theirs = pty.openpty()
-        with subprocess.Popen(command(server, "--realtime"), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
+        with Process(command(server, "--realtime"), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
             os.close(theirs)
             screen = Screen(ours)
             screen.until("> ")
@@ -263,7 +264,7 @@ def test_a_connection_that_is_lost_is_said_and_one_that_is_renewed_is_not(capsys
 @pytest.mark.parametrize(("frame", "status"), [({"what": "events", "count": 2}, 1), ({"what": "result", "count": 1}, 0)])
 def test_events_that_are_missing_are_an_exit_status(frame: dict[str, object], status: int):
     with telling({"type": "ready"}, {"type": "dropped", **frame}, {"type": "idle", "heard": 0}) as url:
-        done = subprocess.run([*CHAT, "--server", url], input="", capture_output=True, text=True, timeout=BOUND)
+        done = run_process([*CHAT, "--server", url], input="", capture_output=True, text=True, timeout=BOUND)
     assert status == done.returncode, done
 
 
@@ -294,13 +295,13 @@ def telling(*frames: dict[str, object], code: int = 0, reason: str = ""):
 @pytest.mark.parametrize("code", [1000, 1001, 1012, 4410])
 def test_a_server_that_ends_the_talk_in_the_middle_is_a_failure_with_its_reason(code: int):
     with telling({"type": "ready"}, code=code, reason="the server stops") as url:
-        done = subprocess.run([*CHAT, "--server", url], input="One.\nTwo.\n", capture_output=True, text=True, timeout=BOUND)
+        done = run_process([*CHAT, "--server", url], input="One.\nTwo.\n", capture_output=True, text=True, timeout=BOUND)
     assert (1, f"patchbay: the server stops ({code})\n") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_in_a_pipe_says_no_further_line():
     script = [Answer((Say("One two three."), Pause(30))), "Never said."]
-    with FakeOpenAI(script) as fake, serving(fake) as server, subprocess.Popen(
+    with FakeOpenAI(script) as fake, serving(fake) as server, Process(
         command(server, "--realtime"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as chat, stopped(chat):  # fmt: skip
         assert chat.stdin is not None
@@ -317,7 +318,7 @@ def test_ctrl_c_in_a_pipe_says_no_further_line():
 
 def test_output_that_cannot_be_written_is_said_on_one_line():
     with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        done = run_process(
             command(server, "--realtime"), input="Hi.\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND
         )
     assert (1, "patchbay: cannot write the output: No space left on device\n") == (done.returncode, done.stderr)
@@ -355,7 +356,7 @@ def test_a_sequence_that_is_cut_between_two_pieces_leaves_nothing(deltas, shown,
 
 def test_a_server_that_is_named_with_a_path_is_told_so():
     with FakeOpenAI() as fake, serving(fake) as server:
-        done = subprocess.run([*CHAT, "--server", f"{server.url}/v1"], input="", capture_output=True, text=True, timeout=BOUND)
+        done = run_process([*CHAT, "--server", f"{server.url}/v1"], input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
     assert f"--server must be the base URL: {server.url}" in done.stderr
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import pytest
 
 from support.cli import run_cli
-from support.processes import listening
+from support.processes import listening, run_process
 
 BOUND = 60
 PLUGIN = """
@@ -58,7 +58,7 @@ def patchbay(*arguments):
 
 def patchbay_run(*arguments):
     command = [sys.executable, "-m", "patchbay", "plugins", "run", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
+    return run_process(command, capture_output=True, text=True, timeout=BOUND)
 
 
 def command_of(*arguments, server):

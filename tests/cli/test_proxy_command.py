@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 
+from patchbay.testing import ScriptedUpstream
 from support.cli import run_cli
+from support.processes import Process, listening
 
 BOUND = 60.0
+PROXY = [sys.executable, "-m", "patchbay", "proxy"]
 UPSTREAM = "http://127.0.0.1:9/v1"
 
 
@@ -47,6 +54,9 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--nope"], "No such option: --nope"),
         (["proxy", "--upstream", UPSTREAM, "extra"], "unexpected extra argument"),
         (["proxy", "--upstream", "localhost:1"], "must begin with http:// or https://"),
+        (["proxy", "--upstream", "ftp://host/v1"], "must begin with http:// or https://"),
+        (["proxy", "--upstream", "http://host:99999/v1"], "99999"),
+        (["proxy", "--upstream", "--port", "1234"], "1234"),
         (["proxy", "--upstream="], "--upstream is missing"),
         (["proxy", "--upstream"], "requires an argument"),
         (["proxy", "--upstream", UPSTREAM, "--port", "abc"], "'--port'"),
@@ -56,7 +66,9 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--api-key"], "requires an argument"),
         (["proxy", "--upstream", UPSTREAM, "--cors=true"], "does not take a value"),
         (["proxy", "--upstream", UPSTREAM, "--max-body-size", "10zb"], "is not a size"),
+        (["proxy", "--upstream", UPSTREAM, "--max-body-size", "NaN"], "is not a size"),
         (["proxy", "--upstream", UPSTREAM, "--max-log-size=-1"], "is not a size"),
+        (["proxy", "--upstream", UPSTREAM, "--tag", "a b"], "a b"),
         (["proxy", "--upstream", UPSTREAM, "--base-path", "/a b"], "base path"),
         (["proxy", "--upstream", UPSTREAM, "--tools", "both"], "'auto', 'text', 'native'"),
         (["proxy", "--upstream", UPSTREAM, "--format", "nonsense"], "nonsense"),
@@ -103,8 +115,8 @@ def test_a_wrong_variable_is_named() -> None:
 
 def start(*flags: str, env: dict[str, str] | None = None) -> tuple[str, str, str]:
     """Start a proxy, read its two lines, stop it; returns both and what it said on stderr."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "patchbay", "proxy", *flags],
+    process = Process(
+        [*PROXY, *flags],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
     )  # fmt: skip
     alarm = threading.Timer(BOUND, process.kill)
@@ -137,6 +149,30 @@ def test_every_setting_can_come_from_the_environment() -> None:
     listening, _, stderr = start(env=env)
     assert listening.endswith("/v3\n")
     assert "" == stderr
+
+
+@pytest.mark.parametrize(("size", "limit", "path"), [("1mb", 1_000_000, "v2"), ("1MiB", 1 << 20, "/a/b/")])
+def test_a_size_with_a_unit_is_a_limit_and_a_path_the_base_however_they_are_given(size: str, limit: int, path: str) -> None:
+    def status(url: str, length: int, key: str) -> int:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x" * length}]}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=BOUND)
+        with contextlib.closing(connection):
+            connection.request("POST", urlsplit(url).path, json.dumps(body), headers)
+            return connection.getresponse().status
+
+    flags = [f"--max-body-size={size}", "--port=0"]
+    with ScriptedUpstream(["Hello."]) as upstream:
+        variables = {"UPSTREAM_BASE_URL": upstream.url, "PROXY_API_KEY": "k1234", "PATCHBAY_BASE_PATH": path}
+        with listening([*PROXY, *flags], name="patchbay proxy", environment=variables) as child:
+            base = child.url.removesuffix(path.strip("/"))
+            statuses = [
+                status(f"{base}{path.strip('/')}/chat/completions", limit - 5000, "k1234"),
+                status(f"{base}{path.strip('/')}/chat/completions", limit + 1, "k1234"),
+                status(f"{base}{path.strip('/')}/chat/completions", 1, "another"),
+                status(f"{base}v1/chat/completions", 1, "k1234"),
+            ]
+    assert [200, 413, 401, 404] == statuses
 
 
 def test_an_address_that_others_can_reach_without_a_key_is_warned_of() -> None:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +22,6 @@ from support.processes import Process
 
 from .upstream import PATIENCE
 
-PATCHBAY = Path(sys.executable).with_name("patchbay")
 _ENVIRONMENT = (
     "UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "FORCE_COLOR"
 )  # fmt: skip

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from patchbay.cli.children import Child
 from patchbay.cli.serving import make_governance
 from patchbay.testing import ContractModel, ScriptedUpstream
 from ports import kept_port
-from support.processes import listening
+from support.processes import listening, run_process
 from tools_server.rig import BOUND, calling_back, says, until
 
 COMMAND = [sys.executable, "-m", "patchbay"]
@@ -105,7 +104,7 @@ def test_what_keeps_nothing_on_disk_keeps_its_audit_in_memory(what, flags, folde
         [entry] = found(child, "/api/audit", "entries")
         assert "get_weather" == entry["tool"]
         shown = [*COMMAND, "audit", "--server", child.url.removesuffix("/v1"), "--json"]
-        done = subprocess.run(shown, capture_output=True, text=True, timeout=60)
+        done = run_process(shown, capture_output=True, text=True, timeout=60)
         assert (0, "get_weather") == (done.returncode, json.loads(done.stdout)["tool"]), done.stderr
     assert not Path("memory").exists()  # the name of a file, where it is not known
 
@@ -118,7 +117,7 @@ def test_an_audit_in_memory_does_not_grow_for_ever(days, kept) -> None:
 
 def test_an_audit_that_nobody_wants_is_not_there(folder) -> None:
     with ScriptedUpstream(ContractModel()) as upstream, running("serve", folder, upstream.url, "--audit", "none") as child:
-        done = subprocess.run([*COMMAND, "audit", "--server", child.url], capture_output=True, text=True, timeout=60)
+        done = run_process([*COMMAND, "audit", "--server", child.url], capture_output=True, text=True, timeout=60)
         assert 1 == done.returncode
         assert "has no audit log: `patchbay serve` has one unless it runs with --audit none" in done.stderr
 
@@ -181,7 +180,7 @@ def test_a_hook_process_has_a_person_asked_over_http_without_any_policy(decision
         answer = pool.submit(ask, child, ERASE)
         asked = waiting(child)
         assert ("weather: cities stay", "erase", []) == (asked["why"], asked["tool"], callback.calls)
-        shown = subprocess.run(
+        shown = run_process(
             [*COMMAND, "approvals", "show", asked["id"], "--server", child.url.removesuffix("/v1")],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
@@ -247,7 +246,7 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
         assert request(child, "POST", "/api/tools/register", registered)["ok"]
         answer = pool.submit(ask, child, ERASE)
         asked = waiting(child)
-        done = subprocess.run(
+        done = run_process(
             [*COMMAND, "approvals", "approve", asked["id"], "--server", child.url], capture_output=True, text=True, timeout=60
         )
         assert 0 == done.returncode, done.stderr
@@ -270,7 +269,7 @@ def test_a_configuration_that_cannot_work_keeps_the_server_from_starting(what, c
     if config is not None:
         path.write_text(config)
     command = [*COMMAND, what, "--port", "0", "--upstream", "http://127.0.0.1:9", "--config", str(path), "--store", "memory"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_process(command, capture_output=True, text=True, timeout=60)
     assert 2 == done.returncode, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -278,6 +277,6 @@ def test_a_configuration_that_cannot_work_keeps_the_server_from_starting(what, c
 
 def test_hooks_are_those_of_one_process(folder) -> None:
     flags = ["--workers", "2", "--config", str(folder / "config.json"), "--upstream", "http://127.0.0.1:9"]
-    done = subprocess.run([*COMMAND, "proxy", *flags, "--port", str(kept_port())], capture_output=True, text=True, timeout=60)
+    done = run_process([*COMMAND, "proxy", *flags, "--port", str(kept_port())], capture_output=True, text=True, timeout=60)
     assert 2 == done.returncode
     assert "--workers 1" in done.stderr

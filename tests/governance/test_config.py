@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hooks_process.peers import BOUND, process_of, script
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import DenyTool
 from patchbay.server.governance import Governance, GovernanceSettings
+from support.processes import run_process
 
 ASK = {"rules": [{"tools": ["erase"], "outcome": "ask"}]}
 
@@ -108,7 +108,7 @@ def test_the_commands_refuse_such_a_file_too(tmp_path, command):
         str(path),
         *(["guard"] if command == "doctor" else []),
     ]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=BOUND, check=False)
+    done = run_process(arguments, capture_output=True, text=True, timeout=BOUND)
     assert (2, "") == (done.returncode, done.stdout)
     assert f"patchbay: {path}: hook is not known: is 'hooks' meant?" in done.stderr
 

@@ -20,6 +20,7 @@ from proxy_rig import BOUND, ask, make_proxy, running_upstream, serving
 
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.cli import run_cli
+from support.processes import Process
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 CHAT = {"model": "gem\x1bma", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
@@ -27,9 +28,9 @@ KEY = "a-key-of-this-test"
 
 
 @contextmanager
-def patchbay(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def patchbay(*arguments: str) -> Iterator[tuple[Process, str]]:
     """Run a server command on a free port; yields the process and its URL."""
-    process = subprocess.Popen(
+    process = Process(
         [sys.executable, "-m", "patchbay", *arguments, "--port", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PROXY_API_KEY": KEY},
     )  # fmt: skip
@@ -56,7 +57,7 @@ def post(url: str, body: object, key: str | None = KEY) -> int:
         return error.code
 
 
-def lines_of(process: subprocess.Popen[str]) -> list[str]:
+def lines_of(process: Process) -> list[str]:
     """Stop the server, and return its lines on stderr from the level on."""
     process.terminate()
     _, stderr = process.communicate(timeout=60)

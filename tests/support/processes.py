@@ -175,3 +175,21 @@ def listening(
         return Process(command, env=own, **options)
 
     return children.listening(command, name=name, timeout=timeout, start=start)
+
+
+def run_process(
+    command: Sequence[str],
+    *,
+    input: Any = None,  # noqa: A002  (as subprocess)
+    capture_output: bool = False,
+    timeout: float | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run a program to its end, as ``subprocess.run`` does."""
+    streams = {name: subprocess.PIPE for name in ("stdout", "stderr") if capture_output}
+    with Process(command, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, **{**streams, **options}) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess([*command], process.wait(), out, err)

@@ -23,7 +23,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from support.cli import run_cli
-from support.processes import listening
+from support.processes import Process, listening
 from tools_server.rig import BOUND, calling_back, says, serving
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}
@@ -159,7 +159,7 @@ def test_the_command_says_where_it_listens_and_what_was_told_ok_outlives_a_kill(
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_clean(how: signal.Signals, tmp_path: Any) -> None:
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", str(tmp_path / "tools.db")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("patchbay serve listening on http://127.0.0.1:")
@@ -172,7 +172,7 @@ def test_the_seeds_variable_gives_the_port() -> None:
     port = kept_port()
     command = [sys.executable, "-m", "patchbay", "serve", "--store", "memory"]
     environment = {**ENVIRONMENT, "MAIN_SERVER_PORT": str(port)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with Process(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert f"patchbay serve listening on http://127.0.0.1:{port}\n" == process.stdout.readline()
         process.terminate()

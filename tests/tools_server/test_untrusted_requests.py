@@ -14,6 +14,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from support.cli import run_cli
+from support.processes import Process
 from tools_server.rig import BOUND, Server, calling_back, hangs, says, serving
 from tools_server.test_access import LOCAL, admitted
 from tools_server.test_stored_registrations import ENVIRONMENT
@@ -74,7 +75,7 @@ def test_a_stop_says_what_it_waits_for_and_no_more(again: bool) -> None:
     ]
     with (
         calling_back(hangs) as callback,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process,
+        Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process,
     ):
         assert process.stdout is not None
         assert process.stderr is not None
@@ -200,7 +201,7 @@ def test_origins_are_taken_as_browsers_write_them() -> None:
 
 def test_a_role_that_is_named_twice_is_one_role() -> None:
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", "ann,ben,ann"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    with Process(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(3)]
         process.terminate()

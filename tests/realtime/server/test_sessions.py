@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from urllib.parse import urlencode
 
 import pytest
@@ -27,6 +25,7 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
+from support.cli import run_cli
 from tools_server.rig import calling_back, hangs, says
 
 from .rig import serving
@@ -357,6 +356,5 @@ def test_the_key_of_a_session_is_taken_as_it_is(shared):
     ],
 )
 def test_flags_that_cannot_work_are_refused(flags, said):
-    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_cli("serve", "--port", "0", "--store", "memory", *flags)
     assert (2, True) == (done.returncode, said in done.stderr), done.stderr
