@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import bars, building, install, parsers, proxies, start, table
+from bench import bars, building, frontends, install, parsers, proxies, start, table
 from bench.calls import bars as calls_bars
 from bench.calls import measure as calls
 from bench.calls import table as calls_table
@@ -27,7 +27,7 @@ from bench.turns import measure as turns
 from bench.turns.rows import client_rows
 from bench.turns.rows import rows as turns_rows
 
-_PARTS = ("proxy", "parser", "start", "tools", "turns", "clients", "calls", "hooks", "realtime")
+_PARTS = ("proxy", "frontends", "parser", "start", "tools", "turns", "clients", "calls", "hooks", "realtime")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 
 _EXAMPLES = """\
@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     raw: dict[str, Any] = {"machine": table.machine(), "quick": options.quick}
     if chosen := tuple(scenario for name, scenario in _SCENARIOS.items() if options.wants("proxy", name)):
         _proxies(options, chosen, sections, verdicts, raw)
+    if options.wants("frontends"):
+        _frontends(options, sections, verdicts, raw)
     if options.wants("parser"):
         parser_outcome = parsers.measure(parsers.cases(quick=options.quick), _node_modules(options))
         sections.append(table.of_parsers(parser_outcome))
@@ -118,7 +120,7 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measure Patchbay beside its peers, in one run: "
-        "proxies, parser, start, tools, turns, clients, calls, hooks, realtime. bench/README.md says how to read it.",
+        "proxies, front-ends, parser, start, tools, turns, clients, calls, hooks, realtime. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -172,9 +174,36 @@ def _proxies(
         sections.append(f"Proxies: skipped, {error}")
         verdicts += bars.of_proxies(proxies.Outcome(), chosen)
         return
-    skipped: dict[str, str] = {}
-    programs: list[Program] = []
-    for name in options.programs:
+    programs, skipped = _made(options)
+    effort = _effort(options)
+    outcome = proxies.measure(programs, chosen, tools, effort)
+    outcome.skipped.update(skipped)
+    sections.append(table.of_proxies(outcome, programs, chosen, effort.rounds))
+    verdicts += bars.of_proxies(outcome, chosen)
+    raw["proxy"] = {"rounds": effort.rounds, **proxies.raw(outcome)}
+    raw["programs"] = {program.name: program.version for program in programs}
+
+
+def _frontends(options: _Options, sections: list[str], verdicts: list[bars.Verdict], raw: dict[str, Any]) -> None:
+    try:
+        tools = install.load_tools()
+    except UnavailableError as error:
+        sections.append(f"Front-ends: skipped, {error}")
+        verdicts += frontends.bars(proxies.Outcome())
+        return
+    programs, skipped = _made(options, frontends.PROGRAMS)
+    effort = _effort(options)
+    outcome = frontends.measure(programs, tools, effort)
+    outcome.skipped.update(skipped)
+    sections.append(frontends.table(outcome, programs, effort.rounds))
+    verdicts += frontends.bars(outcome)
+    raw["frontends"] = {"rounds": effort.rounds, **proxies.raw(outcome)}
+
+
+def _made(options: _Options, names: Sequence[str] = tuple(ROWS)) -> tuple[list[Program], dict[str, str]]:
+    """The programs of these that were asked for, and why others are not here."""
+    programs, skipped = [], {}
+    for name in (name for name in options.programs if name in names):
         if options.quick and name == OURS_AUTO and len(options.programs) == len(ROWS):
             continue  # it costs what text mode costs once the mode is learnt; a quick look does without
         try:
@@ -182,18 +211,16 @@ def _proxies(
         except UnavailableError as error:
             skipped[name] = str(error)
             say(f"{name}: skipped, {error}")
-    effort = proxies.Effort(
+    return programs, skipped
+
+
+def _effort(options: _Options) -> proxies.Effort:
+    return proxies.Effort(
         rounds=options.rounds or (3 if options.quick else 5),
         warm_seconds=2.0 if options.quick else 2.5,
         turn_seconds=0.3 if options.quick else 0.6,
         slow_paced=not options.quick,
     )
-    outcome = proxies.measure(programs, chosen, tools, effort)
-    outcome.skipped.update(skipped)
-    sections.append(table.of_proxies(outcome, programs, chosen, effort.rounds))
-    verdicts += bars.of_proxies(outcome, chosen)
-    raw["proxy"] = {"rounds": effort.rounds, **proxies.raw(outcome)}
-    raw["programs"] = {program.name: program.version for program in programs}
 
 
 def _calls(options: _Options, sections: list[str], verdicts: list[bars.Verdict], raw: dict[str, Any]) -> None:

@@ -99,7 +99,11 @@ model_list:
       model: openai/scripted
       api_base: {upstream}
       api_key: none
+      use_chat_completions_api: true
+litellm_settings:
+  use_chat_completions_url_for_anthropic_messages: true
 """
+"""The last three lines tell its front-ends that the upstream has chat completions only."""
 
 
 def _litellm(*, allowed: bool) -> Program:

@@ -30,7 +30,10 @@ _MEMORY_EVERY = 0.05
 
 @dataclass(frozen=True)
 class Scenario:
-    """One kind of load. ``gap_us`` is the time between two events of a stream (0: all at once), ``most`` bounds a turn's answers."""
+    """One kind of load. ``gap_us`` is the time between two events of a stream (0: all at once), ``most`` bounds a turn's answers.
+
+    An answer with calls holds ``call``, a stream ``end``. The scenarios of a ``group`` take turns as programs do.
+    """
 
     name: str
     title: str
@@ -40,6 +43,10 @@ class Scenario:
     gap_us: int
     stream: bool
     most: int
+    path: str = "/v1/chat/completions"
+    call: str = "tool_calls"
+    end: str = "[DONE]"
+    group: str = ""
 
     @property
     def upstream(self) -> str:
@@ -139,8 +146,9 @@ def measure(programs: Sequence[Program], scenarios: Sequence[Scenario], tools: P
         with _upstream(kind, chosen[0].gap_us, tools) as port, ExitStack() as started:
             invited = [program for program in programs if kind == "burst" or effort.slow_paced or not program.slow]
             servers = _start(invited, kind, port, started, outcome)
-            for scenario in chosen:
-                outcome.figures += _take_turns(servers, scenario, tools, effort)
+            for group in dict.fromkeys(scenario.group or scenario.name for scenario in chosen):
+                together = [scenario for scenario in chosen if group in (scenario.group, scenario.name)]
+                outcome.figures += _take_turns(servers, together, tools, effort)
     return outcome
 
 
@@ -190,20 +198,25 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def _take_turns(servers: Sequence[tuple[Program, Running]], scenario: Scenario, tools: Path, effort: Effort) -> list[Figures]:
-    table = {program.name: Figures(program.name, scenario.name) for program, _ in servers}
-    counts: dict[str, int] = {}
+def _take_turns(
+    servers: Sequence[tuple[Program, Running]], scenarios: Sequence[Scenario], tools: Path, effort: Effort
+) -> list[Figures]:
+    table = [
+        (program, running, scenario, Figures(program.name, scenario.name))
+        for program, running in servers
+        for scenario in scenarios
+    ]
+    counts: dict[int, int] = {}
     for number in range(effort.rounds + 1):
-        for program, running in servers:
-            figures = table[program.name]
+        for program, running, scenario, figures in table:
             if figures.problem:
                 continue
             try:
                 if number == 0:
                     say(f"{scenario.name}: warming up {program.name} ...")
-                    counts[program.name] = _warm_up(program, running, scenario, tools, effort)
+                    counts[id(figures)] = _warm_up(program, running, scenario, tools, effort)
                     continue
-                turn = _turn(program, running, scenario, tools, counts[program.name])
+                turn = _turn(program, running, scenario, tools, counts[id(figures)])
             except UnavailableError as error:
                 figures.problem = str(error)
                 say(f"  {figures.problem}")
@@ -215,7 +228,7 @@ def _take_turns(servers: Sequence[tuple[Program, Running]], scenario: Scenario, 
                 f"{scenario.name} {number}/{effort.rounds} {program.name:16} {turn.cpu_us:10.1f} {scenario.unit}"
                 f"  ({turn.answers} answers, {turn.rss_megabytes:.0f} MB)"
             )
-    return list(table.values())
+    return [figures for *_, figures in table]
 
 
 @dataclass(frozen=True)
@@ -250,10 +263,10 @@ def _whole_rounds(answers: float, scenario: Scenario) -> int:
 
 def _turn(program: Program, running: Running, scenario: Scenario, tools: Path, answers: int) -> _Turn:
     argv = [
-        *(str(tools / "load"), str(running.port), "/v1/chat/completions", str(tools / "canned" / scenario.body)),
+        *(str(tools / "load"), str(running.port), scenario.path, str(tools / "canned" / scenario.body)),
         *(str(scenario.connections), str(answers)),
-        *(["-s", "-x", "[DONE]"] if scenario.stream else []),
-        *(["-x", "tool_calls"] if program.parses else []),
+        *(["-s", "-x", scenario.end] if scenario.stream else []),
+        *(["-x", scenario.call] if program.parses else []),
     ]
     before = running.cpu_seconds()
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
