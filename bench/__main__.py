@@ -20,7 +20,7 @@ from bench.calls.rows import registering
 from bench.calls.rows import rows as calls_rows
 from bench.hooks import idle
 from bench.hooks import process as hook_process
-from bench.places import UnavailableError, check_writable, say, write_tables
+from bench.places import PAGES, UnavailableError, check_writable, say, write_between, write_tables
 from bench.programs import OURS_AUTO, ROWS, Program
 from bench.realtime import call as realtime
 from bench.turns import measure as turns
@@ -35,6 +35,7 @@ examples:
   python -m bench                                      everything: 9 minutes on 2 quiet cores, 13 on busy ones
   python -m bench --quick                              a look, about two minutes: fewer rounds, shorter turns
   python -m bench --only parser --only start           parts
+  python -m bench --only frontends --write             the front-ends alone, whose tables stand by themselves
   python -m bench --only stream --programs patchbay,nginx   one scenario, two programs (while tuning)
   python -m bench --write --json figures.json          renew docs/project/benchmarks.md and README.md; keep every round
 """
@@ -50,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raw: dict[str, Any] = {"machine": table.machine(), "quick": options.quick}
     if chosen := tuple(scenario for name, scenario in _SCENARIOS.items() if options.wants("proxy", name)):
         _proxies(options, chosen, sections, verdicts, raw)
-    if options.wants("frontends"):
-        _frontends(options, sections, verdicts, raw)
+    over_protocols = _frontends(options, raw) if options.wants("frontends") else ""
     if options.wants("parser"):
         parser_outcome = parsers.measure(parsers.cases(quick=options.quick), _node_modules(options))
         sections.append(table.of_parsers(parser_outcome))
@@ -91,12 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sections.append(table.of_realtime(realtime_outcome))
         verdicts += bars.of_realtime(realtime_outcome)
         raw["realtime"] = _raw(realtime_outcome)
-    text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
-    print(text)
+    text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections]) if sections else ""
+    print("\n\n".join(part for part in (text, over_protocols) if part))
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
     if options.json:
         options.json.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
-    if options.write:
+    if options.write and over_protocols:
+        write_between(PAGES["bench"], "bench frontends", over_protocols)
+    if options.write and text:
         write_tables("bench", text, table.headlines(verdicts, bars.HEADLINES))
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
@@ -147,7 +149,8 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     options = parser.parse_args(argv, namespace=_Options())
     if options.write:
         try:
-            check_writable(partial=bool(options.only or options.quick or options.rounds or len(options.programs) < len(ROWS)))
+            part = bool(options.only) and options.only != ["frontends"]  # its tables stand by themselves
+            check_writable(partial=bool(part or options.quick or options.rounds or len(options.programs) < len(ROWS)))
         except UnavailableError as error:
             parser.error(f"--write: {error}")
     return options
@@ -184,20 +187,24 @@ def _proxies(
     raw["programs"] = {program.name: program.version for program in programs}
 
 
-def _frontends(options: _Options, sections: list[str], verdicts: list[bars.Verdict], raw: dict[str, Any]) -> None:
+def _frontends(options: _Options, raw: dict[str, Any]) -> str:
+    """Measure the front-ends; their bars and their table, which stand by themselves."""
+    outcome, programs, effort = proxies.Outcome(), list[Program](), _effort(options)
     try:
         tools = install.load_tools()
     except UnavailableError as error:
-        sections.append(f"Front-ends: skipped, {error}")
-        verdicts += frontends.bars(proxies.Outcome())
-        return
-    programs, skipped = _made(options, frontends.PROGRAMS)
-    effort = _effort(options)
-    outcome = frontends.measure(programs, tools, effort)
-    outcome.skipped.update(skipped)
-    sections.append(frontends.table(outcome, programs, effort.rounds))
-    verdicts += frontends.bars(outcome)
-    raw["frontends"] = {"rounds": effort.rounds, **proxies.raw(outcome)}
+        outcome.skipped["Front-ends"] = str(error)
+    else:
+        programs, skipped = _made(options, frontends.PROGRAMS)
+        outcome = frontends.measure(programs, tools, effort)
+        outcome.skipped.update(skipped)
+    verdicts = list(frontends.bars(outcome))
+    raw["frontends"] = {
+        "rounds": effort.rounds,
+        **proxies.raw(outcome),
+        "bars": [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts],
+    }
+    return "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), frontends.table(outcome, programs, effort.rounds)])
 
 
 def _made(options: _Options, names: Sequence[str] = tuple(ROWS)) -> tuple[list[Program], dict[str, str]]:

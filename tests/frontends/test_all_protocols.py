@@ -112,6 +112,7 @@ class Responses:
     @staticmethod
     def read_whole(answer):
         items = answer["output"]
+        assert len(items) == len({item["id"] for item in items})
         text = "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"])
         calls = [(item["name"], json.loads(item["arguments"])) for item in items if item["type"] == "function_call"]
         return text, calls, answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]

@@ -133,7 +133,8 @@ def checked(value: Any, kind: type | tuple[type, ...], path: str, words: str) ->
 
 def member(holder: Mapping[str, Any], name: str, kind: type | tuple[type, ...], path: str, words: str) -> Any:
     """Return a member that must be there. Raises InvalidRequestError."""
-    return checked(holder.get(name), kind, f"{path}.{name}" if path else name, words)
+    value = holder.get(name)
+    return value if isinstance(value, kind) else checked(value, kind, f"{path}.{name}" if path else name, words)
 
 
 def objects(value: Any) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError
@@ -52,7 +53,12 @@ def decode_request(body: bytes, model: str, *, stream: bool) -> dict[str, Any]:
 def _get(holder: Mapping[str, Any], name: str) -> Any:
     """A member by its name in camel case or, as protocol buffers' JSON allows too, in snake case."""
     value = holder.get(name)
-    return holder.get(_UPPER.sub(lambda found: "_" + found[0].lower(), name)) if value is None else value
+    return holder.get(_snake(name)) if value is None else value
+
+
+@cache
+def _snake(name: str) -> str:
+    return _UPPER.sub(lambda found: "_" + found[0].lower(), name)
 
 
 class _Contents:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.frontends.base import FrontendEncoder
+from patchbay.frontends.base import FrontendEncoder, reasoning_of
 from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute, encode_summary
 from patchbay.models.error_bodies import error_body as openai_error_body
 from patchbay.models.wire import encode
@@ -63,7 +63,8 @@ class ResponsesEncoder(FrontendEncoder):
         self._pieces: list[str] = []
         self._calls: dict[int, tuple[dict[str, Any], int, list[str], _InputText]] = {}
         """The open calls by their places: the item, its index, the pieces of its arguments, and the plain text in them."""
-        echoed = {name: given[name] if given.get(name) is not None else default for name, default in _ECHOED.items()}
+        echoed = {**_ECHOED}
+        echoed.update((name, value) for name, value in given.items() if value is not None and name in _ECHOED)
         self.response: dict[str, Any] = {
             "id": new_id("resp"), "object": "response", "created_at": int(time.time()), "completed_at": None,
             "status": "in_progress", "error": None, "incomplete_details": None, "model": given["model"], "output": [],
@@ -82,7 +83,7 @@ class ResponsesEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         out = b""
         if self._item is None or self._item["type"] != "reasoning":
-            out = self._close_item() + self._add_item({"id": new_id("rs"), "type": "reasoning", "summary": []})
+            out = self._close_item() + self._add_item(self._new_item("reasoning"))
             part = {"type": "summary_text", "text": ""}
             out += self._part_event("response.reasoning_summary_part.added", summary_index=0, part=part)
         self._pieces.append(text)
@@ -120,10 +121,7 @@ class ResponsesEncoder(FrontendEncoder):
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
-        if (why := _INCOMPLETE.get(reason)) is not None:
-            self.response["incomplete_details"] = {"reason": why}
-        if more.get("usage"):
-            self.response["usage"] = _usage(more["usage"])
+        self._note_end(reason, more.get("usage"))
         return self._close_item() + self._close_calls()
 
     def usage(self, usage: Any) -> bytes:
@@ -149,38 +147,50 @@ class ResponsesEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         choice = completion["choices"][0]
         message = choice["message"]
-        self._started = True
-        self.fields(0, message)
-        for place, call in enumerate(message.get("tool_calls") or ()):
-            self.call(0, place, call["id"], call["function"]["name"], call["function"]["arguments"])
-        self.finish(0, choice.get("finish_reason") or "stop", usage=completion.get("usage"))
+        self._note_end(choice.get("finish_reason") or "stop", completion.get("usage"))
+        if reasoning := reasoning_of(message):
+            self._output.append(_done(self._new_item("reasoning"), reasoning))
+        if text := text_of(message.get("content")) + text_of(message.get("refusal")):
+            self._output.append(_done(self._new_item("message"), text))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            item, arguments = self._call_item(call["id"], function["name"]), function["arguments"]
+            whole = _InputText().end(arguments)[0] if item["type"] == "custom_tool_call" else arguments
+            self._output.append(self._done_call(item, arguments, whole))
         self._complete()
         return encode(self.response)
 
     # items
 
+    def _new_id(self, prefix: str) -> str:
+        """An id for the next item: the response's own with the item's place."""
+        return f"{prefix}_{self.response['id'][5:]}{len(self._output):02x}"
+
     def _call_item(self, call_id: str, name: str) -> dict[str, Any]:
         route = self._routes.get(name) or ToolRoute("function", name)
         if route.kind == "custom":
-            item = {"id": new_id("ctc"), "type": "custom_tool_call", "call_id": call_id, "name": route.name, "input": ""}
+            item = {"id": self._new_id("ctc"), "type": "custom_tool_call", "call_id": call_id, "name": route.name, "input": ""}
         elif route.kind == "tool_search":
             return {
-                "id": new_id("tsc"), "type": "tool_search_call", "call_id": call_id, "execution": "client", "arguments": {},
+                "id": self._new_id("tsc"), "type": "tool_search_call", "call_id": call_id, "execution": "client", "arguments": {},
                 "status": "in_progress",
             }  # fmt: skip
         else:
-            item = {"id": new_id("fc"), "type": "function_call", "call_id": call_id, "name": route.name, "arguments": ""}
+            item = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": route.name, "arguments": ""}
         if route.namespace is not None:
             item["namespace"] = route.namespace
         return {**item, "status": "in_progress"}
+
+    def _new_item(self, kind: Literal["message", "reasoning"]) -> dict[str, Any]:
+        if kind == "reasoning":
+            return {"id": self._new_id("rs"), "type": "reasoning", "summary": []}
+        return {"id": self._new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
 
     def _open_message(self) -> bytes:
         if self._item is not None and self._item["type"] == "message":
             return b""
         out = self._close_item()
-        out += self._add_item(
-            {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-        )
+        out += self._add_item(self._new_item("message"))
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return out + self._part_event("response.content_part.added", content_index=0, part=part)
 
@@ -198,40 +208,50 @@ class ResponsesEncoder(FrontendEncoder):
         item, text = self._item, "".join(self._pieces)
         if item is None:
             return self._start()
+        done = _done(item, text)
         if item["type"] == "message":
-            part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
             out = self._part_event("response.output_text.done", content_index=0, text=text, logprobs=[])
-            out += self._part_event("response.content_part.done", content_index=0, part=part)
-            done = {**item, "status": "completed", "content": [part]}
+            out += self._part_event("response.content_part.done", content_index=0, part=done["content"][0])
         else:
-            part = {"type": "summary_text", "text": text}
             out = self._part_event("response.reasoning_summary_text.done", summary_index=0, text=text)
-            out += self._part_event("response.reasoning_summary_part.done", summary_index=0, part=part)
-            done = {**item, "summary": [part]}
+            out += self._part_event("response.reasoning_summary_part.done", summary_index=0, part=done["summary"][0])
         self._output[self._item_index] = done
         self._item = None
         return out + self._event("response.output_item.done", output_index=self._item_index, item=done)
 
     def _close_calls(self) -> bytes:
         out = b""
-        cut = self.response["incomplete_details"] is not None
         for item, index, pieces, input_text in self._calls.values():
             text = "".join(pieces)
-            done = {**item, "status": "incomplete" if cut and not _is_json(text) else "completed"}
             where = {"item_id": item["id"], "output_index": index}
             if item["type"] == "function_call":
-                done["arguments"] = text
+                done = self._done_call(item, text, text)
                 out += self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
             elif item["type"] == "custom_tool_call":
-                done["input"], rest = input_text.end(text)
+                whole, rest = input_text.end(text)
+                done = self._done_call(item, text, whole)
                 out += self._input_delta(item, index, rest)
-                out += self._event("response.custom_tool_call_input.done", **where, input=done["input"])
+                out += self._event("response.custom_tool_call_input.done", **where, input=whole)
             else:
-                done["arguments"] = _object(text)
+                done = self._done_call(item, text, text)
             self._output[index] = done
             out += self._event("response.output_item.done", output_index=index, item=done)
         self._calls.clear()
         return out
+
+    def _done_call(self, item: dict[str, Any], arguments: str, whole: str) -> dict[str, Any]:
+        """The item of a call that is complete; ``whole`` is a custom tool's text."""
+        cut = self.response["incomplete_details"] is not None and not _is_json(arguments)
+        done = {**item, "status": "incomplete" if cut else "completed"}
+        if item["type"] == "custom_tool_call":
+            return {**done, "input": whole}
+        return {**done, "arguments": arguments if item["type"] == "function_call" else _object(arguments)}
+
+    def _note_end(self, reason: str, usage: Any) -> None:
+        if (why := _INCOMPLETE.get(reason)) is not None:
+            self.response["incomplete_details"] = {"reason": why}
+        if usage:
+            self.response["usage"] = _usage(usage)
 
     def _input_delta(self, item: Mapping[str, Any], index: int, text: str) -> bytes:
         kind = "response.custom_tool_call_input.delta"
@@ -282,7 +302,7 @@ class CompactionEncoder(ResponsesEncoder):
             if item.get("type", "message") == "message" and item.get("role") == "user":
                 content = item.get("content")
                 parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-                message = {"id": new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
+                message = {"id": self._new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
                 output.append(message)
         output.append({"id": new_id("cmp"), "type": "compaction", "encrypted_content": encode_summary(summary)})
         usage = _usage(completion.get("usage") or {})
@@ -292,6 +312,14 @@ class CompactionEncoder(ResponsesEncoder):
         )
 
 
+def _done(item: dict[str, Any], text: str) -> dict[str, Any]:
+    """The item of a message or of reasoning that is complete."""
+    if item["type"] == "reasoning":
+        return {**item, "summary": [{"type": "summary_text", "text": text}]}
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {**item, "status": "completed", "content": [part]}
+
+
 def error_body(error: PatchbayError) -> bytes:
     """OpenAI's error body."""
     return encode(openai_error_body(error))
@@ -299,7 +327,7 @@ def error_body(error: PatchbayError) -> bytes:
 
 def _usage(usage: Any) -> dict[str, Any] | None:
     """Usage in this API's fields; 0 where the upstream does not say."""
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, dict):
         return None
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     return {
@@ -312,7 +340,7 @@ def _usage(usage: Any) -> dict[str, Any] | None:
 
 
 def _count(holder: Any, name: str) -> int:
-    value = holder.get(name) if isinstance(holder, Mapping) else None
+    value = holder.get(name) if isinstance(holder, dict) else None
     return value if isinstance(value, int) else 0
 
 
