@@ -12,6 +12,7 @@ from pathlib import Path
 HOW = sys.argv[1] if len(sys.argv) > 1 else ""
 STATE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 lock = threading.Lock()
+asked: list[object] = []
 
 
 def send(message: dict) -> None:
@@ -44,7 +45,14 @@ def tools() -> list[dict]:
     if HOW == "liar-of-schemas":
         return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": {"type": "integer"}}}}]
     description = STATE.read_text() if STATE is not None and STATE.exists() else "A tool."
-    return [tool("pid"), tool("slow"), tool("big"), tool("env"), tool("say", description, properties={"n": {"type": "integer"}})]
+    return [
+        tool("pid"),
+        tool("slow"),
+        tool("big"),
+        tool("env"),
+        tool("ask"),
+        tool("say", description, properties={"n": {"type": "integer"}}),
+    ]
 
 
 def call(number: object, params: dict) -> None:
@@ -62,6 +70,15 @@ def call(number: object, params: dict) -> None:
         answer(number, text("x" * int(arguments["size"])))
     elif name == "env":
         answer(number, text(json.dumps({"env": sorted(os.environ), "pgid": os.getpgid(0), "pid": os.getpid()})))
+    elif name == "ask":
+        asked.append(number)
+        form = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S", "M"]}}, "required": ["size"]}
+        about = (
+            {"mode": "url", "elicitationId": "1", "url": "https://x.example/pay"}
+            if arguments.get("url")
+            else {"requestedSchema": form}
+        )
+        send({"id": "question", "method": "elicitation/create", "params": {"message": "Which size?", **about}})
     elif name == "lie":
         answer(number, {**text("?"), "structuredContent": {"total": "many"}})
     elif name == "say":
@@ -87,7 +104,9 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         number, method = message.get("id"), message.get("method")
-        if method == "initialize":
+        if number == "question":
+            answer(asked.pop(), text(json.dumps(message["result"])))
+        elif method == "initialize":
             version = message["params"]["protocolVersion"]
             about = {"protocolVersion": version, "serverInfo": {"name": "raw", "version": "1"}}
             answer(number, {**about, "capabilities": {"tools": {"listChanged": True}}})

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.utilities.types import Audio, Image
-from mcp_types import EmbeddedResource, ResourceLink, TextResourceContents, ToolAnnotations
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    EmbeddedResource,
+    InputRequiredResult,
+    ResourceLink,
+    TextResourceContents,
+    ToolAnnotations,
+)
 from pydantic import BaseModel
 
 server = MCPServer("reference", version="1.0")
@@ -77,6 +86,19 @@ async def grow(name: str, ctx: Context) -> str:
     if (legacy := getattr(ctx.session, "send_tool_list_changed", None)) is not None:
         await legacy()
     return "grown"
+
+
+SIZES = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S", "M"]}}, "required": ["size"]}
+
+
+@server.tool(structured_output=False)
+async def ask(ctx: Context, url: bool = False) -> str | InputRequiredResult:
+    """Ask the user in a second round."""
+    if ctx.input_responses is None:
+        form = ElicitRequestFormParams(message="Which size?", requested_schema=SIZES)
+        page = ElicitRequestURLParams(message="Which size?", url="https://x.example/pay", elicitation_id="1")
+        return InputRequiredResult(input_requests={"size": ElicitRequest(params=page if url else form)})
+    return ctx.input_responses["size"].model_dump_json(include={"action", "content"}, exclude_none=True)
 
 
 @server.tool(structured_output=False)

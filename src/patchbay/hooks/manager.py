@@ -124,10 +124,10 @@ class HookManager(HookServices):
         return True
 
     def begin(self, scope: HookScope | None = None, chains: Chains | None = None) -> TurnHooks | None:
-        """Return the hooks of a new turn (``chains``, or those registered); None if there are no hooks and no recorders."""
+        """Return the hooks of a new turn (``chains``, or those registered); None without hooks, recorders and people to ask."""
         if chains is None:
             chains = self._chains
-        if not chains.mounted and not self.recorders:
+        if not chains.mounted and not self.recorders and self.people is None:
             return None
         if scope is not None:
             return TurnHooks(chains, scope, self)

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context, copy_context
 from importlib.metadata import version
 from typing import Any, Final, Literal, TypeVar
 
 import mcp_types as types
-from mcp.client import Client, IncomingMessage
-from mcp.client.session import ElicitationFnT
+from mcp.client import Client, ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
@@ -22,6 +22,7 @@ from patchbay._subprocess import backoff
 from patchbay._text import escape_controls, one_line
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer
+from patchbay.mcp.elicitation import ask_person, current_call
 from patchbay.mcp.http import http_transport
 from patchbay.mcp.limits import MAX_PAGES, MAX_TOOLS, TOO_LARGE
 from patchbay.mcp.stdio import ServerExitedError, stdio_transport
@@ -48,8 +49,8 @@ _logger = logging.getLogger(__name__)
 class Connection:
     """The connection to ``server``. ``on_tools`` gets the server's tools whenever it has listed them, ``on_down`` its end.
 
-    ``elicit`` answers its questions to the user; without it the server is told that there is nobody to ask. Calls may come from
-    any event loop; the connection belongs to the one that ``start`` was called in. ``problem`` says why it is not ready.
+    Its questions are put to a person (``patchbay.mcp.elicitation``). Calls may come from any event loop; the connection belongs
+    to the one that ``start`` was called in. ``problem`` says why it is not ready.
     """
 
     def __init__(
@@ -58,16 +59,14 @@ class Connection:
         *,
         on_tools: Callable[[tuple[types.Tool, ...]], object],
         on_down: Callable[[], object],
-        elicit: ElicitationFnT | None = None,
     ) -> None:
         self.server = server
         self.state: State = "starting"
         self.problem = ""
         self.client: Client | None = None
-        self.running_calls = 0
         self._on_tools = on_tools
         self._on_down = on_down
-        self._elicit = elicit
+        self._contexts: dict[object, Context] = {}  # of the running calls, in order
         self._loop = asyncio.get_running_loop()
         self._settled = asyncio.Event()  # ready, or the first attempt has failed
         self._ready = asyncio.Event()
@@ -81,6 +80,11 @@ class Connection:
     def start(self) -> None:
         """Begin to connect."""
         self._owner = self._loop.create_task(self._own(), name=f"mcp {self.server.name}")
+
+    @property
+    def running_calls(self) -> int:
+        """The number of calls that wait for the server."""
+        return len(self._contexts)
 
     @property
     def is_alive(self) -> bool:
@@ -119,7 +123,8 @@ class Connection:
         return await self._in_its_loop(self._request(send, name))
 
     async def _request(self, send: Callable[[Client], Awaitable[T]], name: str) -> T:
-        self.running_calls += 1
+        key = object()
+        self._contexts[key] = copy_context()
         try:
             client = self.client if self.client is not None else await self._wait_for_client(name)
             try:
@@ -138,7 +143,7 @@ class Connection:
         except RuntimeError as error:  # the SDK's, for structured content that does not fit the output schema
             raise self._error(name, one_line(str(error), 500), "yes") from None
         finally:
-            self.running_calls -= 1
+            del self._contexts[key]
             self._last_call = self._loop.time()
 
     async def _wait_for_client(self, name: str) -> Client:
@@ -264,7 +269,7 @@ class Connection:
             cache=None,
             message_handler=self._on_message,
             logging_callback=self._on_log,
-            elicitation_callback=self._elicit,
+            elicitation_callback=self._ask,
             client_info=types.Implementation(name="patchbay", version=version("patchbay")),
         )
 
@@ -283,6 +288,17 @@ class Connection:
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         self._log.log(f"{params.level}: {escape_controls(one_line(str(params.data), 500))}")
+
+    async def _ask(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Put a question of the server to a person.
+
+        Before 2026-07-28 it does not say which call it belongs to: that is the last one which has begun.
+        """
+        del context
+        if current_call.get(None) is None and self._contexts:
+            last = next(reversed(self._contexts.values()))
+            return await asyncio.create_task(ask_person(self.server, params), context=last.copy())
+        return await ask_person(self.server, params)
 
     async def _follow(self, client: Client) -> None:
         """Follow changes of the list, where the server announces them on request (since 2026-07-28)."""

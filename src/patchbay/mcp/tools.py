@@ -18,6 +18,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from patchbay._text import one_line
 from patchbay.errors import ToolError
 from patchbay.mcp.config import McpServer
+from patchbay.mcp.elicitation import current_call
 from patchbay.mcp.limits import MAX_PROGRESS
 from patchbay.schema.dialects import unsupported_reason
 from patchbay.tools import Tool, ToolContext, Validation
@@ -122,6 +123,7 @@ class McpTool(Tool):
                 left -= 1
                 context.progress(message and message[:1000], fraction=progress / total if total else None)
 
+        current_call.set(context)  # for the server's questions; the call's task ends with it
         result = await self._call(self.definition.name, arguments, on_progress)
         if result.is_error:
             text = "\n".join(map(str, _contents(result)[0]))
