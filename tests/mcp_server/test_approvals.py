@@ -1,0 +1,87 @@
+"""Calls over MCP that wait for a person: the client is told so, the decision holds, and a client that gives up withdraws its request."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.rig import ERAS, connected, run
+from patchbay import tool
+from patchbay.server.app import create_tools_app
+from patchbay.server.governance import Governance, GovernanceSettings
+from patchbay.server.settings import ToolsSettings
+from tools_server.rig import Server, serving
+
+POLICY = """
+[[approvals.rules]]
+tools = ["delete_file"]
+outcome = "ask"
+"""
+WAITING = "Waiting for a person to approve this call."
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Any:
+    (tmp_path / "policy.toml").write_text(POLICY)
+    governance = Governance(GovernanceSettings(config=tmp_path / "policy.toml"))
+    app = create_tools_app(("ann",), settings=ToolsSettings(lease=0.0), governance=governance)
+
+    @tool(annotations={"destructive": True})
+    def delete_file(path: str) -> str:
+        return f"deleted {path}"
+
+    app.managers["ann"].register_tool(delete_file)
+    with serving(app=app) as running:
+        yield running
+
+
+async def pending(server: Server) -> dict[str, Any]:
+    """Wait for the one request, and return it."""
+    while not (found := (await asyncio.to_thread(server.ask, "GET", "/api/approvals")).json["approvals"]):
+        await asyncio.sleep(0.01)
+    [request] = found
+    return dict(request)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("decision", "text"), [("approve", "deleted /tmp/a"), ("deny", "not that file")])
+def test_a_call_waits_for_a_decision_and_its_client_is_told(server: Server, era: str, decision: str, text: str) -> None:
+    told: list[str | None] = []
+
+    async def note(_progress: float, _total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    async def ask() -> Any:
+        async with connected(server.port, era) as client:
+            call = asyncio.create_task(client.call_tool("delete_file", {"path": "/tmp/a"}, progress_callback=note))
+            request = await pending(server)
+            while not told:
+                await asyncio.sleep(0.01)
+            body = {"decision": decision, "reason": "not that file"}
+            await asyncio.to_thread(server.ask, "POST", f"/api/approvals/{request['id']}", body)
+            return request, await call
+
+    request, done = run(ask())
+    assert ("delete_file", {"path": "/tmp/a"}, "ann") == (request["tool"], request["arguments"], request["role"])
+    assert [WAITING] == told
+    assert decision == ("deny" if done.is_error else "approve")
+    assert text in done.content[0].text
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_gives_up_withdraws_its_request(server: Server, era: str) -> None:
+    async def ask() -> str:
+        async with connected(server.port, era) as client:
+            call = asyncio.create_task(client.call_tool("delete_file", {"path": "/tmp/a"}))
+            request = await pending(server)
+            call.cancel()
+            while True:
+                found = (await asyncio.to_thread(server.ask, "GET", f"/api/approvals/{request['id']}")).json["approval"]
+                if found["state"] != "pending":
+                    return str(found["state"])
+                await asyncio.sleep(0.01)
+
+    assert "withdrawn" == run(ask())
