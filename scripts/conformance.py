@@ -1,10 +1,11 @@
-"""Run MCP's conformance suite against the registry as an MCP server, and write what passed into the documentation.
+"""Run MCP's conformance suite on the registry as an MCP server and on its client, and write what passed into the documentation.
 
     python scripts/conformance.py            both revisions (the first time node and the suite from npm, into .build/conformance)
     python scripts/conformance.py --details  each failed check as well
 
-The suite's tools are served through the registry (scripts/conformance_server.py). No failure is expected: exit status 1 where a scenario
-that a revision requires fails.
+The suite's tools are served through the registry (scripts/conformance_server.py), and its servers are mounted as any MCP server
+(scripts/conformance_client.py). No failure is expected: exit status 1 where a scenario fails. The client's scenarios are those without
+OAuth and without questions to the user.
 """
 
 from __future__ import annotations
@@ -27,10 +28,15 @@ TABLE = re.compile(r"(<!-- conformance: begin -->\n).*?(<!-- conformance: end --
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 PACKAGES = ("node@24", SUITE)
 REVISIONS = ("2025-11-25", "2026-07-28")
+CLIENT = {
+    "2025-11-25": ("initialize", "tools_call", "sse-retry"),
+    "2026-07-28": ("tools_call", "request-metadata", "http-standard-headers", "http-custom-headers", "http-invalid-tool-headers"),
+}
 LIMIT = 300.0
 """Seconds for one run of the suite."""
 
 _SCENARIO = re.compile(r"^[✓✗] (?P<name>\S+): (?P<passed>\d+) passed, (?P<failed>\d+) failed", re.MULTILINE)
+_CHECKS = re.compile(r"^Passed: (\d+)/(\d+), (\d+) failed", re.MULTILINE)
 _NOT_SCORED = re.compile(r"^  [✓✗] (?P<name>\S+) \((?P<why>[\w-]+)\)", re.MULTILINE)
 
 
@@ -67,17 +73,38 @@ def install() -> None:
     stamp.write_text(" ".join(PACKAGES), encoding="utf-8")
 
 
-def run(half: str, revision: str, *target: str, details: bool) -> Outcome:
-    """Run one half of the suite for a revision of the protocol."""
-    results = BUILD / f"{half}-{revision}"
+def suite(*arguments: str) -> str:
+    """Run the suite, and return its output."""
+    script = BUILD / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    command = [str(BUILD / "node_modules" / ".bin" / "node"), str(script), *arguments]
+    done = subprocess.run(
+        command, cwd=BUILD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False
+    )
+    return done.stdout
+
+
+def run_client(revision: str) -> Outcome:
+    """Run the scenarios of the client for a revision of the protocol."""
+    program = f"{sys.executable} {ROOT / 'scripts' / 'conformance_client.py'}"
+    scenarios: dict[str, tuple[int, int]] = {}
+    for name in CLIENT[revision]:
+        results = str(BUILD / f"client-{revision}")
+        output = suite("client", "--command", program, "--scenario", name, "--spec-version", revision, "-o", results)
+        found = _CHECKS.search(re.sub(r"\x1b\[\d+m", "", output))
+        is_passed = "OVERALL: PASSED" in output
+        scenarios[name] = (int(found[1]), int(found[3]) or (0 if is_passed else 1)) if found else (0, 1)
+        if not is_passed:
+            print(f"  {name}:\n{output}")
+    return Outcome(scenarios, {})
+
+
+def run_server(revision: str, url: str, *, details: bool) -> Outcome:
+    """Run the scenarios of the server at ``url`` for a revision of the protocol."""
+    results = BUILD / f"server-{revision}"
     shutil.rmtree(results, ignore_errors=True)
-    suite = BUILD / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-    node = BUILD / "node_modules" / ".bin" / "node"
-    command = [str(node), str(suite), half, *target, "--requirements", revision, "-o", str(results)]
-    done = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, timeout=LIMIT, check=False)
-    (BUILD / f"{half}-{revision}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    scenarios = {found["name"]: (int(found["passed"]), int(found["failed"])) for found in _SCENARIO.finditer(done.stdout)}
-    outcome = Outcome(scenarios, {found["name"]: found["why"] for found in _NOT_SCORED.finditer(done.stdout)})
+    output = suite("server", "--url", url, "--requirements", revision, "-o", str(results))
+    scenarios = {found["name"]: (int(found["passed"]), int(found["failed"])) for found in _SCENARIO.finditer(output)}
+    outcome = Outcome(scenarios, {found["name"]: found["why"] for found in _NOT_SCORED.finditer(output)})
     if details or not outcome.is_complete:
         for file in sorted(results.glob("*/checks.json")):
             for check in json.loads(file.read_text(encoding="utf-8")):
@@ -91,7 +118,7 @@ def row(half: str, revision: str, outcome: Outcome) -> str:
         passed, failed = (sum(counts) for counts in zip(*scenarios.values(), strict=True)) if scenarios else (0, 0)
         return f"{sum(not failed for _, failed in scenarios.values())} of {len(scenarios)}", f"{passed} of {passed + failed}"
 
-    return "| " + " | ".join([half, revision, *shown(outcome.scored), shown(outcome.others)[0]]) + " |"
+    return "| " + " | ".join([half, revision, *shown(outcome.scored), shown(outcome.others)[0] if outcome.others else ""]) + " |"
 
 
 def main() -> int:
@@ -106,7 +133,10 @@ def main() -> int:
     with listening([sys.executable, str(ROOT / "scripts" / "conformance_server.py")], name="the server", timeout=60) as server:
         for revision in REVISIONS:
             print(f"server, {revision} ...", flush=True)
-            outcomes["server", revision] = run("server", revision, "--url", f"{server.url}/mcp", details=details)
+            outcomes["server", revision] = run_server(revision, f"{server.url}/mcp", details=details)
+    for revision in REVISIONS:
+        print(f"client, {revision} ...", flush=True)
+        outcomes["client", revision] = run_client(revision)
     rows = [row(half, revision, outcome) for (half, revision), outcome in outcomes.items()]
     head = ["| half | revision | scenarios | checks | also run, not required |", "|---|---|---|---|---|"]
     table = "\n".join([*head, *rows])
