@@ -101,6 +101,16 @@ async def ask(ctx: Context, url: bool = False) -> str | InputRequiredResult:
     return ctx.input_responses["size"].model_dump_json(include={"action", "content"}, exclude_none=True)
 
 
+@server.resource("mem://notes", name="notes", description="All notes.")
+def notes() -> str:
+    return "a note"
+
+
+@server.resource("mem://pictures/{number}", name="pictures", mime_type="image/png")
+def pictures(number: str) -> bytes:
+    return PNG + number.encode()
+
+
 @server.tool(structured_output=False)
 def die() -> str:
     """End the process at once."""

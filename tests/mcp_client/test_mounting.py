@@ -145,3 +145,17 @@ async def test_an_idle_connection_ends_and_comes_back_with_the_next_call():
         assert "mcp__raw__pid" in there.tools
         await there.until(lambda: not Path(f"/proc/{first}").exists())
         assert first != (await there.call("mcp__raw__pid")).content
+
+
+async def test_resources_are_listed_and_read_by_a_tool_where_that_is_asked_for():
+    async with mounted(sdk_server(resources=True), raw_server(resources=True)) as there:  # the second one has none
+        assert ["mcp__sdk__mcp_read_resource"] == [name for name in there.tools if "resource" in name]
+        listed = (await there.call("mcp__sdk__mcp_read_resource")).value
+        assert ["mem://notes", "mem://pictures/{number}"] == [each["uri"] for each in listed]
+        read = await there.call("mcp__sdk__mcp_read_resource", uri="mem://notes")
+        assert "[resource mem://notes]\na note" == read.content
+        (picture,) = (await there.call("mcp__sdk__mcp_read_resource", uri="mem://pictures/7")).value.attachments
+        assert ("image/png", b"7") == (picture.media_type, picture.data[-1:])
+        assert "mcp_call_failed" == (await there.call("mcp__sdk__mcp_read_resource", uri="mem://none")).result.code
+    async with mounted(sdk_server()) as there:
+        assert [] == [name for name in there.tools if "resource" in name]

@@ -48,6 +48,7 @@ def add(
     allow: Annotated[list[str], typer.Option("--allow", metavar="PATTERN", help="Offer only these tools, as read_*.")] = [],  # noqa: B006
     deny: Annotated[list[str], typer.Option("--deny", metavar="PATTERN", help="Do not offer these tools.")] = [],  # noqa: B006
     role: Annotated[list[str], typer.Option("--role", metavar="NAME", help="Role that gets the tools; default: all.")] = [],  # noqa: B006
+    resources: Annotated[bool, typer.Option("--resources", help="Offer a tool that reads the server's resources.")] = False,
     overwrite: Annotated[bool, typer.Option("--replace", help="Replace a server of this name.")] = False,
 ) -> None:
     """Add a server to the file of MCP servers. It is not started.
@@ -76,6 +77,7 @@ def add(
         allow=tuple(allow) or None,
         deny=tuple(deny),
         roles=tuple(role),
+        resources=resources,
     )
     if is_url and (env or cwd):
         raise ConfigurationError("--env and --cwd are for a command; a URL has --header.")

@@ -194,6 +194,10 @@ class _Mount:
             text = _as_json(definition)
             if self.tools.get(tool.name) == text or self._register(tool):
                 found[tool.name] = text
+        if server.resources and (reader := self._resource_reader()) is not None:
+            found.setdefault(reader.name, "")
+            if self.tools.get(reader.name) != "":
+                self._register(reader)
         for name in self.tools.keys() - found.keys():
             self._host.apply(registry.unregister(name, expected_source=server.source, inside=True))
         is_new = found.keys() != self.tools.keys()
@@ -201,6 +205,13 @@ class _Mount:
         self._host.apply(registry.show(server.source))
         if is_new:
             _logger.info("The MCP server %r offers %d tools", server.name, len(found))
+
+    def _resource_reader(self) -> Tool | None:
+        from patchbay.mcp.resources import ReadResource
+
+        client = self.connection.client
+        has_resources = client is not None and client.server_capabilities.resources is not None
+        return ReadResource(self._server, self.connection.request) if has_resources else None
 
     def _make(self, definition: Any) -> McpTool | None:
         from patchbay.mcp.limits import MAX_DEFINITION
@@ -219,7 +230,7 @@ class _Mount:
             self._report(name, f"it is not offered to models: {tool.problem}")
         return tool
 
-    def _register(self, tool: McpTool) -> bool:
+    def _register(self, tool: Tool) -> bool:
         server, done = self._server, False
         for role in server.roles or (None,):
             registration = Registration.of(tool, source=server.source, role=role)
