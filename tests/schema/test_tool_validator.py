@@ -87,6 +87,21 @@ def test_the_draft_decides_what_a_keyword_means():
     assert ("/n must be > 1",) == errors({"$schema": "http://json-schema.org/draft-04/schema#", **above}, '{"n": 1}')
 
 
+@pytest.mark.parametrize(
+    ("schema", "bad", "good"),
+    [
+        ({"properties": {"p": {"type": "string", "format": "date"}}}, '{"p": "soon"}', '{"p": "2026-11-01"}'),
+        ({"properties": {"p": {"$ref": "#/$defs/P"}}, "$defs": {"P": {"type": "integer"}}}, '{"p": "x"}', '{"p": 1}'),
+        ({"properties": {"p": {"$ref": "#/definitions/P"}}, "definitions": {"P": {"type": "integer"}}}, '{"p": "x"}', '{"p": 1}'),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, '{"b": 1}', '{"a": 1}'),
+        ({"properties": {"a": {}}, "dependentRequired": {"a": ["b"]}}, '{"a": 1}', '{"a": 1, "b": 2}'),
+    ],
+)
+def test_the_words_of_2020_12_are_applied(schema, bad, good):
+    assert errors(schema, bad)
+    assert () == errors(schema, good)
+
+
 UNUSABLE = {
     "remote": {"properties": {"a": {"$ref": "http://127.0.0.1:1/x.json"}}},
     "file": {"properties": {"a": {"$ref": "file:///etc/hostname"}}},
@@ -148,7 +163,14 @@ def test_blank_arguments_are_an_empty_object(raw):
     assert {} == validator({}).validate("t", raw).value
 
 
-@pytest.mark.parametrize(("raw", "part"), [("nope", "not valid JSON"), ("[]", "must be object"), ("[" * 10_000, "nested")])
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        *((raw, "not valid JSON") for raw in ("nope", "{", "\x00", "\ud800")),
+        *((raw, "must be object") for raw in ("[]", "7", '"x"', "true")),
+        *((raw * 10_000, "nested") for raw in ("[", '{"a":')),
+    ],
+)
 def test_what_is_not_an_object_is_one_complaint(raw, part):
     (line,) = errors({}, raw)
     assert part in line
