@@ -50,6 +50,7 @@ oracle: .venv/.installed ## compare what the public faces do with what is frozen
 
 clients: .venv/.installed ## run coding agents and agent frameworks through the proxy on a text-only model (2 GB from npm and PyPI the first time)
 	@$(BIN)/python scripts/clients.py
+	@$(BIN)/python scripts/mcp_clients.py
 	@test -x .build/frameworks/bin/python || $(PYTHON) -m venv .build/frameworks
 	@.build/frameworks/bin/python -m pip --disable-pip-version-check -qq install -r tests/frameworks/requirements.txt
 	@$(BIN)/pytest tests/frameworks
