@@ -42,7 +42,7 @@ def ask(client, contents, *, stream, tools=TOOLS) -> tuple[list[types.Part], str
     config = types.GenerateContentConfig(
         tools=tools, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
     )
-    request = {"model": "small", "contents": contents, "config": config}
+    request = {"model": "org/small:4b", "contents": contents, "config": config}
     answers = client.models.generate_content_stream(**request) if stream else [client.models.generate_content(**request)]
     candidates = [answer.candidates[0] for answer in answers]
     parts = [part for candidate in candidates for part in candidate.content.parts or ()]
@@ -66,7 +66,7 @@ def test_a_conversation_with_two_calls(proxied, stream):
 def test_a_request_without_tools(proxied, stream):
     with connected(proxied) as client:
         answer, reason = ask(client, "Hello.", stream=stream, tools=None)
-        counted = client.models.count_tokens(model="small", contents="Hello.")
+        counted = client.models.count_tokens(model="org/small:4b", contents="Hello.")
     assert "STOP" == reason
     assert "".join(part.text or "" for part in answer)
     assert counted.total_tokens > 0

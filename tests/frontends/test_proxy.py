@@ -113,7 +113,11 @@ def test_models_are_listed_in_the_clients_shape(upstream):
         gemini = google.genai.Client(api_key="k", http_options={"base_url": f"http://127.0.0.1:{port}"})
         with claude:
             assert ["scripted-model"] == [model.id for model in claude.models.list()]
+            assert "scripted-model" == claude.models.retrieve("scripted-model").display_name
+            with pytest.raises(anthropic.NotFoundError, match="no model 'other'"):
+                claude.models.retrieve("other")
         assert ["models/scripted-model"] == [model.name for model in gemini.models.list()]
+        assert "models/scripted-model" == gemini.models.get(model="scripted-model").name
         assert ["models/scripted-model"] == [model["name"] for model in ask(port, "GET", "/v1beta/models").json["models"]]
         assert "list" == ask(port, "GET", "/v1/models").json["object"]
     assert {"/models"} == {request.path.removeprefix("/v1") for request in upstream.requests}
@@ -154,7 +158,10 @@ def test_a_silent_stream_is_kept_alive_in_the_clients_protocol(request_, beat):
 
 def test_a_gemini_stream_is_served_as_events_only(upstream):
     with serving(create_app(upstream.url)) as port:
-        assert 400 == ask(port, "POST", "/v1beta/models/m:streamGenerateContent", GEMINI[1]).status
+        whole = ask(port, "POST", "/v1beta/models/m:streamGenerateContent", GEMINI[1])
+        assert (400, "INVALID_ARGUMENT") == (whole.status, whole.json["error"]["status"])
+        unknown = ask(port, "POST", "/v1beta/files", {})
+        assert (404, "NOT_FOUND") == (unknown.status, unknown.json["error"]["status"])
         assert b"Hello" in ask(port, "POST", STREAM, GEMINI[1]).body
 
 

@@ -30,13 +30,21 @@ class AnthropicMessages:
 
     def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
         """The list of the models of an OpenAI-compatible server, as Anthropic has it."""
-        data = [{"type": "model", "id": each["id"], "display_name": each["id"], "created_at": _date(each)} for each in models]
+        data = [_model(each) for each in models]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
         return encode({"data": data, "has_more": False, **ends})
+
+    def encode_model(self, model: Mapping[str, Any]) -> bytes:
+        """One of these models."""
+        return encode(_model(model))
 
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""
         return error_body(error)
+
+
+def _model(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "model", "id": model["id"], "display_name": model["id"], "created_at": _date(model)}
 
 
 def _date(model: Mapping[str, Any]) -> str:

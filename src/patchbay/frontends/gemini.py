@@ -13,11 +13,9 @@ from patchbay.frontends.gemini_answer import GenerateContentEncoder, error_body
 from patchbay.frontends.gemini_request import decode_request
 from patchbay.models.wire import decode, encode
 
-PATH: Final = re.compile(
-    r"/v1(?:beta|alpha)?/models/(?P<model>[^:]+):(?P<method>generateContent|streamGenerateContent|countTokens)"
-)
+PATH: Final = re.compile(r"/v1(?:beta|alpha)?/models/(?P<model>.+):(?P<method>generateContent|streamGenerateContent|countTokens)")
 
-MODELS_PATHS: Final = ("/v1beta/models", "/v1alpha/models")
+MODELS_PATH: Final = re.compile(r"/v1(?:beta|alpha)/models(?:/(?P<model>.+))?")
 _METHODS: Final = {"supportedGenerationMethods": ["generateContent", "countTokens"]}
 
 
@@ -46,11 +44,19 @@ class GenerateContent:
 
     def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
         """The list of the models of an OpenAI-compatible server, as Gemini has it."""
-        return encode({"models": [{"name": f"models/{each['id']}", "displayName": each["id"], **_METHODS} for each in models]})
+        return encode({"models": [_model(each) for each in models]})
+
+    def encode_model(self, model: Mapping[str, Any]) -> bytes:
+        """One of these models."""
+        return encode(_model(model))
 
     def error_body(self, error: PatchbayError) -> bytes:
         """See Frontend."""
         return error_body(error)
+
+
+def _model(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": f"models/{model['id']}", "displayName": model["id"], **_METHODS}
 
 
 def _target(path: str) -> tuple[str, str]:

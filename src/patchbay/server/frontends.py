@@ -6,19 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError, UpstreamError
 from patchbay.frontends import AnthropicMessages, DecodedRequest, Frontend, GenerateContent, OpenAIResponses, StoredResponse
 from patchbay.frontends.base import estimate_tokens, is_text_only
-from patchbay.frontends.gemini import MODELS_PATHS
+from patchbay.frontends.gemini import MODELS_PATH
 from patchbay.frontends.gemini import PATH as GEMINI_PATH
 from patchbay.frontends.responses import list_items, with_ids
 from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import encode
 from patchbay.server.errors import NotFoundError, NoWebSocketError
-from patchbay.server.http import VENDOR_KEYS, Headers
+from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, find_tail
 from patchbay.server.settings import ProxySettings
 from patchbay.server.stored_responses import BackgroundResponses, MemoryResponses, ResponseStore
 from patchbay.server.upstream import ProxyRequest
@@ -37,6 +37,8 @@ class FrontendRoute:
     frontend: Frontend
     path: str = ""
     wants: Literal["answer", "count", "compaction", "models"] = "answer"
+    model: str | None = None
+    """The only one that is wanted of the models."""
 
 
 class Frontends:
@@ -62,11 +64,7 @@ class Frontends:
         """Return the route of a request; None where it is none of a front-end's. Raises InvalidRequestError."""
         path = path.rstrip("/")
         if scope["method"] == "GET":
-            is_models = path == f"{self._base}/models"
-            if path in MODELS_PATHS or (is_models and any(name.startswith(b"x-goog-") for name, _ in scope["headers"])):
-                return FrontendRoute(self._gemini, wants="models")
-            if is_models and any(name == b"anthropic-version" for name, _ in scope["headers"]):
-                return FrontendRoute(self._messages, wants="models")
+            return self._models_route(scope["headers"], path)
         if scope["method"] != "POST":
             return None
         if (route := self._routes.get(path)) is not None or ":" not in path:
@@ -76,6 +74,25 @@ class Frontends:
         if found["method"] == "streamGenerateContent" and _query(scope).get("alt") != ["sse"]:
             raise InvalidRequestError("Streams are served as events only: add ?alt=sse.")
         return FrontendRoute(self._gemini, path, "count" if found["method"] == "countTokens" else "answer")
+
+    def _models_route(self, headers: Headers, path: str) -> FrontendRoute | None:
+        """The route of a request for models; None where the upstream's own answer is wanted, or something else."""
+        if (found := MODELS_PATH.fullmatch(path)) is not None:
+            return FrontendRoute(self._gemini, wants="models", model=found["model"] and unquote(found["model"]))
+        tail = find_tail(path, f"{self._base}/models")
+        if tail is None:
+            return None
+        model = unquote(tail[1:]) or None
+        if any(name.startswith(b"x-goog-") for name, _ in headers):
+            return FrontendRoute(self._gemini, wants="models", model=model)
+        if any(name == b"anthropic-version" for name, _ in headers):
+            return FrontendRoute(self._messages, wants="models", model=model)
+        return None
+
+    def owner(self, path: str) -> Frontend | None:
+        """The front-end whose errors a request has that got no route."""
+        is_geminis = find_tail(path, GEMINI_BASE) is not None or GEMINI_PATH.fullmatch(path) is not None
+        return self._gemini if is_geminis else None
 
     async def decode(self, route: FrontendRoute, body: bytes) -> DecodedRequest:
         """Decode a request; one may go on with a stored response. Raises InvalidRequestError."""
@@ -101,12 +118,18 @@ class Frontends:
         return route.frontend.encode_count(estimate_tokens(chat) if tokens is None else tokens)
 
     async def list_models(self, route: FrontendRoute, request: ProxyRequest) -> bytes:
-        """Answer a request for the models. Raises UpstreamError."""
+        """Answer a request for the models, or for one of them. Raises NotFoundError, UpstreamError."""
         frontend = self._messages if route.frontend is self._messages else self._gemini
         try:
-            return frontend.encode_models(await list_models(request))
+            models = await list_models(request)
         except (ValueError, RecursionError):
             raise UpstreamError("The upstream's list of models is not JSON.") from None
+        if route.model is None:
+            return frontend.encode_models(models)
+        for model in models:
+            if model["id"] == route.model:
+                return frontend.encode_model(model)
+        raise NotFoundError(f"The upstream has no model {route.model[:200]!r}.")
 
     async def _conversation(self, response_id: str) -> list[dict[str, Any]]:
         stored = await self._background.get(response_id)

@@ -166,8 +166,8 @@ class ProxyApp:
         frontend: Frontend | None = None
         turn: ToolChatTurn | None = None
         request_id = ""
+        path = own_path(scope)
         try:
-            path = own_path(scope)
             route = self._frontends.route(scope, path)
             tail = CHAT if route is not None else await self._route(scope, path, reply)
             if tail is None:
@@ -225,7 +225,7 @@ class ProxyApp:
         except PatchbayError as error:
             self._log_failure(request_id, error)
             log_error_response(scope, error.status, self._redact.text(f"{error.code}: {error}"))
-            await self._send_error(reply, exchange, error, frontend)
+            await self._send_error(reply, exchange, error, frontend or self._frontends.owner(path))
         except asyncio.CancelledError:
             stopping = StoppingError()
             self._log_failure(request_id, stopping)
