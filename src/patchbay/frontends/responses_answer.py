@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -38,7 +38,7 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 
 def new_id(prefix: str) -> str:
     """An id that no other response or item has."""
-    return f"{prefix}_{uuid.uuid4().hex}"
+    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 class ResponsesEncoder(FrontendEncoder):
