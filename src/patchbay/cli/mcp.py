@@ -203,6 +203,27 @@ def check(name: Name, config: McpConfig = None, as_json: Json = False) -> None:
         fail(f"the MCP server {name!r} cannot be connected: {status.problem}", 1)
 
 
+@mcp.command(context_settings=CONTEXT)
+def login(name: Name, config: McpConfig = None) -> None:
+    """Log in to a server with a URL (OAuth). Open the printed URL in a browser of this machine.
+
+    The tokens are stored encrypted in ~/.config/patchbay/mcp-tokens, and refreshed as long as the server allows it.
+    """
+    from patchbay.mcp.host import import_sdk
+
+    server = _file(config).get(name)
+    asyncio.run(import_sdk())
+    from patchbay.mcp.connection import describe_failure
+    from patchbay.mcp.login import login as log_in
+
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the error says it
+    try:
+        done = asyncio.run(log_in(server, lambda url: print(f"Open this URL to log in to {name}:\n  {url}", flush=True)))
+    except Exception as error:  # noqa: BLE001  (the SDK raises groups of whatever happened)
+        fail(f"the login to {name!r} failed: {describe_failure(error, server)}", 1)
+    print(f"Logged in to {name}." if done else f"{name} asks for no login.")
+
+
 async def _connect(server: McpServer) -> tuple[ServerStatus, dict[str, str]]:
     """Connect to a server, and return its status and the descriptions of its tools by name."""
     from patchbay.mcp.host import McpHost

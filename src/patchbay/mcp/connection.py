@@ -183,7 +183,7 @@ class Connection:
                 await self._live()
                 self.problem = "" if self.state == "idle" else "the connection has ended"
             except Exception as error:  # noqa: BLE001  (whatever it is, it is this connection's end alone)
-                self.problem = _describe(error, self.server)
+                self.problem = describe_failure(error, self.server)
             self.client = None
             self._ready.clear()
             if self._closing.is_set():
@@ -264,8 +264,14 @@ class Connection:
     def _connect(self) -> AbstractAsyncContextManager[Client]:
         server = self.server.expanded()
         self._ended = self._relist = False
+        if server.command:
+            transport: AbstractAsyncContextManager[Any] = stdio_transport(server, on_end=self._end)
+        else:
+            from patchbay.mcp.login import stored_auth  # not needed for commands
+
+            transport = http_transport(server, stored_auth(server))
         return Client(
-            stdio_transport(server, on_end=self._end) if server.command else http_transport(server),
+            transport,
             cache=None,
             message_handler=self._on_message,
             logging_callback=self._on_log,
@@ -337,7 +343,7 @@ async def _list_tools(client: Client) -> tuple[types.Tool, ...]:
     return tuple(found[:MAX_TOOLS])
 
 
-def _describe(error: BaseException, server: McpServer) -> str:
+def describe_failure(error: BaseException, server: McpServer) -> str:
     """Return why a connection has failed, on one line, with the way out where it is known."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -78,7 +78,7 @@ class McpHost:
         for each in self.servers:
             each.expanded()
         if not self._is_running:
-            await _import_sdk()
+            await import_sdk()
         if not self._is_running:  # nor begun by another call meanwhile
             self._mounts = {each.name: _Mount(self, each) for each in self.servers}
             if self.pins is not None:
@@ -267,7 +267,7 @@ def _plain(definition: Any) -> dict[str, Any]:
     return value
 
 
-async def _import_sdk() -> None:
+async def import_sdk() -> None:
     """Import the SDK, in a thread. Raises ConfigurationError where it is not installed."""
     try:
         await asyncio.to_thread(__import__, "patchbay.mcp.connection")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.limits import MAX_MESSAGE, too_large
 
@@ -39,8 +42,15 @@ def _make_client(server: McpServer, auth: httpx2.Auth | None) -> httpx2.AsyncCli
         headers={**server.headers, "Accept-Encoding": "identity"},  # a small body could become a large one
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS),
         auth=auth,
-        event_hooks={"response": [_bound]},
+        event_hooks={"response": [_bound] if auth is not None else [partial(_check_login, server), _bound]},
     )
+
+
+async def _check_login(server: McpServer, response: httpx2.Response) -> None:
+    """Raise ConfigurationError where the server asks for credentials."""
+    if response.status_code == 401:
+        await response.aclose()
+        raise ConfigurationError(f"it asks for a login, or for other credentials: patchbay mcp login {shlex.quote(server.name)}")
 
 
 async def _bound(response: httpx2.Response) -> None:

@@ -1,0 +1,209 @@
+"""OAuth for MCP servers at a URL: the login of a person, and its tokens in encrypted files."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography.fernet import Fernet, InvalidToken
+from mcp.client import Client
+from mcp.client.auth import OAuthClientProvider
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl
+
+from patchbay.errors import ConfigurationError
+from patchbay.mcp.config import McpServer, default_file
+from patchbay.mcp.files import write_private
+from patchbay.mcp.http import http_transport
+
+LOGIN_SECONDS: Final = 300.0
+"""How long a person may take."""
+
+_MAX_REQUEST: Final = 16 * 1024
+_PAGE: Final = b"You are logged in, and can close this page.\n"
+
+
+class TokenStore:
+    """The tokens of one server in a file that is encrypted with the key in ``key`` beside it, both for their owner alone.
+
+    Whoever can read both files has the tokens: keep the key out of backups of the folder. Raises ConfigurationError.
+    """
+
+    def __init__(self, server: McpServer, folder: Path | None = None) -> None:
+        self._folder = folder if folder is not None else default_file().with_name("mcp-tokens")
+        name = hashlib.sha256(json.dumps([server.name, server.url]).encode()).hexdigest()[:24]
+        self._path = self._folder / f"{name}.token"
+        self.content: dict[str, Any] = self._load() if self._path.exists() else {}
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there was a login."""
+        return "tokens" in self.content
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the tokens."""
+        found = self.content.get("tokens")
+        return OAuthToken.model_validate(found) if found else None
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Store tokens."""
+        self.content["tokens"] = tokens.model_dump(mode="json")
+        self.content["expires_at"] = time.time() + tokens.expires_in if tokens.expires_in else None
+        self.save()
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return how we are registered."""
+        found = self.content.get("client")
+        return OAuthClientInformationFull.model_validate(found) if found else None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Store how we are registered."""
+        self.content["client"] = client_info.model_dump(mode="json")
+        self.save()
+
+    def save(self) -> None:
+        """Write the file."""
+        write_private(self._path, self._fernet().encrypt(json.dumps(self.content).encode()))
+
+    def _load(self) -> dict[str, Any]:
+        fernet = self._fernet()
+        try:
+            content = json.loads(fernet.decrypt(self._path.read_bytes()))
+        except (InvalidToken, ValueError, OSError):
+            raise ConfigurationError(f"{self._path}: it cannot be decrypted with the key beside it: log in again.") from None
+        return content if isinstance(content, dict) else {}
+
+    def _fernet(self) -> Fernet:
+        path = self._folder / "key"
+        if not path.exists():
+            write_private(path, Fernet.generate_key())
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise ConfigurationError(f"others can read the key of the tokens (mode {mode:04o}): chmod 600 {path}")
+        try:
+            return Fernet(path.read_bytes().strip())
+        except ValueError:
+            raise ConfigurationError(f"{path}: this is no key: remove it, and log in again.") from None
+
+    def forget(self) -> None:
+        """Remove the file."""
+        self.content = {}
+        self._path.unlink(missing_ok=True)
+
+
+def stored_auth(server: McpServer) -> OAuthClientProvider | None:
+    """Return the authentication by the tokens of an earlier login, which are refreshed; None if there was none."""
+    store = TokenStore(server)
+    if not store.has_tokens:
+        return None
+
+    async def refuse(_: str) -> None:
+        raise ConfigurationError(f"its login has ended: patchbay mcp login {server.name}")
+
+    return _provider(server, store, "http://127.0.0.1/callback", redirect=refuse)
+
+
+async def login(server: McpServer, show: Callable[[str], None]) -> bool:
+    """Log in to a server: ``show`` gets the URL that the person opens. Return False if the server asks for no login.
+
+    Raises ConfigurationError for a command, TimeoutError after LOGIN_SECONDS, and what the SDK raises.
+    """
+    if not server.url:
+        raise ConfigurationError(f"the MCP server {server.name!r} is a command: only servers with a URL have a login.")
+    server = server.expanded()
+    store = TokenStore(server)
+    store.forget()
+
+    async def redirect(url: str) -> None:
+        show(url)
+
+    async with _Callback() as callback:
+        provider = _provider(server, store, callback.url, redirect=redirect, callback=callback.result)
+        async with asyncio.timeout(LOGIN_SECONDS), Client(http_transport(server, provider), cache=None) as client:
+            await client.list_tools()
+    if store.has_tokens and (metadata := provider.context.oauth_metadata) is not None:
+        store.content["metadata"] = metadata.model_dump(mode="json", exclude_none=True)
+        store.save()
+    return store.has_tokens
+
+
+def _provider(
+    server: McpServer,
+    store: TokenStore,
+    redirect_uri: str,
+    *,
+    redirect: Callable[[str], Awaitable[None]],
+    callback: Callable[[], Awaitable[AuthorizationCodeResult]] | None = None,
+) -> OAuthClientProvider:
+    about = OAuthClientMetadata(
+        client_name="Patchbay",
+        redirect_uris=[AnyUrl(redirect_uri)],
+        grant_types=["authorization_code", "refresh_token"],
+        response_types=["code"],
+        token_endpoint_auth_method="none",  # noqa: S106  (no password: the client is public)
+    )
+    provider = OAuthClientProvider(server.url, about, store, redirect_handler=redirect, callback_handler=callback)
+    provider.context.token_expiry_time = store.content.get("expires_at")
+    if found := store.content.get("metadata"):
+        provider.context.oauth_metadata = OAuthMetadata.model_validate(found)
+    return provider
+
+
+class _Callback:
+    """A page of this machine that the browser is sent to after the login."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._found: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_MAX_REQUEST)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/callback"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def result(self) -> AuthorizationCodeResult:
+        """Wait for the browser. Raises ConfigurationError where the login was refused."""
+        return await self._found
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                line = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0].decode("latin-1").split(" ")
+            parts = urlsplit(line[1] if len(line) == 3 else "")
+            given = {name: values[0] for name, values in parse_qs(parts.query).items()}
+            is_ours = line[0] == "GET" and parts.path == "/callback" and ("code" in given or "error" in given)
+            status, body = (
+                (b"200 OK", _PAGE if "code" in given else b"The login was refused.\n") if is_ours else (b"404 Not Found", b"")
+            )
+            writer.write(b"HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n" % (status, len(body)))
+            writer.write(b"Connection: close\r\n\r\n" + body)
+            await writer.drain()
+            if is_ours and not self._found.done():
+                if "code" in given:
+                    self._found.set_result(
+                        AuthorizationCodeResult(**{k: given[k] for k in ("code", "state", "iss") if k in given})
+                    )
+                else:
+                    self._found.set_exception(ConfigurationError(f"the login was refused: {given['error'][:200]}"))
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            pass
+        finally:
+            writer.close()

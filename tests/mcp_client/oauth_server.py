@@ -1,0 +1,95 @@
+"""An MCP server on the official SDK that asks for a login, with its own authorization server, which agrees to everything."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+
+from mcp.server.auth.provider import AccessToken, AuthorizationCode, RefreshToken, construct_redirect_uri
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.auth import OAuthToken
+
+PORT = int(sys.argv[1])
+SECONDS = int(sys.argv[2])
+URL = f"http://127.0.0.1:{PORT}"
+
+
+class Provider:
+    """Everything in memory. Access tokens end after SECONDS."""
+
+    def __init__(self) -> None:
+        self.clients = {}
+        self.codes = {}
+        self.refreshing = {}
+        self.tokens = {}
+
+    async def get_client(self, client_id):
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info):
+        self.clients[client_info.client_id] = client_info
+
+    async def authorize(self, client, params):
+        code = secrets.token_hex(20)
+        self.codes[code] = AuthorizationCode(
+            code=code,
+            scopes=params.scopes or [],
+            expires_at=time.time() + 60,
+            client_id=client.client_id,
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
+        )
+        return construct_redirect_uri(str(params.redirect_uri), code=code, state=params.state)
+
+    async def load_authorization_code(self, client, authorization_code):
+        return self.codes.get(authorization_code)
+
+    async def exchange_authorization_code(self, client, authorization_code):
+        del self.codes[authorization_code.code]
+        return self.issue(client, authorization_code.scopes, authorization_code.resource)
+
+    async def load_refresh_token(self, client, refresh_token):
+        return self.refreshing.get(refresh_token)
+
+    async def exchange_refresh_token(self, client, refresh_token, scopes):
+        del self.refreshing[refresh_token.token]
+        return self.issue(client, scopes, refresh_token.resource)
+
+    async def load_access_token(self, token):
+        found = self.tokens.get(token)
+        return found if found is not None and found.expires_at > time.time() else None
+
+    async def revoke_token(self, token):
+        pass
+
+    def issue(self, client, scopes, resource):
+        access, refresh = secrets.token_hex(20), secrets.token_hex(20)
+        self.tokens[access] = AccessToken(
+            token=access, client_id=client.client_id, scopes=scopes, expires_at=int(time.time()) + SECONDS, resource=resource
+        )
+        self.refreshing[refresh] = RefreshToken(token=refresh, client_id=client.client_id, scopes=scopes, resource=resource)
+        return OAuthToken(access_token=access, token_type="Bearer", expires_in=SECONDS, refresh_token=refresh)
+
+
+server = MCPServer(
+    "guarded",
+    auth_server_provider=Provider(),
+    auth=AuthSettings(
+        issuer_url=URL,
+        resource_server_url=f"{URL}/mcp",
+        client_registration_options=ClientRegistrationOptions(enabled=True),
+    ),
+)
+
+
+@server.tool(structured_output=False)
+def secret() -> str:
+    """Return a secret."""
+    return "42"
+
+
+server.run("streamable-http", host="127.0.0.1", port=PORT)

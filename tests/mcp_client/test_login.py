@@ -1,0 +1,98 @@
+"""The login to a server over HTTP (OAuth), and its tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.mcp import McpServer
+from patchbay.mcp.config import ServersFile, default_file
+from patchbay.mcp.login import TokenStore, login
+from ports import held_port
+
+from .rig import HERE, mounted, raw_server
+
+
+@contextmanager
+def guarded(seconds: int):
+    """A server whose access tokens end after ``seconds``."""
+    port, holder = held_port()
+    command = [sys.executable, str(HERE / "oauth_server.py"), str(port), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "running on" in line:
+                break
+        try:
+            yield McpServer(name="guarded", url=f"http://127.0.0.1:{port}/mcp")
+        finally:
+            process.kill()
+    holder.close()
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def log_in() -> str:
+    """Log in on the command line; this is the browser."""
+    command = [sys.executable, "-m", "patchbay", "mcp", "login", "guarded"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.strip().startswith("http://"):
+                with urllib.request.urlopen(line.strip(), timeout=30) as page:
+                    said.append(page.read().decode())
+    return "".join(said)
+
+
+async def test_a_login_on_the_command_line_gives_the_host_access_and_its_tokens_are_refreshed():
+    with guarded(seconds=3600) as server:
+        async with mounted(server) as there:
+            assert ("down", True) == (there.host.status[0].state, "patchbay mcp login guarded" in there.host.status[0].problem)
+        ServersFile(default_file()).put(server)
+        said = log_in()
+        assert ("You are logged in" in said, "Logged in to guarded." in said) == (True, True), said
+        async with mounted(server) as there:
+            assert "42" == (await there.call("mcp__guarded__secret")).content
+
+        store = TokenStore(server)
+        before = store.content["tokens"]["access_token"]
+        store.content["expires_at"] = 1.0  # it has ended long ago
+        store.save()
+        async with mounted(server) as there:
+            assert "42" == (await there.call("mcp__guarded__secret")).content
+        assert before != TokenStore(server).content["tokens"]["access_token"]
+
+
+async def test_tokens_are_encrypted_and_their_owners_alone():
+    server = McpServer(name="a", url="https://x.example/mcp")
+    store = TokenStore(server)
+    store.content["tokens"] = {"access_token": "very-secret", "token_type": "Bearer"}
+    store.save()
+    files = sorted(default_file().with_name("mcp-tokens").iterdir())
+    assert [0o600, 0o600] == [each.stat().st_mode & 0o777 for each in files]
+    assert not any(b"very-secret" in each.read_bytes() for each in files)
+    assert TokenStore(server).has_tokens
+    key = next(each for each in files if each.name == "key")
+    key.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="others can read the key"):
+        TokenStore(server)
+    key.chmod(0o600)
+    Path(key).write_bytes(b"x" * 44)
+    with pytest.raises(ConfigurationError, match="log in again"):
+        TokenStore(server)
+
+
+async def test_a_command_has_no_login():
+    with pytest.raises(ConfigurationError, match="only servers with a URL have a login"):
+        await login(raw_server(), print)
