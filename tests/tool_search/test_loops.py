@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents.turns import Chat, agent
-from chat_server.rig import USER, call, calls, serve_chat
+from chat_server.rig import USER, call, calls, serve_chat, text_of
 from patchbay import ToolRunner, ToolSearch
 from patchbay.agents import LlmAgent
 from patchbay.executor import Executor
@@ -163,6 +163,19 @@ def test_a_chat_on_a_server_finds_tools_over_requests(text):
         else:
             names = [[tool["function"]["name"] for tool in body["tools"]] for body in at.asked]
             assert [["tool_search"], *[["tool_search", "tool_7"]] * 3] == names
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_text_models_call_of_a_tool_that_it_has_not_found_is_answered_and_not_prose(streamed):
+    use = '```tool_call\n{"name": "tool_7", "arguments": {}}\n```'
+    with (
+        calling_back(says({"output": "seven", "is_error": False})) as callback,
+        serve_chat([use, use, "It is seven."], tools="text", chat={"search_above": 5}) as at,
+    ):
+        for n in range(8):
+            at.server.register(f"tool_{n}", callback.url, description=f"Does task {n}.")
+        assert "It is seven." == (text_of(at.stream()) if streamed else at.ask().choices[0].message.content)
+        assert ["call it again" in str(at.asked[1]["messages"]), 1] == [True, len(callback.calls)]
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])

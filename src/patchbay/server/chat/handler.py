@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -88,8 +89,12 @@ class ToolChat:
         self, upstream: str, registry: ToolRegistry, chat: ChatSettings, governance: Governance, *, token: str | None = None
     ) -> None:
         capabilities = Capabilities()
+        keeping = replace(chat.options, unknown_tools="keep")
         self._backend = ModelBackend(
-            lambda body, encoder=None: Exchange(body, chat.options, capabilities, encoder), provider_at(upstream), capabilities
+            lambda body, encoder=None: Exchange(body, chat.options, capabilities, encoder),
+            lambda body: Exchange(body, keeping, capabilities),
+            provider_at(upstream),
+            capabilities,
         )
         self._registry = registry
         self._chat = chat

@@ -34,12 +34,16 @@ class ModelBackend:
     """What all turns share to ask the upstream's models."""
 
     make_exchange: Callable[..., Exchange]
+    make_searching_exchange: Callable[[bytes], Exchange]
+    """Begin a round in which calls of tools that were not offered count: there are more than were."""
     provider: Provider
     capabilities: Capabilities
 
 
 class UpstreamModel:
     """A ChatModel for one client request; ``written`` are the client's tools as it wrote them, by name.
+
+    ``searching``: not all tools are offered, and the others may be called too.
 
     ``head`` is that of the first chunk, ``headers`` those of the last response that are true of a rewritten one. ``document``
     is the last chunk or completion, ``usages`` the usage of each round.
@@ -53,11 +57,13 @@ class UpstreamModel:
         written: Mapping[str, Mapping[str, Any]],
         *,
         stream: bool,
+        searching: bool = False,
     ) -> None:
         self._request = request
         self._backend = backend
         self._encoder = encoder
         self._written = written
+        self._make_exchange = backend.make_searching_exchange if searching else backend.make_exchange
         self._sent = [pair for pair in request.upward(OWN_HEADERS[False, stream]) if pair[0] not in _ONE_REQUEST]
         self.head: AnswerHead | None = None
         self.headers: Headers = []
@@ -107,7 +113,7 @@ class UpstreamModel:
 
     async def _open(self, body: dict[str, Any]) -> tuple[_Round, bytes]:
         """Begin a round: return it with the first bytes of its answer."""
-        round_ = _Round(self._request, self._backend.make_exchange(encode(body)), self._sent)
+        round_ = _Round(self._request, self._make_exchange(encode(body)), self._sent)
         first = await anext(round_.pieces, b"")
         self.headers = [] if round_.exchange.fell_back else chat_downward(round_.upstream.answer.headers)
         return round_, first

@@ -258,7 +258,14 @@ class ToolChatTurn:
         chat = self._chat
         if self.streaming:
             request.watch.beat(request.reply.heartbeat)
-        model = UpstreamModel(request, self._backend, self._tools.encoder, chat.written, stream=self.streaming)
+        model = UpstreamModel(
+            request,
+            self._backend,
+            self._tools.encoder,
+            chat.written,
+            stream=self.streaming,
+            searching=self._tools.executor.catalog is not None,
+        )
         results = chat.history.results
         executing = self._tools.executor.begin(
             budget=self._settings.budget(),
