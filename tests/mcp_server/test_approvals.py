@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 
 from mcp_server.rig import ERAS, connected, run
@@ -24,8 +25,9 @@ WAITING = "Waiting for a person to approve this call."
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Any:
-    (tmp_path / "policy.toml").write_text(POLICY)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    who = getattr(request, "param", None)
+    (tmp_path / "policy.toml").write_text(POLICY + (f"who = {who}\n" if who else ""))
     governance = Governance(GovernanceSettings(config=tmp_path / "policy.toml"))
     app = create_tools_app(("ann",), settings=ToolsSettings(lease=0.0), governance=governance)
 
@@ -85,3 +87,33 @@ def test_a_client_that_gives_up_withdraws_its_request(server: Server, era: str) 
                 await asyncio.sleep(0.01)
 
     assert "withdrawn" == run(ask())
+
+
+@pytest.mark.parametrize("server", ['["mcp"]', '["http", "mcp"]'], indirect=True)
+@pytest.mark.parametrize(("action", "text"), [("accept", "deleted /tmp/a"), ("decline", "the user's answer was decline")])
+def test_a_rule_may_let_the_clients_user_decide(server: Server, action: Any, text: str) -> None:
+    asked: list[str] = []
+
+    async def answer(_context: Any, params: Any) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action=action, content={} if action == "accept" else None)
+
+    async def ask() -> Any:
+        async with connected(server.port, "legacy", elicitation_callback=answer) as client:
+            return await client.call_tool("delete_file", {"path": "/tmp/a"})
+
+    done = run(ask())
+    assert ['May the tool delete_file run with {"path": "/tmp/a"}?'] == asked
+    assert (action == "decline", True) == (done.is_error, text in done.content[0].text)
+    [decided] = server.ask("GET", "/api/approvals?all=1").json["approvals"]
+    assert decided["by"].startswith("mcp ")
+
+
+@pytest.mark.parametrize("server", ['["mcp"]'], indirect=True)
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_that_only_a_client_without_a_user_could_decide_is_denied(server: Server, era: str) -> None:
+    async def ask() -> Any:
+        async with connected(server.port, era) as client:
+            return await client.call_tool("delete_file", {"path": "/tmp/a"})
+
+    assert "its MCP client cannot ask its user" in run(ask()).content[0].text

@@ -214,6 +214,21 @@ def test_a_change_of_the_list_is_announced_to_the_clients_of_its_role_alone(serv
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_a_hidden_tool_is_not_listed_and_a_call_of_it_says_when_it_is_back(server: Server, era: str) -> None:
+    async def ask() -> tuple[list[str], Any]:
+        async with connected(server.port, era) as client:
+            return [each.name for each in (await client.list_tools()).tools], await client.session.call_tool("far", {})
+
+    server.register("far", source="elsewhere", role="ann")
+    server.app.registry.hide("elsewhere")
+    names, refused = run(ask())
+    assert "far" not in names
+    assert (True, "tool_hidden", "no") == (refused.is_error, refused.meta["patchbay/code"], refused.meta["patchbay/ran"])
+    assert "when its callback takes connections again" in only_text(refused)
+    server.app.registry.clear("elsewhere", inside=True)
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_a_tool_of_another_process_is_called_over_mcp(era: str) -> None:
     with serving(("ann",)) as server, calling_back(says({"output": {"city": "Rome"}})) as callback:
         server.register("look", callback.url, title="Look", output_schema={"type": "object", "required": ["city"]})

@@ -19,13 +19,16 @@ from patchbay.tools.tool import normalized_annotations
 Outcome: TypeAlias = Literal["allow", "deny", "ask"]
 AtDeadline: TypeAlias = Literal["deny", "allow"]
 Session: TypeAlias = Literal["tool", "call", "never"]
-Who: TypeAlias = Literal["hooks", "terminal", "http"]
+Who: TypeAlias = Literal["hooks", "terminal", "http", "mcp"]
 
 DEADLINE: Final = 300.0
 """Default seconds to decide a request."""
 
 LONGEST_DEADLINE: Final = 7 * 24 * 3600.0
 PEOPLE: Final[tuple[Who, ...]] = ("terminal", "http")
+"""Who decides by default."""
+
+_HUMAN: Final = frozenset({*PEOPLE, "mcp"})
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _PATTERNS: Final = ("tools", "sources", "agents", "roles")
@@ -45,9 +48,9 @@ class Rule:
     does not where it allows.
 
     ``outcome`` is "allow", "deny" (``reason`` is sent to the model) or "ask". ``who`` decides: "terminal" and "http" are people,
-    the first decision counts; "hooks" requires another approve hook, alone or besides people. After ``deadline`` seconds the call
-    is denied, or runs if ``at_deadline`` is "allow". ``session`` is the scope of a session approval: every call of the "tool",
-    this "call" with these arguments, or "never". Raises ConfigurationError.
+    "mcp" is the user of the MCP client that calls, and the first decision counts; "hooks" requires another approve hook, alone or
+    besides people. After ``deadline`` seconds the call is denied, or runs if ``at_deadline`` is "allow". ``session`` is the scope
+    of a session approval: every call of the "tool", this "call" with these arguments, or "never". Raises ConfigurationError.
     """
 
     name: str = ""
@@ -101,7 +104,7 @@ class Rule:
     @property
     def asks_people(self) -> bool:
         """True if a person is asked."""
-        return self.outcome == "ask" and any(each in PEOPLE for each in self.who)
+        return self.outcome == "ask" and not _HUMAN.isdisjoint(self.who)
 
     def matches(self, call: ToolRequest) -> bool:
         """Return whether the rule applies to the call."""
@@ -165,7 +168,7 @@ class ApprovalPolicy:
 
     def rule_for_hooks(self, hooks: Sequence[str]) -> Rule:
         """Return the rule for a call that only these hooks want a person to decide: the defaults of the policy."""
-        people = tuple(each for each in self.otherwise.who if each in PEOPLE) or PEOPLE
+        people = tuple(each for each in self.otherwise.who if each in _HUMAN) or PEOPLE
         session: Session = "never" if self.otherwise.session == "never" else "call"
         return replace(self.otherwise, name=f"hook {', '.join(hooks)}", outcome="ask", who=people, session=session)
 

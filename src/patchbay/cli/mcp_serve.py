@@ -43,7 +43,7 @@ def serve(
     """Speak MCP at standard input and output, for clients that start a process.
 
     It passes messages on to the running patchbay serve. With --tools it needs no server: the tools run in this process, with the
-    hooks and rules of --config. Calls that a person must approve are then denied, since no person can be asked.
+    hooks and rules of --config. Calls that a person must approve are then denied, unless their rule has who = ["mcp"].
 
     [bold]Examples[/bold]
 

@@ -13,7 +13,7 @@ import secrets
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import mcp_types as types
@@ -23,7 +23,8 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
-from patchbay.errors import HiddenToolError, UnknownRoleError
+from patchbay._text import one_line
+from patchbay.errors import ApprovalConflictError, HiddenToolError, UnknownRoleError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.hooks import HookManager, HookScope
 from patchbay.mcp.call_results import CallResult, call_result, describe_tool, error_result
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.context import ServerRequestContext
     from mcp.server.models import InitializationOptions
-    from mcp.server.session import ServerSession
 
+    from patchbay.approvals import ApprovalRequest, ApprovalService
     from patchbay.media import MediaStore
 
 MAX_CALLS: Final = 1000
@@ -55,6 +56,10 @@ WAITING_INTERVAL: Final = 10.0
 SESSION: Final = "patchbay.session"
 """The key of an ASGI scope for the session key of its calls."""
 
+MAX_QUESTION: Final = 4000
+"""The most characters of a question to a client's user, which has all arguments; about longer ones none is asked."""
+
+_NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 _WAITING: Final = "Waiting for a person to approve this call."
 _SETTLE_SECONDS: Final = 0.05
 _SEND_SECONDS: Final = 5.0
@@ -64,13 +69,6 @@ _logger = logging.getLogger(__name__)
 
 Extend = Callable[["Server[Any]"], object]
 """Adds handlers of the program's own to a new server: prompts, resources, completions."""
-
-
-class ApprovalEvents(Protocol):
-    """The approval service: its requests as they are made and decided."""
-
-    def watch(self) -> AsyncIterator[Any]:
-        """Yield each ApprovalRequest when it is created or decided."""
 
 
 class RegistryServer:
@@ -91,7 +89,7 @@ class RegistryServer:
         version: str = "",
         hooks: HookManager | None = None,
         media: MediaStore | None = None,
-        approvals: ApprovalEvents | None = None,
+        approvals: ApprovalService | None = None,
         extend: Extend | None = None,
         session: str = "",
     ) -> None:
@@ -100,6 +98,8 @@ class RegistryServer:
         self._hooks = hooks
         self._media = media
         self._approvals = approvals
+        if approvals is not None:
+            approvals.accept_decisions("mcp")
         self._session = session
         self._bus = InMemorySubscriptionBus()
         self._listeners = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
@@ -158,7 +158,7 @@ class RegistryServer:
         hooks, media = self._hooks, self._media
         executor = Executor([tool], tool_timeout=MAX_CALL_SECONDS, max_result_chars=None, hooks=hooks, media=media)
         run = executor.begin(agent_scope=AgentScope(invocation_context=context), scope=self._scope_of(context), attachments=KINDS)
-        running = self._calls[call.id] = _RunningCall(context.session)
+        running = self._calls[call.id] = _RunningCall(context, self._approvals)
         batch = run.start([call])
         execution: ToolExecution | None = None
         try:
@@ -178,10 +178,8 @@ class RegistryServer:
         return await call_result(execution, tool, media)
 
     def _scope_of(self, context: ServerRequestContext[Any, Any]) -> HookScope:
-        about = context.session.client_params
-        client = f"{about.client_info.name} {about.client_info.version}"[:200] if about is not None else ""
         session = context.request.scope.get(SESSION, "") if context.request is not None else self._session
-        inbound = {"channel": "mcp", "client": client}
+        inbound = {"channel": "mcp", "client": _client_of(context)}
         return HookScope(
             self.role,
             f"mcp-{secrets.token_hex(6)}",
@@ -240,11 +238,11 @@ class RegistryServer:
         except UnknownRoleError:
             return -1
 
-    async def _follow_approvals(self, approvals: ApprovalEvents) -> None:
+    async def _follow_approvals(self, approvals: ApprovalService) -> None:
         while True:
             async for request in approvals.watch():
                 if (call := self._calls.get(request.call_id)) is not None:
-                    call.wait_for_approval(is_pending=request.state == "pending")
+                    call.follow(request)
             await asyncio.sleep(1.0)  # it ends a reader that is too slow
 
 
@@ -258,14 +256,24 @@ class _SdkServer(Server[Any]):
         return super().create_initialization_options(changes, *options, **more)
 
 
-class _RunningCall:
-    """The progress of one call to its client: numbers that always grow, in percent once the tool has reported a fraction."""
+def _client_of(context: ServerRequestContext[Any, Any]) -> str:
+    """Return the client's name and version, "" if it does not say."""
+    about = context.session.client_params
+    return one_line(f"{about.client_info.name} {about.client_info.version}", 200) if about is not None else ""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session = session
+
+class _RunningCall:
+    """What one call sends to its client: progress in numbers that always grow, and the question whether it may run.
+
+    The numbers are in percent once the tool has reported a fraction.
+    """
+
+    def __init__(self, context: ServerRequestContext[Any, Any], approvals: ApprovalService | None) -> None:
+        self._context = context
+        self._approvals = approvals
         self._value = -_STEP
         self._total: float | None = None
-        self._waiting: asyncio.Task[None] | None = None
+        self._waiting: list[asyncio.Task[None]] = []
 
     async def report(self, progress: Progress) -> None:
         """Send progress; does nothing if the client did not ask for it."""
@@ -273,22 +281,47 @@ class _RunningCall:
         if progress.fraction is not None:
             percent, self._total = 100 * progress.fraction, 100.0
         self._value = max(percent if progress.fraction is not None else 0.0, self._value + _STEP)
-        await self._session.report_progress(self._value, self._total, progress.message)
+        await self._context.session.report_progress(self._value, self._total, progress.message)
 
-    def wait_for_approval(self, *, is_pending: bool) -> None:
-        """Start or end the notifications that keep a client waiting."""
-        if is_pending and self._waiting is None:
-            self._waiting = asyncio.create_task(self._keep_waiting())
-        elif not is_pending and self._waiting is not None:
-            self._waiting.cancel()
+    def follow(self, request: ApprovalRequest) -> None:
+        """Have the client wait for a pending request, whose rule may let its user decide; end that with any other."""
+        if request.state != "pending":
+            for task in self._waiting:
+                task.cancel()
+        elif not self._waiting:
+            self._waiting.append(asyncio.create_task(self._keep_waiting()))
+            if "mcp" in request.who and self._approvals is not None:
+                self._waiting.append(asyncio.create_task(self._ask_user(request, self._approvals)))
 
     async def aclose(self) -> None:
-        """End the notifications."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            await asyncio.wait([self._waiting])
+        """End what waits."""
+        for task in self._waiting:
+            task.cancel()
+        if self._waiting:
+            await asyncio.wait(self._waiting)
 
     async def _keep_waiting(self) -> None:
         while True:
             await self.report(Progress(_WAITING))
             await asyncio.sleep(WAITING_INTERVAL)
+
+    async def _ask_user(self, request: ApprovalRequest, approvals: ApprovalService) -> None:
+        """Let the client's user decide, by a form without fields. Without a client that asks, others may decide, or nobody."""
+        session, able = self._context.session, self._context.session.client_capabilities
+        verdict: Literal["approve", "deny"] = "deny"
+        reason = "its MCP client cannot ask its user"
+        facts = f" ({json.dumps(dict(request.facts), default=str)})" if request.facts else ""
+        text = f"May the tool {one_line(request.tool, 100)} run with {request.arguments}{facts}?"
+        if session.can_send_request and able is not None and able.elicitation is not None and len(text) <= MAX_QUESTION:
+            try:
+                answer = await session.elicit_form(text, _NO_FIELDS, related_request_id=self._context.request_id)
+            except MCPError as error:
+                _logger.warning("A client could not ask its user about a call: %s", one_line(str(error), 200))
+            else:
+                verdict = "approve" if answer.action == "accept" else "deny"
+                reason = f"the user's answer was {answer.action}"
+        if reason.startswith("its") and request.who != ("mcp",):
+            return
+        with suppress(ApprovalConflictError):  # decided elsewhere meanwhile
+            client = _client_of(self._context)
+            await approvals.decide(request.id, verdict, reason=reason, by=client, channel="mcp", digest=request.digest)
