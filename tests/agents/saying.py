@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from patchbay.agents import Content, Event, EventActions, FunctionCall, FunctionResponse, Part
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 def said(text: str, *, author: str = "user", **fields: Any) -> Event:

@@ -21,8 +21,8 @@ from patchbay.agents import (
 from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, Usage
+from support.running import run
 
-from .saying import run
 from .turns import Does, Fails, Says, call, lines, log, roles, run_turn, state
 
 

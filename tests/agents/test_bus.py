@@ -11,8 +11,7 @@ import pytest
 
 from patchbay.agents import BusEvent, EventBus
 from patchbay.errors import ConfigurationError
-
-from .saying import run
+from support.running import run
 
 
 def recording(into: list, name: str | None = None):

@@ -20,9 +20,9 @@ from patchbay.errors import SessionNotFoundError
 from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
 from support.processes import Process
+from support.running import run
 
 from .keeper import read_log
-from .saying import run
 from .turns import Chat, agent, response_of
 
 ROOT = Path(__file__).parents[2]

@@ -21,12 +21,9 @@ from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, Text
 from patchbay.testing import ScriptedModel
 from patchbay.tools import FunctionTool, ToolContext
 from patchbay.types import Reply, ToolCall
+from support.running import run
 
 from .turns import Chat, agent, kinds, play, response_of, said_to
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 30))
 
 
 async def add(a: int) -> int:

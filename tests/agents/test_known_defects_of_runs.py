@@ -25,8 +25,8 @@ from patchbay.agents import (
     create_history_tool,
 )
 from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
+from support.running import run
 
-from .saying import run
 from .turns import call, lines, log, run_turn, state
 
 

@@ -15,6 +15,7 @@ from patchbay.agents import BusEvent, Event, EventBus, InMemorySessionService, S
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.types import ToolCall
+from support.running import run
 
 from .turns import Chat, agent, assert_settled, kinds, said_to
 
@@ -79,10 +80,6 @@ def responses(events: Any) -> list[str]:
 def made(steps: list[Any], tool: Any, service: Any = None, **options: Any) -> tuple[Chat, ScriptedModel]:
     model = ScriptedModel(steps)
     return Chat(agent(model, tool), service if service is not None else Watched(), **options), model
-
-
-def run(work: Any) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,8 @@ from patchbay.models.chat_model import ModelReply
 from patchbay.models.resolve import HostedModel
 from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
 from patchbay.types import Reply, Usage
+from support.running import run
 
-from .saying import run
 from .turns import Says, call, line, lines, log, roles, run_turn
 
 

@@ -15,8 +15,8 @@ from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
 from patchbay.agents.view import NO_RESULT
 from patchbay.testing import ScriptedModel
 from support.processes import Process
+from support.running import run
 
-from .saying import run
 from .turns import call, lines, run_turn
 from .worker import TOOLS, kind
 

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from patchbay.agents import Event, EventActions, FunctionResponse, Part
 from patchbay.agents.content import Content, new_id
 from patchbay.errors import InvalidRequestError, SessionExistsError, SessionNotFoundError
+from support.running import run
 
-from .saying import answered, called, changed, run, said, texts
+from .saying import answered, called, changed, said, texts
 
 
 class Names:

@@ -17,8 +17,9 @@ from patchbay.agents.content import new_id
 from patchbay.agents.sessions import database
 from patchbay.errors import ConfigurationError, PatchbayError, SessionNotFoundError
 from support.processes import Process
+from support.running import run
 
-from .saying import changed, run, said, texts
+from .saying import changed, said, texts
 
 WRITER = Path(__file__).with_name("writer.py")
 

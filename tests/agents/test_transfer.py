@@ -6,8 +6,8 @@ import pytest
 
 from patchbay.agents import EventBus, LlmAgent, LoopAgent, ParallelAgent, RunConfig, Runner, SequentialAgent
 from patchbay.testing import ScriptedModel
+from support.running import run
 
-from .saying import run
 from .turns import Fails, Says, call, lines, log, roles, run_turn, state
 
 

@@ -21,8 +21,8 @@ from patchbay.agents import (
 )
 from patchbay.errors import ConfigurationError
 from patchbay.testing import ScriptedModel
+from support.running import run
 
-from .saying import run
 from .turns import Does, Fails, Says, call, line, lines, log, roles, run_turn, state
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -21,10 +21,6 @@ LONG = 60.0
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600))
 SCOPE = HookScope(agent_id="helper", turn_id="turn-2", parent_turn_id="turn-1", session_key="s1")
 NO_SESSION = HookScope(agent_id="helper")
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, LONG))
 
 
 class Files:

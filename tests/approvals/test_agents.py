@@ -9,8 +9,9 @@ from patchbay.agents import AgentTool, LlmAgent, ParallelAgent, RunConfig, Runne
 from patchbay.approvals import ApprovalPolicy, Rule
 from patchbay.hooks import HookManager
 from patchbay.testing import ScriptedModel
+from support.running import run
 
-from .asking import Files, run, service_at, waiting
+from .asking import Files, service_at, waiting
 
 DELETE = ApprovalPolicy(rules=(Rule(tools=("delete",), deadline=600),))
 

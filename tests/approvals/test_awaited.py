@@ -10,8 +10,9 @@ from patchbay.approvals import State
 from patchbay.approvals import service as service_module
 from patchbay.approvals import store as store_module
 from patchbay.errors import ApprovalConflictError
+from support.running import run
 
-from .asking import NO_SESSION, SCOPE, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import NO_SESSION, SCOPE, Files, call_of, executor_of, going, service_at, waiting
 from .serving import ran, serving
 from .test_commands import patchbay
 from .test_service import Silent

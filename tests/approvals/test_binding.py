@@ -17,8 +17,9 @@ from patchbay.hooks import HookManager, Modify
 from patchbay.hooks.events import digest_of
 from patchbay.tools import FunctionTool, Tool
 from patchbay.types import ToolCall
+from support.running import run
 
-from .asking import SCOPE, call_of, going, run, service_at, waiting
+from .asking import SCOPE, call_of, going, service_at, waiting
 
 
 class Heard(Tool):

@@ -12,8 +12,9 @@ from patchbay.approvals.terminal import parse_answer
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import Approval, DenyTool, HookManager, Respond
+from support.running import run
 
-from .asking import ASK, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import ASK, Files, call_of, executor_of, going, service_at, waiting
 
 EDITED = {"path": "/tmp/b"}
 NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'

@@ -10,8 +10,9 @@ import pytest
 from patchbay.approvals import ApprovalService
 from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import parse_kinds
+from support.running import run
 
-from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, going, service_at, waiting
 from .test_service import policy
 
 

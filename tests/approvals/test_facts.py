@@ -19,9 +19,10 @@ from patchbay.hooks import HookManager
 from patchbay.hooks.events import digest_of
 from patchbay.server.admin_api import make_approvals_router
 from patchbay.tools import ToolContext, tool
+from support.running import run
 
 from .asking import Files as PlainFiles
-from .asking import call_of, executor_of, going, run, service_at, waiting
+from .asking import call_of, executor_of, going, service_at, waiting
 from .test_reach import ended
 from .test_terminal import request
 

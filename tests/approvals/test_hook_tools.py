@@ -16,8 +16,9 @@ from patchbay.hooks.config import parse_hooks_config
 from patchbay.loop import turn
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
+from support.running import run
 
-from .asking import run, waiting
+from .asking import waiting
 
 LOOKUP = {"type": "function", "function": {"name": "lookup_ticket", "parameters": {"type": "object"}}}
 SCRIPT = [[ToolCall("1", "lookup_ticket", '{"id": 7}')], "done"]

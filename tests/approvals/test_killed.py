@@ -15,8 +15,9 @@ from dataclasses import replace
 import pytest
 
 from patchbay.approvals import State
+from support.running import run
 
-from .asking import Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import Files, call_of, executor_of, going, service_at, waiting
 from .serving import BOUND, Server, ran, serving
 
 

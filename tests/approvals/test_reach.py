@@ -8,8 +8,9 @@ import pytest
 
 from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.hooks import HookScope
+from support.running import run
 
-from .asking import ASK, SCOPE, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import ASK, SCOPE, Files, call_of, executor_of, going, service_at, waiting
 from .test_service import Silent
 
 ANN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ann"}})

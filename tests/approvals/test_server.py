@@ -12,8 +12,9 @@ import pytest
 from fastapi import FastAPI
 
 from patchbay.server.admin_api import make_approvals_router
+from support.running import run
 
-from .asking import executor_of, run, service_at
+from .asking import executor_of, service_at
 from .serving import BOUND, TOKEN, ran, serving
 
 

@@ -16,8 +16,9 @@ from patchbay.executor import Budget, Executor
 from patchbay.hooks import Approval, HookManager, HookScope, Modify, Respond
 from patchbay.hooks.events import digest_of
 from patchbay.types import ToolCall
+from support.running import run
 
-from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, going, service_at, waiting
 
 OTHER = HookScope(agent_id="helper", session_key="s2")
 

@@ -11,8 +11,9 @@ import pytest
 from patchbay.approvals import ApprovalRequest, SessionGrant
 from patchbay.errors import ApprovalNotFoundError
 from patchbay.hooks import HookScope
+from support.running import run
 
-from .asking import SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import SCOPE, Clock, Files, call_of, executor_of, going, service_at, waiting
 from .serving import TOKEN, ran, serving
 from .test_commands import patchbay
 from .test_service import OTHER, policy

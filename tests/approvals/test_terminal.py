@@ -15,8 +15,9 @@ import pytest
 from patchbay.approvals import ApprovalPolicy, ApprovalRequest, Rule, State, TerminalApprover
 from patchbay.approvals.request import Answer
 from patchbay.approvals.terminal import MAX_LINE, VIEW, LineBuffer, parse_answer, render, render_outcome, render_question
+from support.running import run
 
-from .asking import LONG, NO_SESSION, Files, call_of, executor_of, going, run, service_at, waiting
+from .asking import LONG, NO_SESSION, Files, call_of, executor_of, going, service_at, waiting
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -11,10 +10,6 @@ from patchbay.hooks import CallRecord, Meta
 
 CONTEXT = {"inbound": {"channel": "telegram", "sender_id": "ann"}}
 NUMBERED = ("id", "writer", "number")
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 def record(call_id: str = "c1", **members: Any) -> CallRecord:

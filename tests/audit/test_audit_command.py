@@ -17,8 +17,9 @@ from patchbay.cli import audit as audit_command
 from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
 from patchbay.cli.terminal import exit_when_stdout_closes, format_duration, parse_time
 from patchbay.errors import ConfigurationError
+from support.running import run
 
-from .recording import denied, keep, record, run
+from .recording import denied, keep, record
 from .serving import Command, Reading, patchbay, serving
 
 TOKEN = "0123456789abcdef-token"

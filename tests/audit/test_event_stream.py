@@ -12,8 +12,7 @@ from patchbay.hooks import Event, HookManager, HookScope, Meta
 from patchbay.hooks.events import BUFFER
 from patchbay.server import event_stream
 from patchbay.server.event_stream import NAME, EventStream, StreamedEvent, TooManyReadersError, encoded
-
-from .recording import run
+from support.running import run
 
 
 def event(number: int = 1, kind: str = "agent.test", session: str = "s1", **payload: object) -> Event:

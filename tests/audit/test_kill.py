@@ -12,8 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from support.processes import Process
+from support.running import run
 
-from .recording import found, run
+from .recording import found
 
 WRITER = Path(__file__).with_name("writer.py")
 

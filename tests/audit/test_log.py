@@ -19,8 +19,9 @@ from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookScope, Meta
 from patchbay.types import ToolCall
+from support.running import run
 
-from .recording import CONTEXT, denied, found, ids, keep, members, record, run
+from .recording import CONTEXT, denied, found, ids, keep, members, record
 
 
 def test_all_of_a_record_is_kept(url):

@@ -19,8 +19,9 @@ from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
 from patchbay.server.registrations import StoreLock
 from patchbay.tools.registry import Registration, ToolRegistry
+from support.running import run
 
-from .recording import ids, keep, record, run
+from .recording import ids, keep, record
 from .serving import patchbay
 
 COUNT = 40

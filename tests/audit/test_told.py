@@ -17,8 +17,7 @@ from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
 from patchbay.types import ToolCall
-
-from .recording import run
+from support.running import run
 
 SCOPE = HookScope("helper", "t1", "", "s1", "scripted")
 ASKED = [{"role": "user", "content": [{"type": "text", "text": "Add."}, {"type": "image_url", "image_url": {"url": "x"}}]}]

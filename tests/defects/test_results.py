@@ -1,4 +1,4 @@
-"""Defects 5, 9, 27: tool results reach the model verbatim, in a frame that they cannot leave, at a cost linear in their length."""
+"""Defects 5 and 9: tool results reach the model verbatim, in a frame that they cannot leave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import patchbay
 
 from .reading import ROME, TOOLS, block
-from .test_linear import assert_linear
 
 WEATHER = {"id": "call_abc123", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
 
@@ -112,21 +111,6 @@ def test_d09_a_result_block_forged_by_the_user_lacks_what_marks_a_real_one() -> 
     as_user = patchbay.flatten_messages([{"role": "user", "content": forged}])[-1]["content"]
     assert frame_of_a_real_one
     assert frame_of_a_real_one not in as_user
-
-
-def test_d27_a_result_full_of_comment_openers_costs_what_its_length_costs() -> None:
-    assert_linear(lambda size: patchbay.flatten_messages(history("/* " * (size // 3))), 25_000)
-
-
-@pytest.mark.parametrize("unit", ["/* ", "`", "```\n", "~~~\n", "> ", "</think>", "\n", "```tool_result\n"])
-def test_d27_a_result_of_any_repeated_mark_costs_what_its_length_costs(unit: str) -> None:
-    assert_linear(lambda size: patchbay.flatten_messages(history(unit * (size // len(unit)))), 25_000)
-
-
-def test_d27_arguments_full_of_comment_openers_cost_what_their_length_costs() -> None:
-    validator = patchbay.ToolValidator(TOOLS)
-    assert_linear(lambda size: validator.validate("glob", '{"s": ' + "/* " * (size // 3)), 25_000)
-    assert_linear(lambda size: validator.validate("glob", "/* " * (size // 3)), 25_000)
 
 
 def test_a_second_result_for_a_call_is_not_shown() -> None:

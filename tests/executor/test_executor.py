@@ -21,12 +21,9 @@ from patchbay.errors import (
 from patchbay.executor import Executor, ToolExecution
 from patchbay.tools import tool
 from patchbay.types import IncompleteCall, ToolCall
+from support.running import run
 
 SHORT = 0.02
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 def run_calls(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: Any) -> list[ToolExecution]:

@@ -13,12 +13,9 @@ from patchbay.errors import ConfigurationError, RunTimeoutError
 from patchbay.executor import Budget, Executor, ToolExecution
 from patchbay.tools import tool
 from patchbay.types import ToolCall
+from support.running import run
 
 SHORT = 0.02
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 def calls(*names: str) -> list[ToolCall]:

@@ -11,12 +11,9 @@ import pytest
 from patchbay.executor import Budget, Executor, ToolExecution
 from patchbay.tools import tool
 from patchbay.types import ToolCall
+from support.running import run
 
 SHORT = 0.02
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 @pytest.mark.parametrize("when", ["at once", "after it was left to itself"])

@@ -24,9 +24,10 @@ from patchbay.agents import (
 from patchbay.hooks import AbortTurn, Approval, HardAbort, HookManager, Modify, Respond, ToolOutput
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, ToolCall, Usage
+from support.running import run
 
 from .test_injected_tools import OSLO, WEATHER, adds
-from .turns import HI, assert_settled, called, hook, managed, run
+from .turns import HI, assert_settled, called, hook, managed
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ import pytest
 
 from patchbay.approvals import ApprovalService, parse_policy
 from patchbay.hooks import Ask, DenyTool, HookManager, HookPolicy, Modify, Respond
+from support.running import run
 
-from .turns import called, hook, managed, play, run, turned
+from .turns import called, hook, managed, play, turned
 
 RM = called("rm", '{"path": "/srv"}')
 

@@ -20,8 +20,9 @@ from patchbay.hooks import (
     Modify,
     Observer,
 )
+from support.running import run
 
-from .turns import called, hook, managed, play, run, turned
+from .turns import called, hook, managed, play, turned
 
 NO_HOOKS = {
     "an object": object(),

@@ -23,8 +23,9 @@ from patchbay.hooks import (
 )
 from patchbay.hooks.deadlines import MAX_ABANDONED_THREADS
 from patchbay.tools.threads import run_in_thread
+from support.running import run
 
-from .turns import called, hook, managed, play, run, turned
+from .turns import called, hook, managed, play, turned
 
 INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
 SOON = HookTimeouts(interceptor=0.05, approval=0.05)

@@ -11,12 +11,9 @@ from patchbay.hooks import HookManager, HookPolicy, HookTimeouts
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
+from support.running import run
 
 HI = [{"role": "user", "content": "hi"}]
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 def managed(*hooks: Any, policy: HookPolicy | None = None, timeouts: HookTimeouts | None = None, **named: Any) -> HookManager:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,11 +61,6 @@ def spec(command: tuple[str, ...], *modes: str, limits: ProcessLimits = QUICK, *
     return ProcessSpec(
         name=members.pop("name", "h"), command=command, modes=frozenset(modes or ("llm", "tool")), limits=limits, **members
     )
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a test's coroutine, with a bound."""
-    return asyncio.run(asyncio.wait_for(work, BOUND))
 
 
 @asynccontextmanager

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hooks_process.peers import BOUND, is_there, run, script, spec, until
+from hooks_process.peers import BOUND, is_there, script, spec, until
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from support.cli import run_cli
+from support.running import run
 
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hooks_process.peers import run
 from patchbay._config import Table
 from patchbay.hooks.config import parse_hooks_config, settings
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from patchbay.hooks.process.wire import read_reply
+from support.running import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "hook-processes.md").read_text(encoding="utf-8")
 

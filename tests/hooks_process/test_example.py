@@ -8,11 +8,11 @@ from pathlib import Path
 
 import openai
 
-from hooks_process.peers import run
 from patchbay import ToolRunner
 from patchbay.hooks import HookManager
 from patchbay.hooks.config import mount_configured, read_hooks_config
 from patchbay.testing import ScriptedUpstream
+from support.running import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
 

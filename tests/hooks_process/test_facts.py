@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
-from hooks_process.peers import hooked, run, script, spec
+from hooks_process.peers import hooked, script, spec
 from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.hooks.events import digest_of
 from patchbay.hooks.process.replies import Findings, parse_reply
 from patchbay.tools import ToolContext, tool
+from support.running import run
 
 APPROVES = """
 def on(method, params):

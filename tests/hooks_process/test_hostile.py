@@ -10,10 +10,11 @@ import signal
 import pytest
 
 from hooks_process import view_builders
-from hooks_process.peers import gone, hooked, is_there, megabytes, open_files, process_of, run, script, spec, until, with_limits
+from hooks_process.peers import gone, hooked, is_there, megabytes, open_files, process_of, script, spec, until, with_limits
 from hooks_process.turns import results, take_turn
 from patchbay.hooks import DenyTool
 from patchbay.hooks.process import HookProcessError, ProcessHook
+from support.running import run
 
 FEW_MEGABYTES = 40
 """How much more memory a hostile hook may cost; what it sends is many times that."""

@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 
-from hooks_process.peers import hooked, run, script, spec
+from hooks_process.peers import hooked, script, spec
 from hooks_process.turns import add, results, take_turn
 from patchbay import ToolCall
 from patchbay.executor import Executor
@@ -15,6 +15,7 @@ from patchbay.hooks import HookPolicy
 from patchbay.loop import turn
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import ScriptedUpstream
+from support.running import run
 
 REQUEST = "def on(method, params): answer({'request': %s} if method == 'before_llm' else {})"
 SYSTEM = {"role": "system", "content": "Be good."}

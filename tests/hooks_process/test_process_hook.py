@@ -12,11 +12,12 @@ import pytest
 import uvloop
 
 from hooks_process import view_builders
-from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, process_of, run, script, spec, until, with_limits
+from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, process_of, script, spec, until, with_limits
 from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
 from patchbay.hooks.process.child import HookProcess
 from patchbay.hooks.process.client import Supervisor
+from support.running import run
 
 ECHO = """
 def on(method, params):

@@ -11,13 +11,14 @@ from pathlib import Path
 import openai
 import pytest
 
-from hooks_process.peers import BOUND, run
+from hooks_process.peers import BOUND
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager
 from patchbay.hooks.config import mount_configured, parse_hooks_config
 from patchbay.loop import FinalEvent, turn
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import ScriptedUpstream
+from support.running import run
 
 ROOT = Path(__file__).parents[2]
 BROKEN = "lambda *_: raise SystemExit(0)"

@@ -125,16 +125,19 @@ def cpu_seconds(run: Callable[[str], None], text: str, tries: int) -> float:
     return best
 
 
-@pytest.mark.parametrize("run", [whole, in_pieces])
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
-def test_ten_times_the_text_costs_ten_times_the_cpu(unit: tuple[str, str], run: Callable[[str], None]) -> None:
+def costs_what_its_length_costs(run: Callable[[str], None], unit: tuple[str, str], size: int) -> None:
     """Linear is 10, quadratic is 100; the bound of 25 leaves room for the machine. Below 3 ms nothing can be told."""
-    size = SMALL[run.__name__]
     small = max(0.003, cpu_seconds(run, text_of(unit, size), 2))
     large = cpu_seconds(run, text_of(unit, 10 * size), 1)
     if large > 25 * small:
         large = min(large, cpu_seconds(run, text_of(unit, 10 * size), 2))
     assert large <= 25 * small
+
+
+@pytest.mark.parametrize("run", [whole, in_pieces])
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+def test_ten_times_the_text_costs_ten_times_the_cpu(unit: tuple[str, str], run: Callable[[str], None]) -> None:
+    costs_what_its_length_costs(run, unit, SMALL[run.__name__])
 
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
@@ -152,7 +155,23 @@ def test_memory_is_linear_in_the_text(unit: tuple[str, str]) -> None:
     assert peak <= 400 * len(text)
 
 
-@pytest.mark.parametrize("unit", ["`", "~", "` ", "```tool_result", "```tool_result name=\n"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "`",
+        "~",
+        "` ",
+        "/* ",
+        "```\n",
+        "~~~\n",
+        "> ",
+        "</think>",
+        "\n",
+        "```tool_result",
+        "```tool_result\n",
+        "```tool_result name=\n",
+    ],
+)
 def test_showing_a_conversation_to_a_text_model_costs_ten_times_for_ten_times_the_text(unit: str) -> None:
     def flatten(text: str) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -161,5 +180,10 @@ def test_showing_a_conversation_to_a_text_model_costs_ten_times_for_ten_times_th
             [{"role": "user", "content": text}, asked, {"role": "tool", "tool_call_id": "c", "content": text}]
         )
 
-    small = max(0.003, cpu_seconds(flatten, unit * (30_000 // len(unit)), 2))
-    assert cpu_seconds(flatten, unit * (300_000 // len(unit)), 2) <= 25 * small
+    costs_what_its_length_costs(flatten, ("", unit), SMALL["whole"])
+
+
+@pytest.mark.parametrize("head", ["", '{"a": '])
+def test_validating_arguments_costs_ten_times_for_ten_times_the_text(head: str) -> None:
+    validator = patchbay.ToolValidator(TOOLS)
+    costs_what_its_length_costs(lambda text: validator.validate("f", text), (head, "/* "), SMALL["whole"])

@@ -16,12 +16,9 @@ from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent,
 from patchbay.models.chat_model import ChatRequest, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing.models import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+from support.running import run
 
 USER = {"role": "user", "content": "hi"}
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 async def echo(text: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,10 +46,6 @@ def refs(store: MediaStore) -> list[str]:
 async def say(runner: Runner, user: str = "u", session: str = "s") -> None:
     async for event in runner.run(user, session, "hi"):
         assert event.error_code is None, event.error_message
-
-
-def run(main: Any) -> None:
-    asyncio.run(asyncio.wait_for(main, 60))  # (a machine that is busy with other tests has taken 20)
 
 
 def test_a_tool_runner_puts_files_into_the_store_that_it_was_given(store):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from patchbay.tools.registry import Registration, ToolRegistry
 
 SECONDS = 60
-
-
-def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, SECONDS))
 
 
 def remote(name: str, source: str = "s", role: str | None = None, **fields: Any) -> Registration:

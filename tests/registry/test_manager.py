@@ -14,8 +14,9 @@ from patchbay.errors import ConfigurationError, ToolSyncError
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import ToolRegistry
+from support.running import run
 
-from .registering import names, registry_of, remote, run
+from .registering import names, registry_of, remote
 
 
 def definition(name: str, source: str = "my_extension") -> ToolDefinition:

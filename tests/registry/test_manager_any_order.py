@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from patchbay.errors import ConfigurationError, ToolSyncError
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
-
-from .registering import run
+from support.running import run
 
 ACTS = st.sampled_from(
     ["prepare", "prepare", "swap", "take over", "leave", "add", "add", "add and wait", "no patience", "busy", "free", "breathe"]

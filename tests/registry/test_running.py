@@ -14,8 +14,9 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolDefinition, tool
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import ToolRegistry
+from support.running import run
 
-from .registering import remote, run
+from .registering import remote
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 

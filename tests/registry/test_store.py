@@ -18,8 +18,9 @@ from patchbay.registrations import RegistrationStore
 from patchbay.tools import ToolDefinition
 from patchbay.tools.registry import Registration, ToolRegistry
 from support.processes import Process
+from support.running import run
 
-from .registering import registry_of, remote, run
+from .registering import registry_of, remote
 from .writer import ROLES, step
 
 WRITER = Path(__file__).with_name("writer.py")

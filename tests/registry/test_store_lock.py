@@ -8,8 +8,9 @@ from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
 from patchbay.server import registrations
 from patchbay.server.registrations import StoreLock
+from support.running import run
 
-from .registering import registry_of, remote, run
+from .registering import registry_of, remote
 
 
 def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):

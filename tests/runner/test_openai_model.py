@@ -16,6 +16,7 @@ from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, Reas
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events
 from patchbay.types import IncompleteCall, Reply, ToolCall, ToolSpec, Usage
+from support.running import run
 
 TOOL = ToolSpec("get_weather", "Tell it.", {"type": "object", "properties": {"city": {"type": "string"}}})
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
@@ -42,10 +43,6 @@ def model_of(script: Any, kind: str, **options: Any) -> Iterator[tuple[OpenAICha
 
 async def collect(model: OpenAIChatModel, request: ChatRequest) -> list[ModelEvent]:
     return [event async for event in model.respond(request)]
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def request(**options: Any) -> ChatRequest:

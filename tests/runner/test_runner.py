@@ -16,10 +16,7 @@ from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamErr
 from patchbay.models.chat_model import ModelReply
 from patchbay.testing.models import ScriptedModel
 from patchbay.types import Reply, ToolCall, Usage
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
+from support.running import run
 
 
 def add(a: int, b: int = 2) -> int:

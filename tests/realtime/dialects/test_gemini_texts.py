@@ -14,7 +14,8 @@ from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.server_events import CallsCancelled, ResponseDone, SpeechStarted
 from patchbay.testing.realtime import Answer, Call, FakeGemini, Faults, Pause, Quote, Say
 from realtime.fakes.raw import Line as ProviderConnection
-from realtime.fakes.raw import opened, run
+from realtime.fakes.raw import opened
+from support.running import run
 
 from .told import dialect, read
 

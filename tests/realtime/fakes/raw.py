@@ -30,11 +30,6 @@ SETUP: dict[str, Any] = {
 }
 
 
-def run(work):
-    """Run a coroutine, within a bound."""
-    return asyncio.run(asyncio.wait_for(work, BOUND))
-
-
 def headers(fake) -> dict[str, str]:
     return {"x-goog-api-key": "k"} if fake.provider == "gemini" else {"Authorization": "Bearer k"}
 

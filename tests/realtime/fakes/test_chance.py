@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, random_script
+from support.running import run
 
-from .raw import CorrectFamilyClient, CorrectGeminiClient, run
+from .raw import CorrectFamilyClient, CorrectGeminiClient
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 

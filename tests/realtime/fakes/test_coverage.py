@@ -25,8 +25,9 @@ from patchbay.testing.realtime import (
 )
 from patchbay.testing.realtime.script import AnswerFault, CallFault, Cancel, GoAway, Interrupt, Point, Status
 from realtime.dialects.told import dialect
+from support.running import run
 
-from .raw import VOICED, CorrectFamilyClient, CorrectGeminiClient, run
+from .raw import VOICED, CorrectFamilyClient, CorrectGeminiClient
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 SCRIPTS = 200

@@ -27,8 +27,9 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
+from support.running import run
 
-from .raw import SESSIONS, SETUP, Line, headers, opened, result, run, said
+from .raw import SESSIONS, SETUP, Line, headers, opened, result, said
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 DELTA = "response.function_call_arguments.delta"

@@ -13,8 +13,9 @@ from openai.types.realtime import RealtimeServerEvent
 from websockets.asyncio.client import connect
 
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faults, Interrupt, Quote, Say, random_script
+from support.running import run
 
-from .raw import FLAT, PARAMETERS, VOICED, CorrectFamilyClient, CorrectGeminiClient, Line, opened, result, run, said
+from .raw import FLAT, PARAMETERS, VOICED, CorrectFamilyClient, CorrectGeminiClient, Line, opened, result, said
 
 EVENTS = {
     typing.get_args(model.model_fields["type"].annotation)[0]: model

@@ -18,8 +18,9 @@ from patchbay.testing.realtime import (
     Interrupt,
     Pause,
 )
+from support.running import run
 
-from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, run, said
+from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, said
 
 FAMILY = {"openai": FakeOpenAI, "qwen": FakeQwen, "glm": FakeGLM, "stepfun": FakeStepFun}
 CREATE = {"type": "response.create"}

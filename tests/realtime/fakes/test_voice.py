@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
+from support.running import run
 
-from .raw import Line, opened, run
+from .raw import Line, opened
 
 SOUND = base64.b64encode(bytes(3200)).decode()
 ON: dict[str, dict[str, Any]] = {"stepfun": {"turn_detection": {"type": "server_vad"}}}
