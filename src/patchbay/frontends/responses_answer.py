@@ -25,6 +25,7 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "frequency_penalty": 0.0, "presence_penalty": 0.0,
 }  # fmt: skip
 """The fields of a response that repeat the request's, with what stands there where the request has none."""
+_FUNCTION: Final = {"description": None, "parameters": None, "strict": None}
 _TEXT: Final = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
     b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[]}\n\n'
@@ -64,7 +65,9 @@ class ResponsesEncoder(FrontendEncoder):
         self._calls: dict[int, tuple[dict[str, Any], int, list[str], _InputText]] = {}
         """The open calls by their places: the item, its index, the pieces of its arguments, and the plain text in them."""
         echoed = {**_ECHOED}
-        echoed.update((name, value) for name, value in given.items() if value is not None and name in _ECHOED)
+        echoed.update(
+            (name, _echo(value, _ECHOED[name])) for name, value in given.items() if value is not None and name in _ECHOED
+        )
         self.response: dict[str, Any] = {
             "id": new_id("resp"), "object": "response", "created_at": int(time.time()), "completed_at": None,
             "status": "in_progress", "error": None, "incomplete_details": None, "model": given["model"], "output": [],
@@ -285,6 +288,15 @@ class ResponsesEncoder(FrontendEncoder):
         return b"event: %s\ndata: %s\n\n" % (kind.encode(), event)
 
 
+def _echo(given: Any, default: Any) -> Any:
+    """A field of the request as the response repeats it, with what is left out of objects and functions."""
+    if isinstance(given, dict) and isinstance(default, dict):
+        return {**default, **given}
+    if default == [] and isinstance(given, list):
+        return [{**_FUNCTION, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool for tool in given]
+    return given
+
+
 class CompactionEncoder(ResponsesEncoder):
     """Writes a compacted conversation: the messages of the user, and an item with the model's summary of all ``items``."""
 
@@ -332,7 +344,10 @@ def _usage(usage: Any) -> dict[str, Any] | None:
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens")},
+        "input_tokens_details": {
+            "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
+            "cache_write_tokens": 0,
+        },
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens")},
         "total_tokens": _count(usage, "total_tokens") or prompt + completion,

@@ -1,0 +1,162 @@
+"""Requests that are long, large or muddled, and clients that leave: the cost stays linear, and every call has one result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.server.proxy_rig import BOUND, ask, open_chat, read_until, running_upstream, serving
+
+from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.exchange import Exchange
+from patchbay.models.options import TextOptions
+from patchbay.models.wire import encode
+from patchbay.proxy import create_app
+from patchbay.testing import ScriptedUpstream
+
+SCHEMA = {"type": "object", "properties": {}}
+GEMINI_PATH = "/v1beta/models/m:streamGenerateContent"
+Round = tuple[str, str, bool]
+"""A question, the id of the call that it brings, and whether that has a result."""
+
+
+def messages(rounds: list[Round]) -> dict[str, Any]:
+    turns: list[dict[str, Any]] = []
+    for text, call_id, answered in rounds:
+        turns += [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "f", "input": {}}]},
+        ]
+        if answered:
+            result = {"type": "tool_result", "tool_use_id": call_id, "content": f"got {text}"}
+            turns.append({"role": "user", "content": [result, {**result, "content": "second"}]})
+    return {"model": "m", "max_tokens": 9, "stream": True, "messages": turns, "tools": [{"name": "f", "input_schema": SCHEMA}]}
+
+
+def responses(rounds: list[Round]) -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    for text, call_id, answered in rounds:
+        items += [
+            {"role": "user", "content": text},
+            {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"},
+        ]
+        outputs = [f"got {text}", "second"] if answered else []
+        items += [{"type": "function_call_output", "call_id": call_id, "output": output} for output in outputs]
+    return {"model": "m", "stream": True, "input": items, "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]}
+
+
+def gemini(rounds: list[Round]) -> dict[str, Any]:
+    contents: list[dict[str, Any]] = []
+    for text, call_id, answered in rounds:
+        contents += [
+            {"role": "user", "parts": [{"text": text}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}, "id": call_id}}]},
+        ]
+        outputs = [f"got {text}", "second"] if answered else []
+        results = [{"functionResponse": {"name": "f", "id": call_id, "response": {"output": output}}} for output in outputs]
+        contents += [{"role": "user", "parts": results}] * answered
+    return {"contents": contents, "tools": [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT"}}]}]}
+
+
+PROTOCOLS = {
+    "messages": (messages, AnthropicMessages(), "/v1/messages"),
+    "responses": (responses, OpenAIResponses(), "/v1/responses"),
+    "gemini": (gemini, GenerateContent(), GEMINI_PATH),
+}
+
+
+def asked(name: str, body: dict[str, Any]) -> bytes:
+    """What a text model's server is sent."""
+    _, frontend, path = PROTOCOLS[name]
+    decoded = frontend.decode(encode(body), path)
+    return Exchange(encode(decoded.body), TextOptions(tools="text"), Capabilities(), decoded.encoder).request
+
+
+def calls_of(name: str, size: int) -> int:
+    """How many functions are called, of Python and of C, to decode a conversation of so many items and to write its prompt."""
+    body, count = PROTOCOLS[name][0]([(f"Question {number}", f"call_{number}", True) for number in range(size // 4)]), 0
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        asked(name, body)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_ten_times_the_items_cost_ten_times_the_calls(name: str) -> None:
+    calls_of(name, 40)  # what is compiled and cached once
+    assert calls_of(name, 10_000) <= 11 * calls_of(name, 1000)
+
+
+MUDDLES: dict[str, list[Round]] = {
+    "one id for all calls": [("one", "x", True), ("two", "x", True), ("three", "x", True)],
+    "calls without results": [("one", "a", False), ("two", "b", True), ("three", "c", False)],
+    "an id again without a result": [("one", "a", True), ("two", "a", False), ("three", "b", True)],
+}
+
+
+@pytest.mark.parametrize("muddle", MUDDLES)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_each_call_of_a_muddled_conversation_has_one_result(name: str, muddle: str) -> None:
+    rounds = MUDDLES[muddle]
+    view = json.loads(asked(name, PROTOCOLS[name][0](rounds)))["messages"][1:]
+    text = "\n".join(message["content"] for message in view)
+    assert len(rounds) == text.count("```tool_call\n") == text.count("```tool_result ")
+    for question, _, answered in rounds:
+        assert int(answered) == text.count(f"got {question}")
+    assert "second" not in text
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_result_without_a_call_is_shown_and_harms_nothing(name: str) -> None:
+    body = PROTOCOLS[name][0]([("one", "a", True)])
+    turns = body.get("messages") or body.get("input") or body["contents"]
+    del turns[:2]
+    assert b"got one" in asked(name, body)
+
+
+@pytest.mark.parametrize("name", ["messages", "responses"])
+def test_an_image_of_20_mb_goes_through_where_it_may_and_is_refused_where_not(name: str) -> None:
+    data = "A" * 20_000_000
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    path, body = "/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [image]}]}
+    if name == "responses":
+        part = {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+        path, body = "/v1/responses", {"model": "m", "input": [{"role": "user", "content": [part]}]}
+    with ScriptedUpstream(lambda _body: "Seen.") as upstream:
+        with serving(create_app(upstream.url)) as port:
+            refused = ask(port, "POST", path, body)
+            assert (413, [], True) == (refused.status, upstream.requests, "limit" in refused.message)
+        with serving(create_app(upstream.url, max_body_size="30MiB")) as port:
+            assert b"Seen." in ask(port, "POST", path, body).body
+    assert data in upstream.requests[-1].body.decode()
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_upstream_is_freed_when_the_client_leaves(name: str) -> None:
+    make, _, path = PROTOCOLS[name]
+    chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "A part."}, "finish_reason": None}]}
+
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(3):
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await asyncio.Event().wait()
+        return response
+
+    with running_upstream(half) as upstream, serving(create_app(upstream.url, tools="text")) as port:
+        with open_chat(port, make([("one", "a", True)]), path=f"{path}?alt=sse") as connection:
+            assert b"A part" in read_until(connection, b"A part")
+        assert upstream.left.wait(BOUND)
