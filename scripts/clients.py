@@ -57,7 +57,7 @@ def install(agents: list[Agent]) -> None:
 
 def program(agent: Agent) -> Path:
     """The installed program of an agent."""
-    name = client_settings(agent.client, origin="", base_path="").command.split()[0]
+    name = client_settings(agent.client, origin="", base_path="/v1").command.split()[0]
     return BUILD / ("node_modules/.bin" if agent.registry == "npm" else f"{agent.package}/bin") / name
 
 

@@ -11,13 +11,13 @@ import yaml
 
 from support.cli import run_cli
 
-FRONT_END, CHAT = "http://127.0.0.1:9000", "http://127.0.0.1:9000/v9"
+ORIGIN, ROOT, CHAT = "http://127.0.0.1:9000", "http://127.0.0.1:9000/llm", "http://127.0.0.1:9000/llm/v1"
 FILES = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 
 
 def printed(client: str) -> tuple[dict[str, str], str, object]:
     """The variables, the command and the file that ``--print-env`` shows."""
-    done = run_cli("proxy", "--print-env", client, "--port", "9000", "--base-path", "/v9", "--host", "0.0.0.0")
+    done = run_cli("proxy", "--print-env", client, "--port", "9000", "--base-path", "/llm/v1", "--host", "0.0.0.0")
     assert (0, "") == (done.returncode, done.stderr)
     file = None
     if found := re.match(r"# ~/\S+\.(\w+)\n(.*)\n# in the shell\n", done.stdout, re.DOTALL):
@@ -31,8 +31,8 @@ def printed(client: str) -> tuple[dict[str, str], str, object]:
     ("client", "variable", "url", "command"),
     [
         ("aider", "OPENAI_API_BASE", CHAT, "aider --model openai/MODEL"),
-        ("claude", "ANTHROPIC_BASE_URL", FRONT_END, "claude --model MODEL"),
-        ("gemini", "GOOGLE_GEMINI_BASE_URL", FRONT_END, "gemini --model MODEL"),
+        ("claude", "ANTHROPIC_BASE_URL", ROOT, "claude --model MODEL"),
+        ("gemini", "GOOGLE_GEMINI_BASE_URL", ORIGIN, "gemini --model MODEL"),
         ("mini-swe-agent", "OPENAI_API_BASE", CHAT, "mini --model openai/MODEL"),
         ("openai", "OPENAI_BASE_URL", CHAT, ""),
         ("qwen", "OPENAI_BASE_URL", CHAT, "qwen --auth-type openai"),
@@ -56,7 +56,10 @@ def test_a_file_names_the_proxy() -> None:
     assert "gemini-api-key" == printed("gemini")[2]["security"]["auth"]["selectedType"]
 
 
-def test_an_unknown_client_is_refused_with_those_that_are_known() -> None:
-    done = run_cli("proxy", "--print-env", "emacs")
+@pytest.mark.parametrize(
+    ("arguments", "why"), [(["emacs"], "mini-swe-agent"), (["claude", "--base-path", "/v9"], "must end in /v1, not /v9")]
+)
+def test_a_client_that_cannot_be_pointed_at_the_proxy_is_refused(arguments: list[str], why: str) -> None:
+    done = run_cli("proxy", "--print-env", *arguments)
     assert 2 == done.returncode
-    assert "mini-swe-agent" in done.stderr
+    assert why in done.stderr

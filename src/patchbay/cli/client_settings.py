@@ -67,7 +67,7 @@ _LITELLM: Final = {"OPENAI_API_BASE": "$base", "OPENAI_API_KEY": "$key"}
 _CLIENTS: Final = {
     "aider": ClientSettings(_LITELLM, "aider --model openai/$model"),
     "claude": ClientSettings(
-        {"ANTHROPIC_BASE_URL": "$origin", "ANTHROPIC_API_KEY": "$key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+        {"ANTHROPIC_BASE_URL": "$root", "ANTHROPIC_API_KEY": "$key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
         "claude --model $model",
     ),
     "codex": ClientSettings({"PATCHBAY_KEY": "$key"}, "codex", ".codex/config.toml", _CODEX),
@@ -95,7 +95,10 @@ def client_settings(client: str, *, origin: str, base_path: str, model: str = "M
     settings = _CLIENTS.get(client.lower())
     if settings is None:
         raise ConfigurationError(f"--print-env {client}: unknown client; known are {', '.join(_CLIENTS)}.")
-    values = {"origin": origin, "base": origin + base_path, "model": model, "key": key}
+    if "$root" in settings.variables.values() and not base_path.endswith("/v1"):
+        raise ConfigurationError(f"--print-env {client}: it asks below /v1, so --base-path must end in /v1, not {base_path}.")
+    root = origin + base_path.removesuffix("/v1")
+    values = {"origin": origin, "root": root, "base": origin + base_path, "model": model, "key": key}
 
     def filled(text: str) -> str:
         return Template(text).substitute(values)
