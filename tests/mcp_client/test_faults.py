@@ -6,16 +6,21 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.mcp import McpHost, McpServer
+from patchbay.mcp import McpHost, McpServer, connection
 from patchbay.tools.registry import ToolRegistry
 from patchbay.types import ToolCall
+from ports import held_port
 
-from .rig import mounted, raw_server
+from .rig import HERE, Mounted, mounted, raw_server
 
 ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "20"))
 
@@ -103,3 +108,50 @@ async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(tmp_path):
         late = await there.call("mcp__raw__slow", seconds=5)
         assert ("tool_timeout", "unknown") == (late.result.code, late.ran)
         await there.until((tmp_path / "state.cancelled").exists)
+
+
+@contextmanager
+def over_http(port: int):
+    """The server on the SDK over streamable HTTP; killed at the end."""
+    command = [sys.executable, str(HERE / "sdk_server.py"), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "running on" in line:
+                break
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_server_over_http_that_has_restarted_is_called_again_in_a_new_session(era, monkeypatch):
+    monkeypatch.setattr(connection, "Client", partial(connection.Client, mode=era))
+    monkeypatch.setattr(connection, "_PING_INTERVAL", 3600.0 if era == "auto" else 0.1)
+    port, holder = held_port()
+    with closing(holder):
+        with over_http(port):
+            host = McpHost([McpServer(name="web", url=f"http://127.0.0.1:{port}/mcp")], ToolRegistry())
+            await host.start()
+            there = Mounted(host)
+            assert "1" == (await there.call("mcp__web__echo", text="1")).content
+        await there.until(lambda: "mcp__web__echo" in there.hidden)  # by its stream, or by a ping
+        with over_http(port):
+            assert "2" == (await there.call("mcp__web__echo", text="2")).content
+            monkeypatch.setattr(connection, "_PING_INTERVAL", 3600.0)
+            await there.until(lambda: not there.hidden)
+        await host.aclose()
+
+
+async def test_a_session_that_the_server_does_not_know_is_opened_again_for_the_same_call(monkeypatch):
+    monkeypatch.setattr(connection, "Client", partial(connection.Client, mode="legacy"))
+    port, holder = held_port()
+    with closing(holder):
+        with over_http(port):
+            host = McpHost([McpServer(name="web", url=f"http://127.0.0.1:{port}/mcp")], ToolRegistry())
+            await host.start()
+        with over_http(port):
+            there = Mounted(host)
+            assert "1" == (await there.call("mcp__web__echo", text="1")).content
+            await host.aclose()

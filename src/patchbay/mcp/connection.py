@@ -15,6 +15,7 @@ from mcp.client import Client, ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from patchbay._ratelimit import LogRateLimiter
@@ -39,8 +40,11 @@ _WAIT_FOR_START: Final = 10.0
 """Seconds that a call waits for a connection that is starting."""
 _RELIST_INTERVAL: Final = 0.2
 """Seconds between two lists of a server that changes them all the time."""
-_SESSION_GONE: Final = "Session terminated"
-"""The SDK's message for a session that the server does not know."""
+_PING_INTERVAL: Final = 30.0
+"""Seconds between two looks whether a server over HTTP with a session is there, which no stream shows."""
+_PING_SECONDS: Final = 10.0
+_SESSION_GONE: Final = frozenset({"session terminated", "session not found"})
+"""Messages for a session that the server does not know: the SDK's for HTTP 404, and those of servers."""
 _NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST, types.PARSE_ERROR})
 
 _logger = logging.getLogger(__name__)
@@ -130,7 +134,7 @@ class Connection:
             try:
                 result = await send(client)
             except MCPError as error:
-                if not (error.code == types.INVALID_REQUEST and error.message == _SESSION_GONE):
+                if error.message.lower().rstrip(".") not in _SESSION_GONE:
                     raise
                 self._forget(client)  # the server has restarted, and did not look at the request
                 result = await send(await self._wait_for_client(name))
@@ -238,14 +242,17 @@ class Connection:
                 await asyncio.wait([following])
 
     async def _stay(self, client: Client) -> None:
+        has_session = bool(self.server.url) and client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
         while not (self._closing.is_set() or self._ended):
             idle = self._idle_in()
             try:
-                async with asyncio.timeout(idle):
+                async with asyncio.timeout(min(idle or _PING_INTERVAL, _PING_INTERVAL) if has_session else idle):
                     await self._wake.wait()
             except TimeoutError:
                 if self._idle_in() == 0:
                     self.state = "idle"
+                    return
+                if has_session and not await _is_there(client):
                     return
             self._wake.clear()
             if self._relist and not self._closing.is_set():
@@ -326,6 +333,18 @@ class Connection:
             failures += 1
             await asyncio.sleep(backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
             self._list_again()  # for what was missed
+
+
+async def _is_there(client: Client) -> bool:
+    """Whether a server answers a ping; an error is an answer, unless it is about the connection or the session."""
+    try:
+        async with asyncio.timeout(_PING_SECONDS):
+            await client.session.send_ping()
+    except MCPError as error:
+        return error.code != types.CONNECTION_CLOSED and error.message.lower().rstrip(".") not in _SESSION_GONE
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _list_tools(client: Client) -> tuple[types.Tool, ...]:
