@@ -5,7 +5,7 @@
 
 The suite's tools are served through the registry (scripts/conformance_server.py), and its servers are mounted as any MCP server
 (scripts/conformance_client.py). No failure is expected: exit status 1 where a scenario fails. The client's scenarios are those without
-OAuth and without questions to the user.
+OAuth.
 """
 
 from __future__ import annotations
@@ -29,8 +29,15 @@ SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 PACKAGES = ("node@24", SUITE)
 REVISIONS = ("2025-11-25", "2026-07-28")
 CLIENT = {
-    "2025-11-25": ("initialize", "tools_call", "sse-retry"),
-    "2026-07-28": ("tools_call", "request-metadata", "http-standard-headers", "http-custom-headers", "http-invalid-tool-headers"),
+    "2025-11-25": ("initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"),
+    "2026-07-28": (
+        "tools_call",
+        "request-metadata",
+        "sep-2322-client-request-state",
+        "http-standard-headers",
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+    ),
 }
 LIMIT = 300.0
 """Seconds for one run of the suite."""
