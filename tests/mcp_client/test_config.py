@@ -96,3 +96,25 @@ def test_commands_add_list_and_remove_servers_and_keep_the_rest_of_the_file(tmp_
     assert 0 == run("remove", "files", config=config).returncode
     assert {"theme": "dark", "mcpServers": {"web": web.to_json()}} == json.loads(config.read_text())
     assert 0o600 == config.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('["x"]', "the configuration must be an object, not a list"),
+        ('{"mcpServers": "x"}', "mcpServers must be an object, not 'x'"),
+        ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a.args must be a list of strings"),
+    ],
+)
+def test_commands_name_the_file_of_a_mistake_and_its_place_once(tmp_path, content, message):
+    config = tmp_path / "mcp.json"
+    config.write_text(content)
+    result = run("list", config=config)
+    assert (2, 1) == (result.returncode, len(result.stderr.splitlines()))
+    assert result.stderr.startswith(f"patchbay: {config}: {message}")
+
+
+def test_a_command_that_is_an_address_is_refused_when_it_is_added(tmp_path):
+    config = tmp_path / "mcp.json"
+    result = run("add", "web", "htps://x.example/mcp", config=config)
+    assert (2, True, False) == (result.returncode, "http:// or https://" in result.stderr, config.exists())

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import json
 import logging
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,8 @@ def add(
     )
     if is_url and (env or cwd):
         raise ConfigurationError("--env and --cwd are for a command; a URL has --header.")
+    if not is_url and "://" in target[0]:
+        raise ConfigurationError(f"{one_line(target[0], 100)!r} is no command, and an address begins with http:// or https://.")
     if header and not is_url:
         raise ConfigurationError("--header is for a URL; a command has --env.")
     file = _file(config)
@@ -88,7 +91,7 @@ def add(
         raise ConfigurationError(f"there is an MCP server {name!r} in {file.path}: choose another name, or --replace it.")
     file.put(server)
     print(f"Added {name} to {file.path}.")
-    print(f"Check it: patchbay mcp test {name}", file=sys.stderr)
+    print(f"Check it: patchbay mcp test {shlex.quote(name)}", file=sys.stderr)
 
 
 @mcp.command("import", context_settings=CONTEXT)

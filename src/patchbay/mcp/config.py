@@ -172,11 +172,16 @@ def parse_servers(value: Any, path: str = SERVERS) -> tuple[McpServer, ...]:
 
 def read_servers(file: str | Path) -> tuple[McpServer, ...]:
     """Return the servers in a JSON, YAML or TOML file; none without ``mcpServers``. Raises ConfigurationError."""
+    return _read_servers(file)[1]
+
+
+def _read_servers(file: str | Path) -> tuple[Mapping[str, Any], tuple[McpServer, ...]]:
+    """Return a file's content and its servers. Raises ConfigurationError."""
     found = read_config(file)
     if not isinstance(found, Mapping):
         raise ConfigurationError(f"{file}: {wrong('', 'an object', found)}")
     try:
-        return parse_servers(found.get(SERVERS))
+        return found, parse_servers(found.get(SERVERS))
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from None
 
@@ -210,24 +215,24 @@ def _parse(name: str, entry: Table) -> McpServer:
     given = entry.text("type")
     if given and given not in _TRANSPORTS:
         raise wrong(entry.at("type"), f"one of {', '.join(_TRANSPORTS)}", given)
+    values: dict[str, Any] = {
+        "command": entry.text("command"),
+        "args": entry.texts("args") or (),
+        "env": entry.pairs("env"),
+        "cwd": entry.text("cwd") or None,
+        "url": entry.text("url"),
+        "headers": entry.pairs("headers"),
+        "transport": _TRANSPORTS.get(given),
+        "allow": tools.texts("allow"),
+        "deny": tools.texts("deny") or (),
+        "roles": entry.texts("roles") or (),
+        "prefix": entry.text("prefix") if entry.get("prefix") is not None else None,
+        "resources": entry.flag("resources", default=False),
+        "disabled": entry.flag("disabled", default=False),
+        **{ours: entry.seconds(key, _DEFAULTS[ours]) for key, ours in _LIMITS.items()},
+    }
     try:
-        return McpServer(
-            name=name,
-            command=entry.text("command"),
-            args=entry.texts("args") or (),
-            env=entry.pairs("env"),
-            cwd=entry.text("cwd") or None,
-            url=entry.text("url"),
-            headers=entry.pairs("headers"),
-            transport=_TRANSPORTS.get(given),
-            allow=tools.texts("allow"),
-            deny=tools.texts("deny") or (),
-            roles=entry.texts("roles") or (),
-            prefix=entry.text("prefix") if entry.get("prefix") is not None else None,
-            resources=entry.flag("resources", default=False),
-            disabled=entry.flag("disabled", default=False),
-            **{ours: entry.seconds(key, _DEFAULTS[ours]) for key, ours in _LIMITS.items()},
-        )
+        return McpServer(name=name, **values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{entry.path}: {error}") from None
 
@@ -237,9 +242,10 @@ class ServersFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._content: dict[str, Any] = dict(read_config(path)) if path.exists() else {}
-        self._entries: dict[str, Any] = dict(Table(self._content.get(SERVERS), SERVERS).values)
-        self.servers: Mapping[str, McpServer] = {each.name: each for each in parse_servers(self._entries)}
+        content, servers = _read_servers(path) if path.exists() else ({}, ())
+        self._content: dict[str, Any] = dict(content)
+        self._entries: dict[str, Any] = dict(content.get(SERVERS) or {})
+        self.servers: Mapping[str, McpServer] = {each.name: each for each in servers}
 
     def __iter__(self) -> Iterator[McpServer]:
         return iter(self.servers.values())
