@@ -42,6 +42,8 @@ def tools() -> list[dict]:
             tool("bad", properties={"a": {"type": "nonsense"}}),
             tool("remote", **{"$ref": "http://127.0.0.1:1/x.json"}),
         ]
+    if HOW == "invalid":
+        return [tool("good"), {"name": "bad", "inputSchema": {"type": "array"}}]
     if HOW == "liar-of-schemas":
         return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": {"type": "integer"}}}}]
     description = STATE.read_text() if STATE is not None and STATE.exists() else "A tool."
@@ -51,6 +53,7 @@ def tools() -> list[dict]:
         tool("big"),
         tool("env"),
         tool("ask"),
+        tool("malformed"),
         tool("say", description, properties={"n": {"type": "integer"}}),
     ]
 
@@ -81,6 +84,8 @@ def call(number: object, params: dict) -> None:
         send({"id": "question", "method": "elicitation/create", "params": {"message": "Which size?", **about}})
     elif name == "lie":
         answer(number, {**text("?"), "structuredContent": {"total": "many"}})
+    elif name == "malformed":
+        answer(number, {"content": [{"type": "text"}]})
     elif name == "say":
         answer(number, text(f"said {arguments.get('n')}"))
     else:

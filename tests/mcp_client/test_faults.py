@@ -62,6 +62,7 @@ async def test_the_tools_of_a_dead_server_are_hidden_until_it_is_back(tmp_path):
     [
         ("hang", {"start_timeout": 0.3}, "it was not ready within 0.3 s"),
         ("crash", {}, "exit status 1; it wrote: no database"),
+        ("invalid", {}, "it sent something invalid: tools.1.inputSchema.type: Input should be 'object'"),
     ],
 )
 async def test_a_server_that_does_not_start_is_a_status_and_no_error_of_the_host(how, options, problem):
@@ -93,6 +94,13 @@ async def test_responses_for_other_ids_and_second_ones_are_dropped():
     async with mounted(raw_server("liar")) as there:
         calls = [ToolCall(f"c{n}", "mcp__raw__say", json.dumps({"n": n})) for n in range(3)]
         assert ["first"] * 3 == [each.content for each in await there.executor().run(calls)]
+
+
+async def test_a_result_that_breaks_the_protocol_is_an_error_of_one_line():
+    async with mounted(raw_server()) as there:
+        execution = await there.call("mcp__raw__malformed")
+        said = "it sent something invalid: content.0.TextContent.text: Field required"
+        assert (True, "yes", False) == (said in execution.content, execution.ran, "pydantic" in execution.content)
 
 
 async def test_a_result_that_is_too_large_is_an_error_and_the_connection_stays():

@@ -143,7 +143,7 @@ class Connection:
         except MCPError as error:
             raise self._failure(error, name) from None
         except ValidationError as error:
-            raise self._error(name, f"it sent an invalid result: {one_line(str(error), 300)}", "yes") from None
+            raise self._error(name, _describe_invalid(error), "yes") from None
         except RuntimeError as error:  # the SDK's, for structured content that does not fit the output schema
             raise self._error(name, one_line(str(error), 500), "yes") from None
         finally:
@@ -376,6 +376,15 @@ def describe_failure(error: BaseException, server: McpServer) -> str:
             if server.cwd
             else f"no command {server.command!r}"
         )
+    if isinstance(error, ValidationError):
+        return _describe_invalid(error)
     if isinstance(error, MCPError):
         return escape_controls(one_line(error.message, 500))
     return escape_controls(one_line(f"{type(error).__name__}: {error}", 500))
+
+
+def _describe_invalid(error: ValidationError) -> str:
+    """Return the first place where a server's result breaks the protocol, and what is wrong there."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return escape_controls(one_line(f"it sent something invalid: {place}: {first['msg']}", 300))
