@@ -66,6 +66,14 @@ def test_a_server_is_tested_by_its_name(config):
     assert ("ready", "mcp__raw__say") == ((found := json.loads(done.stdout))["state"], list(found["tools"])[-1])
 
 
+def test_the_test_of_a_server_names_the_tools_that_are_left_out(tmp_path):
+    file = ServersFile(tmp_path / "mcp.json")
+    file.put(raw_server("schemas"))
+    command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "raw"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ["bad", "remote"] == [line.split("'")[1] for line in done.stderr.splitlines()]
+
+
 def test_serve_registers_the_tools_for_their_roles_and_calls_them(config, tmp_path):
     with_hooks = tmp_path / "patchbay.json"  # the same key, in the file of hooks and approvals
     with_hooks.write_text(json.dumps({"mcpServers": {"more": raw_server(name="more").to_json()}}))

@@ -194,7 +194,7 @@ def check(name: Name, config: McpConfig = None, as_json: Json = False) -> None:
       patchbay mcp test files
     """  # fmt: skip
     server = _file(config).get(name)
-    logging.getLogger("patchbay.mcp").setLevel(logging.ERROR)  # the status says it
+    logging.getLogger("patchbay.mcp.connection").setLevel(logging.ERROR)  # the status says it
     status, tools = asyncio.run(_connect(server))
     if as_json:
         print_json({"name": name, "state": status.state, "problem": status.problem, "tools": tools})
