@@ -141,11 +141,12 @@ def test_hooks_and_audit_see_a_call_with_its_role_client_and_session(server: Ser
     call = notes.calls[-1]
     assert ("add", {"a": 40, "b": 2}, "ann") == (call.tool, call.arguments, call.meta.agent_id)
     assert ("mcp", "ann") == (call.context["inbound"]["channel"], call.context["scope"]["role"])
-    assert call.context["inbound"]["client"].startswith("mcp ")
+    client = call.context["inbound"]["sender_id"]
+    assert client.startswith("mcp ")
     assert ("mcp-" if era == "legacy" else "") == call.meta.session_key[:4]
     turn = call.meta.turn_id
     entries = until(lambda: server.ask("GET", f"/api/audit?turn={turn}").json["entries"])
-    assert ["add"] == [entry["tool"] for entry in entries]
+    assert [("add", "mcp", client)] == [(entry["tool"], entry["channel"], entry["sender"]) for entry in entries]
 
 
 @pytest.mark.parametrize("era", ERAS)

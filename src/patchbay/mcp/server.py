@@ -179,7 +179,7 @@ class RegistryServer:
 
     def _scope_of(self, context: ServerRequestContext[Any, Any]) -> HookScope:
         session = context.request.scope.get(SESSION, "") if context.request is not None else self._session
-        inbound = {"channel": "mcp", "client": _client_of(context)}
+        inbound = {"channel": "mcp", "sender_id": _client_of(context)}
         return HookScope(
             self.role,
             f"mcp-{secrets.token_hex(6)}",
