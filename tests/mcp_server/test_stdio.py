@@ -135,7 +135,7 @@ def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(server: Ser
 
 
 def test_what_cannot_be_served_is_said_before_anything_is(tmp_path: Path, token: str) -> None:
-    (tmp_path / "nothing_here.py").write_text("x = 1\n")
+    (tmp_path / "nothing_here.py").write_text("x = 1\nprint('not between the messages')\n")
     for status, words, arguments in [
         (1, "No response from http://127.0.0.1:9", ("--server", "http://127.0.0.1:9")),
         (2, "No module named 'not_there'", ("--tools", "not_there")),
@@ -145,4 +145,4 @@ def test_what_cannot_be_served_is_said_before_anything_is(tmp_path: Path, token:
     ]:
         done = run_cli("mcp", "serve", *arguments)
         assert status == done.returncode, (arguments, done.stderr)
-        assert words in done.stderr
+        assert (True, "") == (words in done.stderr, done.stdout)

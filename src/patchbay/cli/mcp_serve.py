@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +66,8 @@ def serve(
     if tools:
         from patchbay.cli.serving import make_governance
 
-        found = [each for target in tools for each in load_tools(target)]
+        with redirect_stdout(sys.stderr):  # standard output is the protocol's
+            found = [each for target in tools for each in load_tools(target)]
         asyncio.run(_serve_tools(found, role, make_governance(config, audit or "none", audit_days, store=None)))
     elif config is not None or audit is not None:
         raise ConfigurationError("--config and --audit are for --tools: a running server has its own.")
