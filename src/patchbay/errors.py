@@ -379,6 +379,20 @@ class ToolRetry(ToolError):  # noqa: N818  (a message of the tool to the model)
         return f"Error: {_sentence(self)}Fix the arguments and call the tool again."
 
 
+class ToolNotLoadedError(ToolError):
+    """A call of a tool that no search has found yet. It did not run, and is offered from the next request on."""
+
+    code = "tool_not_loaded"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(f"The tool {tool_name!r} was not loaded", tool_name=tool_name)
+
+    @property
+    def for_model(self) -> str:
+        """Say that it can be called now."""
+        return f"Error: {self}. It is now: call it again, with the arguments of its schema."
+
+
 class HiddenToolError(ToolError):
     """A call of a tool that is hidden because its callback is unreachable. It did not run."""
 

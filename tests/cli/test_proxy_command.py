@@ -107,6 +107,12 @@ def test_a_port_in_use_is_said_on_one_line() -> None:
             assert f"patchbay: cannot listen on 127.0.0.1 port {port}: address already in use.\n" == done.stderr
 
 
+def test_a_store_that_cannot_be_opened_is_said_on_one_line(tmp_path) -> None:
+    command = [*PROXY, "--port", "0", "--upstream", UPSTREAM, "--store", f"sqlite:///{tmp_path}/none/x.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+    assert (2, 1, True) == (done.returncode, len(done.stderr.splitlines()), "there is no folder" in done.stderr)
+
+
 def test_a_wrong_variable_is_named() -> None:
     done = run_cli("proxy", "--upstream", UPSTREAM, PORT="http")
     assert 2 == done.returncode

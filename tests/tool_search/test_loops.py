@@ -73,7 +73,7 @@ def test_a_call_of_a_tool_that_was_not_found_does_not_run_it_but_offers_it():
 def test_a_search_without_result_says_so_and_an_unknown_tool_stays_unknown():
     model = ScriptedModel([search("astronomy"), ToolCall("b", "nope"), "done"])
     first, second = run(ToolRunner(model, tools()).run("hi")).tool_executions
-    assert first.is_error
+    assert not first.is_error
     assert "Try other words" in first.content
     assert second.is_error
     assert [["tool_search"]] * 3 == offered(model)

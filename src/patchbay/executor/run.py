@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from patchbay.errors import ToolRetry, UnknownToolError
+from patchbay.errors import ToolNotLoadedError, UnknownToolError
 from patchbay.executor.callbacks import Callback
 from patchbay.executor.limits import Budget, FifoSemaphore, RepeatedCalls
 from patchbay.executor.results import NAME_SHOWN, ToolExecution
@@ -181,13 +181,13 @@ class RunState:
         return self._not_found_yet(name) or find_tool(self.tools, name)
 
     def find_called(self, name: str) -> Tool:
-        """Return the tool that the model called. Raises UnknownToolError, and ToolRetry for one that it has not found yet.
+        """Return the tool that the model called. Raises UnknownToolError, and ToolNotLoadedError for one not found yet.
 
         That one is offered from the next round on, so that hooks have seen it before it runs.
         """
         if (tool := self._not_found_yet(name)) is not None:
             self._offer([tool])
-            raise ToolRetry(f"The tool {name!r} was not loaded. It is now: call it again, with the arguments of its schema.")
+            raise ToolNotLoadedError(name)
         return find_tool(self.tools, name)
 
     def _not_found_yet(self, name: str) -> Tool | None:

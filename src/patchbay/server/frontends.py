@@ -190,6 +190,10 @@ class Frontends:
             raise InvalidRequestError("Stored responses are not streamed: ask again without 'stream'.", param="stream")
         return encode(stored.response)
 
+    async def open(self) -> None:
+        """Open the store of responses. Raises ConfigurationError."""
+        await self._store.open()
+
     async def close(self) -> None:
         """Stop the responses in the background, and close their store."""
         await self._background.close()

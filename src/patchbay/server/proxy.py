@@ -155,6 +155,11 @@ class ProxyApp:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                try:
+                    await self._frontends.open()
+                except PatchbayError as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    raise
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.aclose()

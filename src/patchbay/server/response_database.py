@@ -44,6 +44,10 @@ class DatabaseResponses:
         self._keep = keep
         self._delete_at = 0.0
 
+    async def open(self) -> None:
+        """See ResponseStore."""
+        await self._database.read(lambda _: None)
+
     async def get(self, response_id: str) -> StoredResponse | None:
         """See ResponseStore."""
         columns = (_table.c.response, _table.c.input, _table.c.lease)

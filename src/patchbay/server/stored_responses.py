@@ -40,6 +40,9 @@ class TooManyResponsesError(PatchbayError):
 class ResponseStore(Protocol):
     """Where responses are stored."""
 
+    async def open(self) -> None:
+        """Open the store. Raises ConfigurationError."""
+
     async def get(self, response_id: str) -> StoredResponse | None:
         """Return a response; None where it is not stored (any more)."""
 
@@ -65,6 +68,9 @@ class MemoryResponses:
     def __init__(self, keep: float | None) -> None:
         self._keep = keep
         self._responses: SizedCache[str, StoredResponse] = SizedCache(most=_MOST, most_bytes=_MOST_BYTES)
+
+    async def open(self) -> None:
+        """See ResponseStore."""
 
     async def get(self, response_id: str) -> StoredResponse | None:
         """See ResponseStore."""

@@ -224,12 +224,12 @@ class SearchTools(Tool):
         super().__init__(name, description, parameters=parameters)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: ARG002  (a Tool's signature)
-        """Return the tools that match, and offer them. Raises ToolRetry where there are none."""
+        """Return the tools that match, and offer them. Raises ToolRetry for an invalid regular expression."""
         query, limit = str(arguments.get("query", "")), arguments.get("limit")
         most = min(max(limit, 1), MOST_FOUND) if isinstance(limit, int) else _DEFAULT_FOUND
         found = (self._catalog.match if arguments.get("regex") is True else self._catalog.search)(query, most)
         if not found:
-            raise ToolRetry("No tool matches this query. Try other words for what the tool does.")
+            return {"tools": [], "note": "No tool matches this query. Try other words for what the tool does."}
         self._offer(found)
         return {"tools": [{"name": tool.name, "description": tool.spec.description[:_SUMMARY_CHARS]} for tool in found]}
 
