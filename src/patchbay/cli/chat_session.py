@@ -385,7 +385,7 @@ def _rejection(error: InvalidStatus, url: str) -> ServerRefusedError:
     detail = (body.get("detail") or body.get("error")) if isinstance(body, dict) else None
     if not isinstance(detail, str):
         detail = _NO_SERVER
-    elif body.get("error_code") == _NO_SUCH_SOCKET:
+    elif body.get("error_code") == _NO_SUCH_SOCKET or status == 426:  # below a path where the server has other protocols
         parts = urlsplit(url)
         detail = f"{detail} --server must be the base URL: http{parts.scheme.removeprefix('ws')}://{parts.netloc}"
     elif status == 404:
