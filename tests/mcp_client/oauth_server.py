@@ -9,18 +9,32 @@ import time
 from mcp.server.auth.provider import AccessToken, AuthorizationCode, RefreshToken, construct_redirect_uri
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
-from mcp.shared.auth import OAuthToken
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 PORT = int(sys.argv[1])
 SECONDS = int(sys.argv[2])
 URL = f"http://127.0.0.1:{PORT}"
 
 
+class KnownClient(OAuthClientInformationFull):
+    """A client that was registered by hand, for any port of its machine."""
+
+    def validate_redirect_uri(self, redirect_uri):
+        return redirect_uri
+
+
 class Provider:
     """Everything in memory. Access tokens end after SECONDS."""
 
     def __init__(self) -> None:
-        self.clients = {}
+        known = KnownClient(
+            client_id="known",
+            client_secret="its secret",
+            redirect_uris=["http://127.0.0.1/callback"],
+            token_endpoint_auth_method="client_secret_basic",
+            scope="mcp:write",
+        )
+        self.clients = {"known": known}
         self.codes = {}
         self.refreshing = {}
         self.tokens = {}

@@ -13,7 +13,12 @@ from patchbay.mcp import McpServer, parse_servers, read_servers
 
 FOREIGN = {
     "files": {"command": "npx", "args": ["-y", "server", "${ROOT:-/srv}"], "env": {"TOKEN": "${TOKEN}"}},
-    "web": {"type": "streamable-http", "url": "https://x.example/mcp", "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "web": {
+        "type": "streamable-http",
+        "url": "https://x.example/mcp",
+        "headers": {"Authorization": "Bearer ${env:TOKEN}"},
+        "oauth": {"clientId": "ours", "clientSecret": "${TOKEN}"},
+    },
     "old": {"type": "sse", "url": "https://x.example/sse", "timeout": 5000, "alwaysAllow": ["a"]},
 }
 
@@ -30,6 +35,7 @@ def test_variables_are_read_when_a_server_is_connected():
     files, web, _ = parse_servers(FOREIGN)
     assert ("-y", "server", "/srv") == files.expanded({"TOKEN": "t"}).args
     assert {"Authorization": "Bearer t"} == web.expanded({"TOKEN": "t"}).headers
+    assert ("ours", "t") == (web.expanded({"TOKEN": "t"}).client_id, web.expanded({"TOKEN": "t"}).client_secret)
     with pytest.raises(ConfigurationError, match="'files' needs the environment variable TOKEN: set it"):
         files.expanded({})
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,27 @@ async def test_a_login_on_the_command_line_gives_the_host_access_and_its_tokens_
         async with mounted(server) as there:
             assert "42" == (await there.call("mcp__guarded__secret")).content
         assert before != TokenStore(server).content["tokens"]["access_token"]
+
+        store = TokenStore(server)
+        store.content["tokens"] = {"access_token": "revoked", "token_type": "Bearer"}
+        store.save()
+        async with mounted(server) as there:
+            assert "its login has ended" in there.host.status[0].problem
+
+
+async def test_a_login_uses_the_configured_client_and_asks_for_the_scope_that_a_call_was_refused_for():
+    with guarded(seconds=3600) as server:
+        ours = replace(server, client_id="known", client_secret="its secret")
+        store = TokenStore(ours)
+        store.content["scope"] = "mcp:write"
+        store.save()
+        ServersFile(default_file()).put(ours)
+        said = log_in()
+        assert "Logged in to guarded." in said, said
+        content = TokenStore(ours).content
+        assert ("known", "mcp:write") == (content["client"]["client_id"], content["tokens"]["scope"])
+        async with mounted(ours) as there:
+            assert "42" == (await there.call("mcp__guarded__secret")).content
 
 
 async def test_tokens_are_encrypted_and_their_owners_alone():

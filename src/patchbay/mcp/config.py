@@ -39,10 +39,12 @@ _INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG",
 class McpServer:
     """An MCP server: a ``command`` that speaks over its standard streams, or a ``url``.
 
-    ``${NAME}`` and ``${NAME:-default}`` in ``command``, ``args``, ``env``, ``cwd``, ``url`` and ``headers`` are environment
-    variables; they are read when the server is connected. A command gets ``env`` and a few variables of ours, such as PATH
-    and HOME, and no others. ``allow`` and ``deny`` are patterns (``read_*``) of its tools' own names; ``roles`` get the tools
-    (empty: all roles). ``prefix`` replaces ``mcp__NAME__`` before the names.
+    ``${NAME}`` and ``${NAME:-default}`` in ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``client_id`` and
+    ``client_secret`` are environment variables; they are read when the server is connected. A command gets ``env`` and a few
+    variables of ours, such as PATH and HOME, and no others. ``allow`` and ``deny`` are patterns (``read_*``) of its tools' own
+    names; ``roles`` get the tools (empty: all roles). ``prefix`` replaces ``mcp__NAME__`` before the names. ``client_id`` and
+    ``client_secret`` are for a login (OAuth) where the server does not register clients; an id that is an https URL is that of a
+    client metadata document.
 
     Seconds: ``timeout`` of a call, ``start_timeout`` from the start to the list of tools, ``idle_timeout`` without a call after
     which the connection is closed until the next one (0: never). ``resources`` offers a tool that reads the server's resources.
@@ -56,6 +58,8 @@ class McpServer:
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
     transport: Transport | None = None
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -122,6 +126,8 @@ class McpServer:
             cwd=os.path.expanduser(expand(self.cwd)) if self.cwd else None,  # noqa: PTH111
             url=expand(self.url),
             headers={name: expand(value) for name, value in self.headers.items()},
+            client_id=expand(self.client_id),
+            client_secret=expand(self.client_secret),
         )
 
     def environment(self) -> dict[str, str]:
@@ -134,6 +140,7 @@ class McpServer:
     def to_json(self) -> dict[str, Any]:
         """Return its entry in ``mcpServers``, without what has its default."""
         tools = {"allow": list(self.allow) if self.allow is not None else None, "deny": list(self.deny) or None}
+        oauth = {"clientId": self.client_id, "clientSecret": self.client_secret}
         entry = {
             "type": self.transport if self.transport != "stdio" else None,
             "command": self.command or None,
@@ -142,6 +149,7 @@ class McpServer:
             "cwd": self.cwd,
             "url": self.url or None,
             "headers": dict(self.headers) or None,
+            "oauth": {key: value for key, value in oauth.items() if value} or None,
             "toolFilter": {key: value for key, value in tools.items() if value is not None} or None,
             "roles": list(self.roles) or None,
             "prefix": self.prefix,
@@ -211,7 +219,7 @@ def unique(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
 
 
 def _parse(name: str, entry: Table) -> McpServer:
-    tools = entry.table("toolFilter")
+    tools, oauth = entry.table("toolFilter"), entry.table("oauth")
     given = entry.text("type")
     if given and given not in _TRANSPORTS:
         raise wrong(entry.at("type"), f"one of {', '.join(_TRANSPORTS)}", given)
@@ -222,6 +230,8 @@ def _parse(name: str, entry: Table) -> McpServer:
         "cwd": entry.text("cwd") or None,
         "url": entry.text("url"),
         "headers": entry.pairs("headers"),
+        "client_id": oauth.text("clientId"),
+        "client_secret": oauth.text("clientSecret"),
         "transport": _TRANSPORTS.get(given),
         "allow": tools.texts("allow"),
         "deny": tools.texts("deny") or (),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from cryptography.fernet import Fernet, InvalidToken
 from mcp.client import Client
 from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.utils import is_valid_client_metadata_url, union_scopes
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -109,10 +112,7 @@ def stored_auth(server: McpServer) -> OAuthClientProvider | None:
     if not store.has_tokens:
         return None
 
-    async def refuse(_: str) -> None:
-        raise ConfigurationError(f"its login has ended: patchbay mcp login {server.name}")
-
-    return _provider(server, store, "http://127.0.0.1/callback", redirect=refuse)
+    return _provider(server, store, "http://127.0.0.1/callback")
 
 
 async def login(server: McpServer, show: Callable[[str], None]) -> bool:
@@ -124,13 +124,14 @@ async def login(server: McpServer, show: Callable[[str], None]) -> bool:
         raise ConfigurationError(f"the MCP server {server.name!r} is a command: only servers with a URL have a login.")
     server = server.expanded()
     store = TokenStore(server)
+    scope = store.content.get("scope")
     store.forget()
 
     async def redirect(url: str) -> None:
         show(url)
 
     async with _Callback() as callback:
-        provider = _provider(server, store, callback.url, redirect=redirect, callback=callback.result)
+        provider = _provider(server, store, callback.url, redirect=redirect, callback=callback.result, scope=scope)
         async with asyncio.timeout(LOGIN_SECONDS), Client(http_transport(server, provider), cache=None) as client:
             await client.list_tools()
     if store.has_tokens and (metadata := provider.context.oauth_metadata) is not None:
@@ -144,9 +145,10 @@ def _provider(
     store: TokenStore,
     redirect_uri: str,
     *,
-    redirect: Callable[[str], Awaitable[None]],
+    redirect: Callable[[str], Awaitable[None]] | None = None,
     callback: Callable[[], Awaitable[AuthorizationCodeResult]] | None = None,
-) -> OAuthClientProvider:
+    scope: str | None = None,
+) -> _Provider:
     about = OAuthClientMetadata(
         client_name="Patchbay",
         redirect_uris=[AnyUrl(redirect_uri)],
@@ -154,11 +156,39 @@ def _provider(
         response_types=["code"],
         token_endpoint_auth_method="none",  # noqa: S106  (no password: the client is public)
     )
-    provider = OAuthClientProvider(server.url, about, store, redirect_handler=redirect, callback_handler=callback)
+    document = server.client_id if is_valid_client_metadata_url(server.client_id) else None
+    if server.client_id and document is None:
+        store.content["client"] = OAuthClientInformationFull(
+            client_id=server.client_id,
+            client_secret=server.client_secret or None,
+            redirect_uris=about.redirect_uris,
+            token_endpoint_auth_method="client_secret_basic" if server.client_secret else "none",
+        ).model_dump(mode="json")
+    provider = _Provider(
+        server.url, about, store, redirect_handler=redirect, callback_handler=callback, client_metadata_url=document
+    )
+    provider.name, provider.scope = server.name, scope
     provider.context.token_expiry_time = store.content.get("expires_at")
     if found := store.content.get("metadata"):
         provider.context.oauth_metadata = OAuthMetadata.model_validate(found)
     return provider
+
+
+class _Provider(OAuthClientProvider):
+    """The SDK's, which asks a person for ``scope`` too; where nobody can be asked, it notes the scope for the next login."""
+
+    name = ""
+    scope: str | None = None
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        about, store = self.context.client_metadata, self.context.storage
+        if self.context.callback_handler is None:
+            assert isinstance(store, TokenStore)
+            store.content["scope"] = about.scope
+            store.save()
+            raise ConfigurationError(f"its login has ended, or does not allow this: patchbay mcp login {shlex.quote(self.name)}")
+        about.scope = union_scopes(about.scope, self.scope)
+        return await super()._perform_authorization()
 
 
 class _Callback:
