@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
         mock.patch("patchbay.cli.proxy.become_proxy", _serve_here),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
+        _log_settings_kept(),
     ):
         try:
             main(arguments)
@@ -48,6 +50,20 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
 
 def _serve_here(values: dict[str, Any]) -> None:
     sys.exit(serve_proxy(json.loads(json.dumps(values))))
+
+
+@contextlib.contextmanager
+def _log_settings_kept() -> Iterator[None]:
+    """Undo what a command that serves sets for the log of its process: later tests read the log."""
+    loggers = [logging.getLogger(name) for name in ("patchbay", "mcp", "uvicorn.error")]
+    before = [(logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
+    try:
+        yield
+    finally:
+        for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+            logger.propagate = propagate
+            logger.handlers[:] = handlers
 
 
 @contextlib.contextmanager
