@@ -17,7 +17,7 @@ from patchbay.loop import turn
 from patchbay.testing import ScriptedModel
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
-from patchbay.types import ToolCall, ToolSpec
+from patchbay.types import Reply, ToolCall, ToolSpec
 from realtime.core.playing import playing
 from tools_server.rig import calling_back, says
 
@@ -67,6 +67,13 @@ def test_a_call_of_a_tool_that_was_not_found_does_not_run_it_but_offers_it():
     first, second = run(ToolRunner(model, tools()).run("hi")).tool_executions
     assert (True, True) == (first.is_error, "call it again" in first.content)
     assert "7 did it" == second.content
+    assert ["tool_search", "tool_7"] == offered(model)[1]
+
+
+def test_two_calls_in_one_reply_of_a_tool_that_was_not_found_both_do_not_run():
+    model = ScriptedModel([Reply(None, tool_calls=(ToolCall("a", "tool_7"), ToolCall("b", "tool_7"))), "done"])
+    executions = run(ToolRunner(model, tools()).run("hi")).tool_executions
+    assert ["tool_not_loaded", "tool_not_loaded"] == [each.result.code for each in executions]
     assert ["tool_search", "tool_7"] == offered(model)[1]
 
 

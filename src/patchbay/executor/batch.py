@@ -92,6 +92,7 @@ class Batch:
                 self._stages.append([invocation])
             else:
                 self._stages[-1].append(invocation)
+        run.offer_not_loaded()
         if run.budget.loop is not None and self._stages:
             if (ends := run.budget.ends) is not None and self._loop.time() >= ends:
                 self._out_of_time()

@@ -105,6 +105,7 @@ class RunState:
         found = options.get("found")
         self._found: dict[str, None] = found if found is not None else {}
         self._search: SearchTools | None = None
+        self._not_loaded: list[Tool] = []
         if executor.catalog is not None:
             self.tools = self._searchable(executor.catalog)
         self._results = options.get("results")
@@ -183,12 +184,18 @@ class RunState:
     def find_called(self, name: str) -> Tool:
         """Return the tool that the model called. Raises UnknownToolError, and ToolNotLoadedError for one not found yet.
 
-        That one is offered from the next round on, so that hooks have seen it before it runs.
+        That one is offered after all calls of the reply (``offer_not_loaded``), so that hooks see it before it runs.
         """
         if (tool := self._not_found_yet(name)) is not None:
-            self._offer([tool])
+            self._not_loaded.append(tool)
             raise ToolNotLoadedError(name)
         return find_tool(self.tools, name)
+
+    def offer_not_loaded(self) -> None:
+        """Offer the tools that were called before they were found."""
+        if self._not_loaded:
+            self._offer(self._not_loaded)
+            self._not_loaded.clear()
 
     def _not_found_yet(self, name: str) -> Tool | None:
         if self._search is None or self.tools_disabled or name in self.tools:
