@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final, Literal
 
 import mcp_types as types
@@ -20,10 +19,9 @@ from patchbay.errors import ToolError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.elicitation import current_call
 from patchbay.mcp.limits import MAX_PROGRESS
-from patchbay.schema.dialects import unsupported_reason
-from patchbay.tools import Tool, ToolContext, Validation
+from patchbay.tools import ToolContext, Validation
 from patchbay.tools.results import render_result
-from patchbay.tools.tool import checked_annotations
+from patchbay.tools.tool import ForeignTool, checked_annotations
 from patchbay.types import Attachment, Illustrated
 
 MAX_TOOL_NAME: Final = 64
@@ -81,7 +79,7 @@ def tool_name(server: McpServer, tool: str) -> str:
     return f"{cleaned}_{digest}"
 
 
-class McpTool(Tool):
+class McpTool(ForeignTool):
     """A tool of an MCP server. ``definition`` is what the server has said of it; ``call`` sends its calls."""
 
     def __init__(self, server: McpServer, definition: types.Tool, call: Call) -> None:
@@ -98,16 +96,6 @@ class McpTool(Tool):
         self.source = server.source
         self.endpoint = server.address
         self._call = call
-
-    @cached_property
-    def problem(self) -> str | None:
-        """Why models cannot be offered the tool; None if they can."""
-        return unsupported_reason(self.parameters)
-
-    @cached_property
-    def offered(self) -> bool:
-        """Whether models are offered the tool."""
-        return self.problem is None
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
         """Check the arguments against the schema; its defaults are the server's to apply."""

@@ -13,13 +13,11 @@ import logging
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
 from typing import Any, Final, Literal
 
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
 from patchbay.media.content import drop_cut_base64
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
-from patchbay.schema.dialects import unsupported_reason
 from patchbay.server.callbacks import (
     CallbackEndpoint,
     CallbackHealth,
@@ -43,6 +41,7 @@ from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
 from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, image_chars, unwrap_tool_response
 from patchbay.tools.registry import Registration
+from patchbay.tools.tool import ForeignTool
 
 SIGNATURE: Final = "X-Patchbay-Signature"
 """The header that authenticates a call: ``sha256=`` and the HMAC of the body with the registration's secret."""
@@ -183,7 +182,7 @@ class CallbackDispatcher:
         await self.keep_only(())
 
 
-class CallbackTool(Tool):
+class CallbackTool(ForeignTool):
     """A tool served by another process, at a URL on this machine.
 
     A call is one POST of ``{"name", "arguments", "call_id", "raw_arguments"}``, within the registration's timeout. What the model
@@ -213,16 +212,6 @@ class CallbackTool(Tool):
         self._dispatcher = dispatcher
         self._endpoint = CallbackEndpoint(registration.source, registration.origin or self._callback.origin)
         self._secret = registration.secret.encode("utf-8", "surrogatepass") if registration.secret else None
-
-    @cached_property
-    def problem(self) -> str | None:
-        """Why models cannot be offered the tool; None if they can."""
-        return unsupported_reason(self.parameters)
-
-    @cached_property
-    def offered(self) -> bool:
-        """Whether models are offered the tool: a schema that providers reject would take all other tools with it."""
-        return self.problem is None
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
         """Parse what the model wrote.

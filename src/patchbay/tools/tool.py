@@ -247,6 +247,25 @@ class Tool(ABC):
         return f"<{type(self).__name__} {self.name!r}>"
 
 
+class ForeignTool(Tool):
+    """A tool of another process, with a schema that was not made here.
+
+    Models are not offered one with a schema that providers reject: it would take all other tools with it.
+    """
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why models cannot be offered the tool; None if they can."""
+        from patchbay.schema.dialects import unsupported_reason
+
+        return unsupported_reason(self.parameters)
+
+    @cached_property
+    def offered(self) -> bool:
+        """Whether models are offered the tool."""
+        return self.problem is None
+
+
 def checked_count(count: int | None, what: str) -> int | None:
     """Return ``count``, or raise ConfigurationError for one that is not a positive whole number or None."""
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
