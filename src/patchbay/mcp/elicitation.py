@@ -54,8 +54,8 @@ class _Question(Tool):
 async def ask_person(server: McpServer, params: types.ElicitRequestParams) -> types.ElicitResult:
     """Put a question to a person, who approves it with the answer, or denies it.
 
-    The hooks of the call that it belongs to ask it; the call's time limits pause meanwhile. The action is "cancel" where nobody
-    can be asked or the answer does not fit the form, "decline" where it is denied.
+    The hooks of the call that it belongs to ask it; the call's time limits pause meanwhile. The action is "cancel" where no
+    person can be asked or the answer does not fit the form, "decline" where it is denied.
     """
     context = current_call.get(None)
     turn: TurnHooks | None = context.hooks if context is not None else None

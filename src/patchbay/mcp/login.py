@@ -41,7 +41,7 @@ _PAGE: Final = b"You are logged in, and can close this page.\n"
 class TokenStore:
     """The tokens of one server in a file that is encrypted with the key in ``key`` beside it, both for their owner alone.
 
-    Whoever can read both files has the tokens: keep the key out of backups of the folder. Raises ConfigurationError.
+    Both files together give access to the tokens: keep the key out of backups of the folder. Raises ConfigurationError.
     """
 
     def __init__(self, server: McpServer, folder: Path | None = None) -> None:
@@ -175,7 +175,7 @@ def _provider(
 
 
 class _Provider(OAuthClientProvider):
-    """The SDK's, which asks a person for ``scope`` too; where nobody can be asked, it notes the scope for the next login."""
+    """The SDK's provider, which asks for ``scope`` too; without a person to ask, it stores the scope for the next login."""
 
     name = ""
     scope: str | None = None

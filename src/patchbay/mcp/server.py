@@ -306,7 +306,7 @@ class _RunningCall:
             await asyncio.sleep(WAITING_INTERVAL)
 
     async def _ask_user(self, request: ApprovalRequest, approvals: ApprovalService) -> None:
-        """Let the client's user decide, by a form without fields. Without a client that asks, others may decide, or nobody."""
+        """Let the client's user decide, by a form without fields. Without such a client only the other deciders are left."""
         session, able = self._context.session, self._context.session.client_capabilities
         verdict: Literal["approve", "deny"] = "deny"
         reason = "its MCP client cannot ask its user"

@@ -65,7 +65,7 @@ class _Stream:
 
 
 class _Messages(_Stream):
-    """The server's messages, in order; ends with its output. ``resume`` is called when there is room again."""
+    """The server's messages, in order; ends with its output. ``resume`` is called when the queue can take more."""
 
     def __init__(self, resume: Callable[[], object]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _Messages(_Stream):
         self.has_ended = False
 
     def put(self, message: SessionMessage) -> bool:
-        """Queue a message; return whether there is room for more."""
+        """Queue a message; return whether the queue can take more."""
         self._queue.append(message)
         self._changed.set()
         return len(self._queue) < _QUEUED
@@ -182,7 +182,7 @@ class _ServerProcess(ChildProcess):
                 pipe.resume_reading()
 
     def _read(self, line: bytes | Overlong) -> types.JSONRPCMessage | None:
-        """Parse a line; None for what is no message, which is logged. A response that is too large becomes an error."""
+        """Parse a line; None for an invalid message, which is logged. A response that is too large becomes an error."""
         if isinstance(line, Overlong):
             self._log.log(f"a message of more than {MAX_MESSAGE} bytes is left out")
             found = _RESPONSE_ID.match(line.head)

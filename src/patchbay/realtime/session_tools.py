@@ -31,7 +31,7 @@ class SessionTools:
         self._own: Mapping[str, Tool] = collect_tools(own)
         self._tool_search = search
         self._found: dict[str, None] = {}
-        self._has_news = False
+        self._has_changed = False
         self._reader: Tool | None = None
         self._encoder = ToolEncoder(Provider(name=dialect.provider, dialect=dialect.tools))
         self._refused: dict[str, tuple[ToolSpec, str]] = {}
@@ -59,12 +59,12 @@ class SessionTools:
             self._found.update(dict.fromkeys(new))
             self._offered = {**self._offered, **new}
             self._encoded = self._encode()
-            self._has_news = True
+            self._has_changed = True
 
-    def take_news(self) -> bool:
-        """Whether a search has added tools since the last time that this was asked."""
-        has_news, self._has_news = self._has_news, False
-        return has_news
+    def pop_changed(self) -> bool:
+        """Return whether a search has added tools since the last call."""
+        has_changed, self._has_changed = self._has_changed, False
+        return has_changed
 
     def add_reader(self, reader: Tool) -> None:
         """Offer the tool that reads long results, which each turn has by itself."""

@@ -249,7 +249,7 @@ class ToolCallRounds:
         self._host.emit(ToolResultEvent(execution, current.number))
         if current.turn is not None and (reader := self._turns.take_new_reader(current.turn.run)) is not None:
             self._host.offer_tool(reader)
-        if self._session_tools.take_news():
+        if self._session_tools.pop_changed():
             self._host.sync_tools()
         if call.still_running:
             self._queue_late_result(execution, late_result_text(call.call, execution.content), current)

@@ -86,6 +86,8 @@ class ToolSearch:
 
     def catalog(self, tools: Mapping[str, Tool]) -> ToolCatalog | None:
         """Return the catalog of ``tools``; None where all of them are offered."""
+        if not (_exceeds(len(tools), self.limit) or self.max_tokens):
+            return None
         offered = [tool for tool in tools.values() if tool.offered]
         if not (_exceeds(len(offered), self.limit) or (self.max_tokens and _exceeds(_tokens(offered), self.max_tokens))):
             return None

@@ -102,7 +102,7 @@ class ToolChat:
         self._token = TokenDigest(token) if token is not None else None
         self._token_length = len(token or "")
         self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
-        self._found: SizedCache[str, dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
+        self._found: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._role_tools: dict[str, RoleTools] = {}
 
     @property
@@ -148,6 +148,7 @@ class ToolChat:
             raise InvalidRequestError(f"'n' must be 1: {why}, and goes on with one answer.", param="n")
         response_format = parsed.value("response_format")
         external = read_specs(given)
+        session = session_of(scope.get(_SESSION))
         request = ChatTurnRequest(
             history,
             external,
@@ -156,15 +157,15 @@ class ToolChat:
             {name: parsed.value(name) for name in parsed.fields if name not in _NOT_PARAMETERS},
             include_usage=parsed.include_usage,
             wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
-            session=(session := session_of(scope.get(_SESSION))),
+            session=session,
             sender=user if isinstance(user, str) else "",
-            found=self._found_in(f"{snapshot.role} {session}") if session else None,
+            found=self._found_in((snapshot.role, session)) if session else None,
         )
         tools = self._tools_of(snapshot)
         return ToolChatTurn(request, tools, self._backend, self._hidden_turns, self._chat, encoder, streaming=parsed.stream)
 
-    def _found_in(self, session: str) -> dict[str, None]:
-        """Return the names of the tools that were found in a session, to be added to."""
+    def _found_in(self, session: tuple[str, str]) -> dict[str, None]:
+        """Return the names of the tools that were found in a role's session, to be added to."""
         found = self._found.get(session)
         if found is None:
             found = {}
