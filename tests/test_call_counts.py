@@ -45,7 +45,7 @@ MOST_CALLS = {
     "feed a piece of 40 of a call's argument": 14.5,
     "turn of a runner, 300 tools, 200 messages": 4500,
     "turn of a runner in text, 300 tools, 200 messages": 8000,
-    "run of an agent on a session of 1,000 events": 640,  # up to 618 on a busy machine
+    "run of an agent on a session of 1,000 events": 600,
     "ask for a reply with a fenced call": 240,
     "pass on a chunk of a stream": 11.5,
     "proxy a request": 340,
@@ -84,8 +84,8 @@ class Calls:
         self.count = 0
 
     def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
-        # How often a loop looks for what is ready depends on how busy the machine is.
-        self.count += event == "call" and not frame.f_globals["__name__"].startswith(("asyncio.", "selectors"))
+        # How often a loop looks for what is ready depends on how busy the machine is, and its list of tasks on earlier tests.
+        self.count += event == "call" and not frame.f_globals["__name__"].startswith(("asyncio.", "selectors", "_weakrefset"))
 
     def __enter__(self) -> Self:
         self._before, self._collects = sys.getprofile(), gc.isenabled()
