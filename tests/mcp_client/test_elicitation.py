@@ -83,6 +83,14 @@ async def test_the_time_limit_of_a_call_pauses_while_a_person_thinks():
         assert "accept" == (await ask(there, slow))["action"]
 
 
+async def test_a_question_that_no_person_answers_in_time_is_cancelled():
+    rule = {"tools": ["mcp__raw__ask.question"], "outcome": "ask", "deadline": 0.2}
+    async with mounted(raw_server()) as there:
+        nobody = Person(Answer("approve"), asyncio.Event().wait)
+        policy = parse_policy({"default": "allow", "rules": [rule]})
+        assert {"action": "cancel"} == await ask(there, nobody, policy=policy)
+
+
 async def test_where_no_person_can_be_asked_the_question_is_cancelled():
     async with mounted(raw_server(), sdk_server()) as there:
         assert {"action": "cancel"} == json.loads((await there.call("mcp__raw__ask")).content)

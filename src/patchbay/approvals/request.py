@@ -18,6 +18,8 @@ LISTED_CHARS: Final = 4_000
 MAX_ARGUMENTS: Final = 256 * 1024
 """Characters that the arguments may have: a person cannot review more."""
 
+_POLICY: Final = "policy ("
+
 Verdict: TypeAlias = Literal["approve", "deny", "approve_session"]
 
 
@@ -159,3 +161,13 @@ class SessionGrant:
         if isinstance(until, bool) or not isinstance(until, int | float):
             raise ValueError("invalid approval for the session: until must be a time")  # noqa: TRY004  (as for all invalid ones)
         return cls(ApprovalRequest.from_json(body), until)
+
+
+def policy_decider(rule: str) -> str:
+    """Return who decides (``by``) where a rule does, or its deadline."""
+    return f"{_POLICY}{rule})"
+
+
+def is_policy(by: str) -> bool:
+    """Whether a decision was that of a rule or its deadline, and not of a person."""
+    return by.startswith(_POLICY)

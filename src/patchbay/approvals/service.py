@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final, Protocol, get_args
 
 from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
-from patchbay.approvals.request import MAX_ARGUMENTS, Answer, ApprovalRequest, SessionGrant, State, Verdict
+from patchbay.approvals.request import MAX_ARGUMENTS, Answer, ApprovalRequest, SessionGrant, State, Verdict, policy_decider
 from patchbay.approvals.store import ApprovalStore, grant_key
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
 from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, RegisteredHook, ToolRequest
@@ -150,14 +150,14 @@ class ApprovalService:
         """Decide about a call; waits up to the rule's deadline."""
         rule = self.policy.rule_for(call)
         if rule.outcome == "allow" and not call.asks:
-            return Approval(approved=True, by=f"policy ({rule.name})")
+            return Approval(approved=True, by=policy_decider(rule.name))
         if rule.outcome == "deny":
             return _denial(rule, rule.reason or "the policy does not allow it")
         if rule.outcome == "ask" and "hooks" in rule.who:
             if all(each == self.name for each in call.approvers):
                 return _denial(rule, "no hook is there to approve it")
             if not rule.asks_people and not call.asks:
-                return Approval(approved=True, reason="as the other approvers say", by=f"policy ({rule.name})")
+                return Approval(approved=True, reason="as the other approvers say", by=policy_decider(rule.name))
         if not rule.asks_people:
             rule = self.policy.rule_for_hooks([who for who, _ in call.asks])
         if self._channels.isdisjoint(rule.who):
@@ -532,14 +532,14 @@ class _Waiters(dict[str, asyncio.Event]):
 
 
 def _denial(rule: Rule, reason: str) -> Approval:
-    return Approval(approved=False, reason=reason, by=f"policy ({rule.name})")
+    return Approval(approved=False, reason=reason, by=policy_decider(rule.name))
 
 
 def _approval(found: ApprovalRequest) -> Approval:
     """Return the answer to the hooks for a decided or expired request."""
     if found.state is State.EXPIRED:
         reason = f"no decision within {round(found.deadline - found.created, 3):g} s"
-        return Approval(found.at_deadline == "allow", reason, f"policy ({found.rule})")
+        return Approval(found.at_deadline == "allow", reason, policy_decider(found.rule))
     for_session = found.for_session and found.state is State.APPROVED
     reasons = ["for the session", found.reason] if for_session else [found.reason]
     return Approval(found.state is State.APPROVED, ": ".join(filter(None, reasons)), found.by, found.edited)

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import mcp_types as types
 
 from patchbay._text import one_line
+from patchbay.approvals.request import is_policy
 from patchbay.errors import ConfigurationError, ToolDeniedError
 from patchbay.executor import Executor
 from patchbay.hooks import Ask, HookManager, ToolRequest, TurnHooks, native
@@ -55,7 +56,7 @@ async def ask_person(server: McpServer, params: types.ElicitRequestParams) -> ty
     """Put a question to a person, who approves it with the answer, or denies it.
 
     The hooks of the call that it belongs to ask it; the call's time limits pause meanwhile. The action is "cancel" where no
-    person can be asked or the answer does not fit the form, "decline" where it is denied.
+    person can be asked, none decides in time, or the answer does not fit the form; "decline" where a person denies it.
     """
     context = current_call.get(None)
     turn: TurnHooks | None = context.hooks if context is not None else None
@@ -64,8 +65,8 @@ async def ask_person(server: McpServer, params: types.ElicitRequestParams) -> ty
         return _CANCEL
     question = _Question(server, params, context.name)
     answer = await _decide(question, turn, context, f"the MCP server {server.name!r} asks: {one_line(params.message, 300)}")
-    if answer is None:
-        return types.ElicitResult(action="decline")
+    if isinstance(answer, types.ElicitResult):
+        return answer
     if isinstance(params, types.ElicitRequestURLParams):
         return types.ElicitResult(action="accept")
     try:
@@ -78,8 +79,8 @@ async def ask_person(server: McpServer, params: types.ElicitRequestParams) -> ty
     return types.ElicitResult(action="accept", content=answer)
 
 
-async def _decide(question: _Question, turn: TurnHooks, context: ToolContext, why: str) -> dict[str, Any] | None:
-    """Return the answer, None if it is denied."""
+async def _decide(question: _Question, turn: TurnHooks, context: ToolContext, why: str) -> dict[str, Any] | types.ElicitResult:
+    """Return the answer, or a result without one."""
 
     async def ask(_: ToolRequest) -> Ask:
         return Ask(why)
@@ -91,9 +92,14 @@ async def _decide(question: _Question, turn: TurnHooks, context: ToolContext, wh
         execution = await anext(batch)
     finally:
         await batch.stop()
-    if execution.error is not None and not isinstance(execution.error, ToolDeniedError):
-        _logger.warning("The question %r was not asked: %s", question.name, execution.error)
-    return execution.value if execution.error is None else None
+    error = execution.error
+    if error is None:
+        answer: dict[str, Any] = execution.value
+        return answer
+    if isinstance(error, ToolDeniedError) and not is_policy(error.by):
+        return types.ElicitResult(action="decline")
+    _logger.warning("The question %r has no answer: %s", question.name, error)
+    return _CANCEL
 
 
 def _defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
