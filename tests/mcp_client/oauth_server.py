@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sys
 import time
 
+import uvicorn
 from mcp.server.auth.provider import AccessToken, AuthorizationCode, RefreshToken, construct_redirect_uri
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from starlette.responses import PlainTextResponse
 
 PORT = int(sys.argv[1])
 SECONDS = int(sys.argv[2])
@@ -43,7 +46,7 @@ class Provider:
         return self.clients.get(client_id)
 
     async def register_client(self, client_info):
-        self.clients[client_info.client_id] = client_info
+        self.clients[client_info.client_id] = client_info.model_copy(update={"scope": "mcp:write"})
 
     async def authorize(self, client, params):
         code = secrets.token_hex(20)
@@ -89,9 +92,10 @@ class Provider:
         return OAuthToken(access_token=access, token_type="Bearer", expires_in=SECONDS, refresh_token=refresh)
 
 
+provider = Provider()
 server = MCPServer(
     "guarded",
-    auth_server_provider=Provider(),
+    auth_server_provider=provider,
     auth=AuthSettings(
         issuer_url=URL,
         resource_server_url=f"{URL}/mcp",
@@ -106,4 +110,45 @@ def secret() -> str:
     return "42"
 
 
-server.run("streamable-http", host="127.0.0.1", port=PORT)
+@server.tool(structured_output=False)
+async def slow() -> str:
+    """Take a moment."""
+    await asyncio.sleep(0.5)
+    return "slow"
+
+
+@server.tool(structured_output=False)
+def write() -> str:
+    """Change something, which needs the scope mcp:write."""
+    return "written"
+
+
+class ScopeCheck:
+    """Refuses calls of ``write`` without its scope, as RFC 6750 says."""
+
+    def __init__(self, app) -> None:
+        self.app = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        given = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        found = provider.tokens.get(given)
+        if b'"write"' in body and b"tools/call" in body and found is not None and "mcp:write" not in found.scopes:
+            about = 'Bearer error="insufficient_scope", scope="mcp:write"'
+            await PlainTextResponse("no", 403, {"WWW-Authenticate": about})(scope, receive, send)
+            return
+        read = iter([{"type": "http.request", "body": body}])
+
+        async def again():
+            return next(read, None) or await receive()
+
+        await self.app(scope, again, send)
+
+
+uvicorn.run(ScopeCheck(server.streamable_http_app(host="127.0.0.1")), host="127.0.0.1", port=PORT)

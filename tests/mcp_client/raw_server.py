@@ -33,7 +33,7 @@ def tool(name: str, description: str = "A tool.", **schema: object) -> dict:
     return {"name": name, "description": description, "inputSchema": {"type": "object", **schema}}
 
 
-def tools() -> list[dict]:
+def tools() -> object:
     if HOW == "names":
         return [tool("a b"), tool("a.b"), tool("a_b"), tool("a_b"), tool("x" * 90), tool("x" * 90 + "y"), tool("weiß")]
     if HOW == "schemas":
@@ -43,7 +43,10 @@ def tools() -> list[dict]:
             tool("remote", **{"$ref": "http://127.0.0.1:1/x.json"}),
         ]
     if HOW == "invalid":
-        return [tool("good"), {"name": "bad", "inputSchema": {"type": "array"}}]
+        array = {"type": "array"}
+        return [tool("good"), {"name": "array", "inputSchema": array}, {"inputSchema": {"type": "object"}}, "text", tool("last")]
+    if HOW == "no-list":
+        return "none"
     if HOW == "liar-of-schemas":
         return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": {"type": "integer"}}}}]
     description = STATE.read_text() if STATE is not None and STATE.exists() else "A tool."
@@ -97,6 +100,10 @@ def main() -> None:
         time.sleep(600)
     if HOW == "crash":
         sys.exit("no database")
+    if HOW == "leak":
+        sys.stdout.write(f"token={os.environ['API_TOKEN']}\n")
+        sys.stdout.flush()
+        sys.exit(f"\x1b[31m{os.environ['API_TOKEN']} is refused by {os.environ['DATABASE']}, level {os.environ['LEVEL']}")
     if HOW == "noise":
         sys.stdout.write("Welcome to my server!\n")
         sys.stdout.flush()

@@ -62,13 +62,20 @@ async def test_the_tools_of_a_dead_server_are_hidden_until_it_is_back(tmp_path):
     [
         ("hang", {"start_timeout": 0.3}, "it was not ready within 0.3 s"),
         ("crash", {}, "exit status 1; it wrote: no database"),
-        ("invalid", {}, "it sent something invalid: tools.1.inputSchema.type: Input should be 'object'"),
+        ("no-list", {}, "it sent something invalid: tools: Input should be a valid list"),
     ],
 )
 async def test_a_server_that_does_not_start_is_a_status_and_no_error_of_the_host(how, options, problem):
     async with mounted(raw_server(how, **options)) as there:
         (status,) = there.host.status
         assert ("down", problem, ()) == (status.state, status.problem, status.tools)
+
+
+async def test_definitions_that_break_the_protocol_are_left_out_alone_and_logged(caplog):
+    async with mounted(raw_server("invalid")) as there:
+        assert ["mcp__raw__good", "mcp__raw__last"] == there.tools
+        assert 1 == caplog.text.count("The tool 'array' of the MCP server 'raw': it is left out: inputSchema.type: Input should")
+        assert ["array", "number 3", "number 4"] == [line.split("'")[1] for line in caplog.messages if "left out" in line]
 
 
 async def test_a_command_that_does_not_exist_is_named():
@@ -88,6 +95,16 @@ async def test_noise_on_both_outputs_does_not_harm_calls(caplog):
         results = [(await there.call("mcp__raw__say", n=n)).content for n in range(50)]
         assert [f"said {n}" for n in range(50)] == results
     assert len(caplog.records) < 200
+
+
+async def test_what_a_server_writes_is_logged_without_its_secrets_and_without_control_characters(caplog):
+    caplog.set_level("INFO", "patchbay.mcp")
+    env = {"API_TOKEN": "t0p-s3cr3t", "DATABASE": "db://u:hunter22@host/x", "LEVEL": "debug"}
+    async with mounted(raw_server("leak", env=env)) as there:
+        said = "\\x1b[31m[redacted] is refused by [redacted], level debug"
+        assert f"exit status 1; it wrote: {said}" == there.host.status[0].problem
+    assert f"mcp raw: {said}" in caplog.messages
+    assert (True, False, False) == ("token=[redacted]" in caplog.text, "t0p-s3cr3t" in caplog.text, "hunter22" in caplog.text)
 
 
 async def test_responses_for_other_ids_and_second_ones_are_dropped():

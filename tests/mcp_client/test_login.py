@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import urllib.request
@@ -94,6 +95,21 @@ async def test_a_login_uses_the_configured_client_and_asks_for_the_scope_that_a_
         assert ("known", "mcp:write") == (content["client"]["client_id"], content["tokens"]["scope"])
         async with mounted(ours) as there:
             assert "42" == (await there.call("mcp__guarded__secret")).content
+
+
+async def test_a_call_that_its_login_does_not_allow_did_not_run_and_runs_after_the_next_login():
+    with guarded(seconds=3600) as server:
+        ServersFile(default_file()).put(server)
+        log_in()
+        async with mounted(server) as there:
+            slow = asyncio.create_task(there.call("mcp__guarded__slow"))
+            await there.until(lambda: there.host.running_calls == 1)
+            refused = await there.call("mcp__guarded__write")
+            assert ("no", True) == (refused.ran, "does not allow this: patchbay mcp login guarded" in refused.content)
+            assert ("slow", "ready") == ((await slow).content, there.host.status[0].state)
+            said = await asyncio.to_thread(log_in)  # asks for what was refused
+            assert "Logged in to guarded." in said, said
+            assert "written" == (await there.call("mcp__guarded__write")).content
 
 
 async def test_tokens_are_encrypted_and_their_owners_alone():

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError
 from patchbay.proxy import create_app
 from patchbay.server.errors import UpstreamStatusError, upstream_error_body
-from patchbay.server.request_log import Redactor
 
 OLLAMA = {"error": "model 'x' not found"}
 FASTAPI = {"detail": [{"loc": ["body", "tools"], "msg": "Extra inputs are not permitted"}]}

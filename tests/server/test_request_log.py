@@ -14,8 +14,9 @@ import pytest
 from aiohttp import web
 from proxy_rig import ask, chat_body, json_answer, make_proxy, running_upstream, serving
 
+from patchbay._redaction import Redactor, secret_values
 from patchbay.errors import ConfigurationError
-from patchbay.server.request_log import CAPTURE_LIMIT, BodyCapture, Redactor, RequestLog, secret_headers
+from patchbay.server.request_log import CAPTURE_LIMIT, BodyCapture, RequestLog
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-upstream-0123456789abcdef"
@@ -213,4 +214,4 @@ def test_keys_are_found_in_every_spelling_and_words_are_left() -> None:
 
 
 def test_secrets_in_extra_headers_are_known() -> None:
-    assert ["Bearer abc", "abc", "k", "k"] == secret_headers({"Authorization": "Bearer abc", "X-Api-Key": "k", "X-Other": "o"})
+    assert ["Bearer abc", "abc", "k", "k"] == secret_values({"Authorization": "Bearer abc", "X-Api-Key": "k", "X-Other": "o"})

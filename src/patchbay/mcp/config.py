@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from patchbay._config import Table, read_config, wrong
+from patchbay._redaction import Redactor, secret_values
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.files import write_private
 from patchbay.tools.tool import checked_timeout
@@ -98,6 +99,11 @@ class McpServer:
             return self.command
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+    @property
+    def redact(self) -> Redactor:
+        """Replaces its secrets in texts: those of ``env`` and ``headers``, by their names, and that of its login."""
+        return Redactor([*secret_values(self.env), *secret_values(self.headers), self.client_secret])
 
     def offers(self, tool: str) -> bool:
         """Whether its tool of this name passes the filters."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Literal, TypeVar
 
@@ -21,11 +22,12 @@ from pydantic import ValidationError
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._subprocess import backoff
 from patchbay._text import escape_controls, one_line
-from patchbay.errors import ConfigurationError
+from patchbay.errors import PatchbayError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.elicitation import ask_person, current_call
 from patchbay.mcp.http import http_transport
-from patchbay.mcp.limits import MAX_PAGES, MAX_TOOLS, TOO_LARGE
+from patchbay.mcp.limits import REFUSED, TOO_LARGE
+from patchbay.mcp.listing import OnInvalid, describe_invalid, list_tools
 from patchbay.mcp.stdio import ServerExitedError, stdio_transport
 from patchbay.mcp.tools import McpCallError
 
@@ -45,7 +47,7 @@ _PING_INTERVAL: Final = 30.0
 _PING_SECONDS: Final = 10.0
 _SESSION_GONE: Final = frozenset({"session terminated", "session not found"})
 """Messages for a session that the server does not know: the SDK's for HTTP 404, and those of servers."""
-_NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST, types.PARSE_ERROR})
+_NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST, types.PARSE_ERROR, REFUSED})
 
 _logger = logging.getLogger(__name__)
 
@@ -53,8 +55,9 @@ _logger = logging.getLogger(__name__)
 class Connection:
     """The connection to ``server``. ``on_tools`` gets the server's tools whenever it has listed them, ``on_down`` its end.
 
-    Its questions are put to a person (``patchbay.mcp.elicitation``). Calls may come from any event loop; the connection belongs
-    to the one that ``start`` was called in. ``problem`` says why it is not ready.
+    ``on_invalid`` gets the name of each tool whose definition breaks the protocol, and why. The server's questions are put to a
+    person (``patchbay.mcp.elicitation``). Calls may come from any event loop; the connection belongs to the one that called
+    ``start``. ``problem`` says why it is not ready.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Connection:
         *,
         on_tools: Callable[[tuple[types.Tool, ...]], object],
         on_down: Callable[[], object],
+        on_invalid: OnInvalid,
     ) -> None:
         self.server = server
         self.state: State = "starting"
@@ -70,6 +74,7 @@ class Connection:
         self.client: Client | None = None
         self._on_tools = on_tools
         self._on_down = on_down
+        self._on_invalid = on_invalid
         self._contexts: dict[object, Context] = {}  # of the running calls, in order
         self._loop = asyncio.get_running_loop()
         self._settled = asyncio.Event()  # ready, or the first attempt has failed
@@ -79,6 +84,7 @@ class Connection:
         self._relist = self._ended = self._answered = False
         self._last_call = 0.0
         self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", server.name, line))
+        self._redact = server.redact
         self._owner: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -143,7 +149,7 @@ class Connection:
         except MCPError as error:
             raise self._failure(error, name) from None
         except ValidationError as error:
-            raise self._error(name, _describe_invalid(error), "yes") from None
+            raise self._error(name, f"it sent something invalid: {describe_invalid(error)}", "yes") from None
         except RuntimeError as error:  # the SDK's, for structured content that does not fit the output schema
             raise self._error(name, one_line(str(error), 500), "yes") from None
         finally:
@@ -171,6 +177,8 @@ class Connection:
         if error.code == types.CONNECTION_CLOSED:
             self._end()  # (not every transport notices by itself)
             return self._error(name, "the connection ended during the call", "unknown")
+        if error.code == REFUSED:
+            _logger.warning("The MCP server %r refused a call of %r: %s", self.server.name, name, escape_controls(error.message))
         ran: Literal["no", "yes", "unknown"] = "no" if error.code in _NOT_RUN else "yes" if error.code == TOO_LARGE else "unknown"
         return self._error(name, one_line(error.message, 1000), ran)
 
@@ -187,7 +195,7 @@ class Connection:
                 await self._live()
                 self.problem = "" if self.state == "idle" else "the connection has ended"
             except Exception as error:  # noqa: BLE001  (whatever it is, it is this connection's end alone)
-                self.problem = describe_failure(error, self.server)
+                self.problem = self._redact.text(describe_failure(error, self.server))
             self.client = None
             self._ready.clear()
             if self._closing.is_set():
@@ -225,7 +233,7 @@ class Connection:
         """Connect, list the tools, and stay until the connection ends, is idle for too long, or is closed."""
         self.state = "starting"
         async with asyncio.timeout(self.server.start_timeout) as starting, self._connect() as client:
-            tools = await _list_tools(client)
+            tools = await list_tools(client, self._on_invalid)
             starting.reschedule(None)
             self.client, self.state, self.problem = client, "ready", ""
             self._last_call = self._loop.time()
@@ -258,7 +266,7 @@ class Connection:
             if self._relist and not self._closing.is_set():
                 self._relist = False
                 async with asyncio.timeout(self.server.start_timeout):
-                    self._on_tools(await _list_tools(client))
+                    self._on_tools(await list_tools(client, self._on_invalid))
                 await asyncio.sleep(_RELIST_INTERVAL)
 
     def _idle_in(self) -> float | None:
@@ -270,13 +278,14 @@ class Connection:
 
     def _connect(self) -> AbstractAsyncContextManager[Client]:
         server = self.server.expanded()
+        self._redact = server.redact
         self._ended = self._relist = False
         if server.command:
             transport: AbstractAsyncContextManager[Any] = stdio_transport(server, on_end=self._end)
         else:
-            from patchbay.mcp.login import stored_auth  # not needed for commands
+            from patchbay.mcp.login import newer_auth, stored_auth  # not needed for commands
 
-            transport = http_transport(server, stored_auth(server))
+            transport = http_transport(server, stored_auth(server), newer_auth=partial(newer_auth, server))
         return Client(
             transport,
             cache=None,
@@ -300,7 +309,7 @@ class Connection:
             self._list_again()
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        self._log.log(f"{params.level}: {escape_controls(one_line(str(params.data), 500))}")
+        self._log.log(f"{params.level}: {escape_controls(one_line(self._redact.text(str(params.data)), 500))}")
 
     async def _ask(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Put a question of the server to a person.
@@ -347,26 +356,11 @@ async def _is_there(client: Client) -> bool:
     return True
 
 
-async def _list_tools(client: Client) -> tuple[types.Tool, ...]:
-    """Return the server's tools, page by page. Those beyond MAX_TOOLS are left out."""
-    if client.server_capabilities.tools is None:
-        return ()
-    found: list[types.Tool] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        cursor = page.next_cursor
-        if cursor is None or len(found) >= MAX_TOOLS:
-            break
-    return tuple(found[:MAX_TOOLS])
-
-
 def describe_failure(error: BaseException, server: McpServer) -> str:
     """Return why a connection has failed, on one line, with the way out where it is known."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, ConfigurationError | ServerExitedError):
+    if isinstance(error, PatchbayError | ServerExitedError):
         return escape_controls(str(error))
     if isinstance(error, TimeoutError):
         return f"it was not ready within {server.start_timeout:g} s"
@@ -377,14 +371,7 @@ def describe_failure(error: BaseException, server: McpServer) -> str:
             else f"no command {server.command!r}"
         )
     if isinstance(error, ValidationError):
-        return _describe_invalid(error)
+        return f"it sent something invalid: {describe_invalid(error)}"
     if isinstance(error, MCPError):
         return escape_controls(one_line(error.message, 500))
     return escape_controls(one_line(f"{type(error).__name__}: {error}", 500))
-
-
-def _describe_invalid(error: ValidationError) -> str:
-    """Return the first place where a server's result breaks the protocol, and what is wrong there."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return escape_controls(one_line(f"it sent something invalid: {place}: {first['msg']}", 300))

@@ -165,7 +165,7 @@ class _Mount:
         self._server = server
         self._definitions: tuple[Any, ...] = ()
         self._reported: set[str] = set()
-        self.connection: Connection = Connection(server, on_tools=self._update, on_down=self._hide)
+        self.connection: Connection = Connection(server, on_tools=self._update, on_down=self._hide, on_invalid=self._leave_out)
         self.connection.start()
 
     def update_again(self) -> None:
@@ -224,7 +224,7 @@ class _Mount:
             tool = McpTool(self._server, definition, self.connection.call)
             tool.check()
         except (ConfigurationError, RecursionError) as error:
-            self._report(name, f"it is left out: {error}")
+            self._leave_out(name, str(error))
             return None
         if tool.problem is not None:
             self._report(name, f"it is not offered to models: {tool.problem}")
@@ -237,7 +237,7 @@ class _Mount:
             try:
                 change = self._host.registry.register(registration, trusted=True)
             except ConfigurationError as error:
-                self._report(tool.name, f"it is left out: {error}")
+                self._leave_out(tool.name, str(error))
                 return False
             done = done or change.ok
             self._host.apply(change)
@@ -247,6 +247,9 @@ class _Mount:
 
     def _hide(self) -> None:
         self._host.apply(self._host.registry.hide(self._server.source))
+
+    def _leave_out(self, name: str, problem: str) -> None:
+        self._report(name, f"it is left out: {problem}")
 
     def _report(self, name: str, problem: str) -> None:
         """Log a problem once."""

@@ -2,55 +2,104 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Any, Final
 
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from patchbay._text import one_line
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer
-from patchbay.mcp.limits import MAX_MESSAGE, too_large
+from patchbay.mcp.limits import MAX_MESSAGE, REFUSED, too_large
 
 _CONNECT_SECONDS: Final = 30.0
 _READ_SECONDS: Final = 300.0
 """The longest silence of a stream; each call has its own limit."""
+_REFUSALS: Final = (401, 403)
 
 
-def http_transport(server: McpServer, auth: httpx2.Auth | None = None) -> AbstractAsyncContextManager[Any]:
-    """Return the SDK's transport for a server with a URL; what it sends is bounded."""
+NewerAuth = Callable[[httpx2.Auth | None], httpx2.Auth | None]
+"""Returns the authentication of a login since the given one was made; None if there was none."""
+
+
+def http_transport(
+    server: McpServer, auth: httpx2.Auth | None = None, *, newer_auth: NewerAuth = lambda _: None
+) -> AbstractAsyncContextManager[Any]:
+    """Return the SDK's transport for a server with a URL; what it sends is bounded.
+
+    A request that is refused (HTTP 401, 403) is sent again where ``newer_auth`` has one, else its error has the code REFUSED.
+    """
     if server.transport == "sse":
-        return sse_client(server.url, httpx_client_factory=lambda *_, **__: _make_client(server, auth))
-    return _streamable(server, auth)
+        return sse_client(server.url, httpx_client_factory=lambda *_, **__: _Client(server, auth, newer_auth))
+    return _streamable(server, auth, newer_auth)
 
 
 @asynccontextmanager
-async def _streamable(server: McpServer, auth: httpx2.Auth | None) -> AsyncIterator[Any]:
+async def _streamable(server: McpServer, auth: httpx2.Auth | None, newer_auth: NewerAuth) -> AsyncIterator[Any]:
     async with (
-        _make_client(server, auth) as client,
+        _Client(server, auth, newer_auth) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE) as streams,
     ):
         yield streams
 
 
-def _make_client(server: McpServer, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(
-        headers={**server.headers, "Accept-Encoding": "identity"},  # a small body could become a large one
-        timeout=httpx2.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS),
-        auth=auth,
-        event_hooks={"response": [_bound] if auth is not None else [partial(_check_login, server), _bound]},
-    )
+class _Client(httpx2.AsyncClient):
+    """Turns refusals into errors of their own request, where the SDK would end the connection or lose the reason."""
+
+    def __init__(self, server: McpServer, auth: httpx2.Auth | None, newer_auth: NewerAuth) -> None:
+        super().__init__(
+            headers={**server.headers, "Accept-Encoding": "identity"},  # a small body could become a large one
+            timeout=httpx2.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS),
+            auth=auth,
+            event_hooks={"response": [_bound]},
+        )
+        self._login = f"patchbay mcp login {shlex.quote(server.name)}"
+        self._newer_auth = newer_auth
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request, and again where there was a login meanwhile."""
+        response = await self._send(request, options)
+        if response.status_code in _REFUSALS and (newer := self._newer_auth(self.auth)) is not None:
+            self.auth = newer
+            response = await self._send(request, options)
+        return response
+
+    async def _send(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
+        try:
+            response = await super().send(request, **options)
+        except ConfigurationError as error:  # of the login
+            return _refusal(request, 403, str(error))
+        if response.status_code not in _REFUSALS:
+            return response
+        reason = await _reason(response)
+        is_unknown = response.status_code == 401
+        words = f"it asks for a login, or for other credentials: {self._login}" if is_unknown else "it does not allow this"
+        return _refusal(request, response.status_code, f"{words} ({reason})" if reason else words)
 
 
-async def _check_login(server: McpServer, response: httpx2.Response) -> None:
-    """Raise ConfigurationError where the server asks for credentials."""
-    if response.status_code == 401:
+def _refusal(request: httpx2.Request, status: int, message: str) -> httpx2.Response:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": REFUSED, "message": message}}
+    return httpx2.Response(status, json=error, request=request)
+
+
+async def _reason(response: httpx2.Response) -> str:
+    """Return what an error's body says: a message of JSON-RPC, or a description of OAuth. Closes the response."""
+    try:
+        is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+        content = json.loads(await response.aread()) if is_json else None
+    except (ValueError, RecursionError, httpx2.StreamError):
+        content = None
+    finally:
         await response.aclose()
-        raise ConfigurationError(f"it asks for a login, or for other credentials: patchbay mcp login {shlex.quote(server.name)}")
+    content = content if isinstance(content, dict) else {}
+    inner = content.get("error")
+    found = inner.get("message") if isinstance(inner, dict) else content.get("error_description")
+    return one_line(found, 300) if isinstance(found, str) else ""
 
 
 async def _bound(response: httpx2.Response) -> None:

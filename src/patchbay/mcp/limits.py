@@ -20,6 +20,9 @@ MAX_PROGRESS: Final = 1_000
 TOO_LARGE: Final = -32_090
 """Code of our own error in the place of a message that is too large."""
 
+REFUSED: Final = -32_091
+"""Code of our own error in the place of HTTP 401 and 403: the request was not carried out."""
+
 
 def too_large() -> types.ErrorData:
     """Return the error in the place of a response that is too large."""

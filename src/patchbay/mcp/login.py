@@ -26,7 +26,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
-from patchbay.errors import ConfigurationError
+from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.mcp.config import McpServer, default_file
 from patchbay.mcp.files import write_private
 from patchbay.mcp.http import http_transport
@@ -100,6 +100,11 @@ class TokenStore:
         except ValueError:
             raise ConfigurationError(f"{path}: this is no key: remove it, and log in again.") from None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the tokens are those of the last login, which may have been in another process."""
+        return self._path.exists() and self._load().get("tokens") == self.content.get("tokens")
+
     def forget(self) -> None:
         """Remove the file."""
         self.content = {}
@@ -113,6 +118,13 @@ def stored_auth(server: McpServer) -> OAuthClientProvider | None:
         return None
 
     return _provider(server, store, "http://127.0.0.1/callback")
+
+
+def newer_auth(server: McpServer, used: httpx2.Auth | None) -> httpx2.Auth | None:
+    """Return the authentication by the tokens of a login since ``used`` was made; None if there was none."""
+    if isinstance(used, _Provider) and used.store.is_current:
+        return None
+    return stored_auth(server)
 
 
 async def login(server: McpServer, show: Callable[[str], None]) -> bool:
@@ -180,15 +192,25 @@ class _Provider(OAuthClientProvider):
     name = ""
     scope: str | None = None
 
+    @property
+    def store(self) -> TokenStore:
+        """The file of its tokens."""
+        assert isinstance(self.context.storage, TokenStore)
+        return self.context.storage
+
     async def _perform_authorization(self) -> httpx2.Request:
-        about, store = self.context.client_metadata, self.context.storage
+        about = self.context.client_metadata
         if self.context.callback_handler is None:
-            assert isinstance(store, TokenStore)
-            store.content["scope"] = about.scope
-            store.save()
+            if self.store.is_current:
+                self.store.content["scope"] = about.scope
+                self.store.save()
             raise ConfigurationError(f"its login has ended, or does not allow this: patchbay mcp login {shlex.quote(self.name)}")
         about.scope = union_scopes(about.scope, self.scope)
         return await super()._perform_authorization()
+
+
+class LoginRefusedError(PatchbayError):
+    """The person, or the server, refused the login."""
 
 
 class _Callback:
@@ -210,7 +232,7 @@ class _Callback:
         await self._server.wait_closed()
 
     async def result(self) -> AuthorizationCodeResult:
-        """Wait for the browser. Raises ConfigurationError where the login was refused."""
+        """Wait for the browser. Raises LoginRefusedError where the login was refused."""
         return await self._found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -232,7 +254,7 @@ class _Callback:
                         AuthorizationCodeResult(**{k: given[k] for k in ("code", "state", "iss") if k in given})
                     )
                 else:
-                    self._found.set_exception(ConfigurationError(f"the login was refused: {given['error'][:200]}"))
+                    self._found.set_exception(LoginRefusedError(f"the login was refused: {given['error'][:200]}"))
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             pass
         finally:

@@ -125,17 +125,17 @@ class _Writer(_Stream):
 class _ServerProcess(ChildProcess):
     """The process of a server. ``stderr_tail`` are the last lines that it has logged."""
 
-    def __init__(self, name: str, on_end: Callable[[], object]) -> None:
+    def __init__(self, server: McpServer, on_end: Callable[[], object]) -> None:
         super().__init__()
         self._on_end = on_end
+        self._redact = server.redact
         self.messages = _Messages(self._resume)
         self.writable = asyncio.Event()
         self.writable.set()
         self.stderr_tail: deque[str] = deque(maxlen=5)
-        self._name = name
         self._lines = LineReader(MAX_MESSAGE)
         self._log_lines = LineReader(_MAX_LOG_LINE)
-        self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", name, line))
+        self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", server.name, line))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Implement asyncio.SubprocessProtocol."""
@@ -194,11 +194,12 @@ class _ServerProcess(ChildProcess):
         try:
             return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            self._log.log(f"its output has a line that is no message: {one_line(line[:400].decode('utf-8', 'replace'), 200)!r}")
+            text = self._redact.text(line[:4000].decode("utf-8", "replace"))
+            self._log.log(f"its output has a line that is no message: {one_line(text, 200)!r}")
             return None
 
     def _log_line(self, line: bytes) -> None:
-        text = escape_controls(line.decode("utf-8", "replace").rstrip())
+        text = escape_controls(self._redact.text(line.decode("utf-8", "replace").rstrip()))
         if text:
             self.stderr_tail.append(text)
             self._log.log(text)
@@ -230,10 +231,10 @@ class _ServerProcess(ChildProcess):
 async def stdio_transport(server: McpServer, *, on_end: Callable[[], object]) -> AsyncIterator[tuple[_Messages, _Writer]]:
     """Start a server's command in a process group of its own; yield its streams for the SDK. Raises OSError, ValueError.
 
-    ``on_end`` is called when the process or its output has ended. Its standard error is logged, rate-limited. Leaving ends the
-    process and its descendants.
+    ``on_end`` is called when the process or its output has ended. Its standard error is logged, rate-limited, without
+    the server's secrets. Leaving ends the process and its descendants.
     """
-    process = _ServerProcess(server.name, on_end)
+    process = _ServerProcess(server, on_end)
     command: Sequence[str] = (server.command, *server.args)
     await process.spawn(command, cwd=Path(server.cwd) if server.cwd else None, env=server.environment())
     writer = _Writer(process)

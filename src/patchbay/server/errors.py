@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from patchbay._redaction import Redactor
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models import error_bodies
-from patchbay.server.request_log import Redactor
 
 JSON_TYPE = (b"content-type", b"application/json")
 NO_RETRY = (b"x-should-retry", b"false")

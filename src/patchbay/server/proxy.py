@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from patchbay._redaction import Redactor, secret_values
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends import Frontend
 from patchbay.models.encoder import AnswerEncoder
@@ -48,7 +49,7 @@ from patchbay.server.http import (
     read_body,
     stream_body,
 )
-from patchbay.server.request_log import BodyCapture, Redactor, RequestLog, log_error_response, secret_headers
+from patchbay.server.request_log import BodyCapture, RequestLog, log_error_response
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
@@ -120,7 +121,7 @@ class ProxyApp:
         self._tools = tools
         self._upstream = Upstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
-        self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
+        self._redact = Redactor([*secrets, *secret_values(settings.upstream_headers)])
         self._frontends = Frontends(settings, self._redact.text)
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:

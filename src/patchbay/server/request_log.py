@@ -1,4 +1,4 @@
-"""The proxy's request log, redaction of secrets, and log lines for rejected requests.
+"""The proxy's request log, and log lines for rejected requests.
 
 The request log holds one JSON object per line, append-only, bounded in size, written by a thread: the event loop only queues.
 Several processes may share a file (``--workers``): each entry is one append under the file's lock. When FILE is full it becomes
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import queue
-import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,64 +22,10 @@ from typing import Any, Final
 import msgspec
 
 from patchbay._ratelimit import LogRateLimiter
+from patchbay._redaction import Redactor
 from patchbay._text import one_line, printable
 from patchbay.errors import ConfigurationError
 from patchbay.server.http import own_path
-
-REDACTED = b"[redacted]"
-# Placeholders for servers that check no key: not secrets, and words of error messages.
-_PLACEHOLDERS = frozenset(
-    {"ollama", "empty", "none", "null", "dummy", "test", "local", "vllm", "lm-studio", "not-needed", "no-key", "key"}
-)
-_MIN_SECRET_CHARS = 4
-# A word of prose has none of these: a digit, a capital behind a small letter, or a plus, slash or dot between letters, "==".
-_BEARER = re.compile(
-    rb"(?:(?<=[Bb]earer )|(?<=BEARER ))(?=[^\s\"',]*?(?:[0-9]|[a-z][A-Z]|[A-Za-z][+/~.][A-Za-z]|==))[A-Za-z0-9._~+/=-]{8,}"
-)
-_SK = re.compile(rb"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}")
-
-
-class Redactor:
-    """Replaces the given secrets, and everything that looks like a key (``Bearer …``, ``sk-…``), by ``[redacted]``.
-
-    It works on bytes, so that a body without secrets stays as it is. Prose such as "token: 5000" is kept.
-    """
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = set()
-        for secret in secrets:
-            if len(secret) >= _MIN_SECRET_CHARS and secret.lower() not in _PLACEHOLDERS:
-                forms.add(secret.encode())
-                forms.add(json.dumps(secret)[1:-1].encode())  # as escaped in a JSON string
-                forms.add(secret.replace("/", "\\/").encode())  # and as PHP escapes it
-        self._secrets = sorted(forms, key=len, reverse=True)
-
-    def __call__(self, data: bytes) -> bytes:
-        """Return ``data`` without secrets."""
-        for secret in self._secrets:
-            if secret in data:
-                data = data.replace(secret, REDACTED)
-        # The plain searches first: they cost a hundredth of the patterns on a body of megabytes.
-        if b"sk-" in data:
-            data = _SK.sub(REDACTED, data)
-        if b"earer " in data or b"EARER " in data:
-            data = _BEARER.sub(REDACTED, data)
-        return data
-
-    def text(self, text: str) -> str:
-        """Return ``text`` without secrets."""
-        return self(text.encode("utf-8", "replace")).decode()
-
-
-def secret_headers(headers: Mapping[str, str]) -> list[str]:
-    """Return the values of credential headers, with and without their scheme ("Bearer")."""
-    secrets = []
-    for name, value in headers.items():
-        lowered = name.lower()
-        if lowered in ("authorization", "cookie") or any(word in lowered for word in ("key", "token", "secret")):
-            secrets += [value, value.rpartition(" ")[2]]
-    return secrets
-
 
 CAPTURE_LIMIT = 1024 * 1024
 """Maximum bytes of a streamed body in an entry."""

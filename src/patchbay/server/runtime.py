@@ -26,10 +26,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from patchbay._ratelimit import LogRateLimiter
+from patchbay._redaction import Redactor
 from patchbay._text import printable
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.server.http import own_path
-from patchbay.server.request_log import Redactor
 from patchbay.server.settings import ServeOptions, Verbosity
 
 _HEAD_SECONDS: Final = 10.0

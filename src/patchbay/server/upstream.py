@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from patchbay._redaction import Redactor
 from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, UpstreamStatusError, decompress, upstream_error_body
 from patchbay.server.http import Headers, OwnHeaders, Receive, ResponseWriter, chat_downward, downward, own_headers, upward
@@ -24,7 +25,7 @@ from patchbay.server.origin import (
     Origin,
     RemoteProtocolError,
 )
-from patchbay.server.request_log import BodyCapture, Redactor, RequestLog
+from patchbay.server.request_log import BodyCapture, RequestLog
 from patchbay.server.settings import ProxySettings
 from patchbay.server.watchdog import RequestWatchdog
 
