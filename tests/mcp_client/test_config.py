@@ -110,6 +110,10 @@ def test_commands_add_list_and_remove_servers_and_keep_the_rest_of_the_file(tmp_
         ('["x"]', "the configuration must be an object, not a list"),
         ('{"mcpServers": "x"}', "mcpServers must be an object, not 'x'"),
         ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a.args must be a list of strings"),
+        (
+            '{"servers": {"a": {"command": "x"}}}',
+            "it has 'servers', and 'mcpServers' is expected: rename it, or patchbay mcp import",
+        ),
     ],
 )
 def test_commands_name_the_file_of_a_mistake_and_its_place_once(tmp_path, content, message):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -142,7 +144,29 @@ def test_what_cannot_be_served_is_said_before_anything_is(tmp_path: Path, token:
         (2, "there is no 'y'", ("--tools", f"{tmp_path}/nothing_here.py:y")),
         (2, "there are no tools", ("--tools", f"{tmp_path}/nothing_here.py")),
         (2, "--config and --audit are for --tools", ("--audit", "none")),
+        (2, "--server and --token-file: not with --tools", ("--tools", "x", "--server", "http://[::1]:9", "--token-file", token)),
     ]:
         done = run_cli("mcp", "serve", *arguments)
         assert status == done.returncode, (arguments, done.stderr)
         assert (True, "") == (words in done.stderr, done.stdout)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("is_bridge", [False, True], ids=["tools", "bridge"])
+def test_a_signal_ends_it_while_standard_input_is_open(
+    tmp_path: Path, server: Server, token: str, number: signal.Signals, status: int, is_bridge: bool
+) -> None:
+    (tmp_path / "greetings.py").write_text(MODULE)
+    where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token) if is_bridge else ("--tools", "greetings.py")
+    first = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    command = [sys.executable, "-m", "patchbay", "mcp", "serve", *where]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(first)
+        process.stdin.flush()
+        assert b'"id":1' in process.stdout.readline()
+        process.send_signal(number)
+        assert (status, b"") == (process.wait(30), process.stderr.read())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from patchbay._text import printable
-from patchbay.cli.options import SERVER, TokenFile
+from patchbay.cli.options import SERVER, TokenFile, is_explicit
 from patchbay.cli.terminal import (
     exit_when_stdout_closes,
     format_datetime,
@@ -84,7 +84,7 @@ def audit(
     from patchbay.audit import AuditQuery
     from patchbay.cli.http import ServerUnavailableError
 
-    if not follow and _is_explicit(context, "interval"):
+    if not follow and is_explicit(context, "interval"):
         raise ConfigurationError("--interval needs --follow.")
     now = time.time()
     query = AuditQuery(
@@ -121,17 +121,12 @@ def _source(
 ) -> Callable[[AuditQuery], AuditPage]:
     """Return a query function. The command line takes precedence over the environment."""
     if store is not None and server is not None:
-        explicit = {name for name in ("store", "server") if _is_explicit(context, name)}
+        explicit = {name for name in ("store", "server") if is_explicit(context, name)}
         if len(explicit) == 2:
             raise ConfigurationError("Use --store or --server, not both.")
         if "server" in explicit:
             store = None
     return query_store(store) if store is not None else _query_server(server or SERVER, token_file)
-
-
-def _is_explicit(context: typer.Context, name: str) -> bool:
-    found = context.get_parameter_source(name)
-    return found is not None and found.name == "COMMANDLINE"
 
 
 def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:

@@ -8,12 +8,12 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from patchbay.cli.options import SERVER, Audit, AuditDays, Config, Server, TokenFile
+from patchbay.cli.options import SERVER, Audit, AuditDays, Config, Server, TokenFile, is_explicit
 from patchbay.cli.terminal import fail
 from patchbay.errors import ConfigurationError
 
@@ -31,8 +31,11 @@ Tools = Annotated[
     ),
 ]
 
+_OF_SERVERS: Final = {"--server": "server", "--token-file": "token_file"}
+
 
 def serve(
+    context: typer.Context,
     server: Server = SERVER,
     token_file: TokenFile = None,
     role: Role = "",
@@ -64,6 +67,8 @@ def serve(
 
     log_to_stderr()
     if tools:
+        if given := [flag for flag, name in _OF_SERVERS.items() if is_explicit(context, name)]:
+            raise ConfigurationError(f"{' and '.join(given)}: not with --tools, which serves without a server.")
         from patchbay.cli.serving import make_governance
 
         with redirect_stdout(sys.stderr):  # standard output is the protocol's

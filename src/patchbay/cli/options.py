@@ -83,6 +83,12 @@ def command_group(name: str, help: str, **options: object) -> typer.Typer:
     )
 
 
+def is_explicit(context: typer.Context, name: str) -> bool:
+    """Whether a parameter's value was given on the command line, and not by the environment."""
+    found = context.get_parameter_source(name)
+    return found is not None and found.name == "COMMANDLINE"
+
+
 def with_flags(*groups: tuple[Any, ...]) -> Callable[[C], C]:
     """Add the flags of settings to a command, which receives their values as keyword arguments, by field name.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -20,6 +21,9 @@ from patchbay.tools.tool import checked_timeout
 
 SERVERS: Final = "mcpServers"
 """The key of a configuration file."""
+
+_FOREIGN_KEYS: Final = {"servers": "vscode", "mcp_servers": "codex"}
+"""The keys of clients with another format, by which a file would have no servers."""
 
 Transport = Literal["stdio", "http", "sse"]
 
@@ -194,6 +198,10 @@ def _read_servers(file: str | Path) -> tuple[Mapping[str, Any], tuple[McpServer,
     found = read_config(file)
     if not isinstance(found, Mapping):
         raise ConfigurationError(f"{file}: {wrong('', 'an object', found)}")
+    for key, client in _FOREIGN_KEYS.items():
+        if SERVERS not in found and isinstance(found.get(key), Mapping):
+            way = f"patchbay mcp import {client} --from {shlex.quote(str(file))}"
+            raise ConfigurationError(f"{file}: it has {key!r}, and {SERVERS!r} is expected: rename it, or {way}")
     try:
         return found, parse_servers(found.get(SERVERS))
     except ConfigurationError as error:

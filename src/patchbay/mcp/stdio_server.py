@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, cast
 
 import anyio
 import httpx2
@@ -22,30 +28,34 @@ from mcp.shared.inbound import (
 )
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 
+from patchbay._subprocess import LineReader, Overlong
 from patchbay.mcp.limits import MAX_MESSAGE
 from patchbay.mcp.server import RegistryServer
 
+_PIECE: Final = 64 * 1024
+_READ_AHEAD: Final = 64
 _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 300.0
 """The longest silence of the server, which sends a comment every 15 seconds."""
 
 
 async def serve_stdio(server: RegistryServer) -> None:
-    """Serve until standard input ends."""
-    async with stdio_server() as (incoming, outgoing):
+    """Serve until standard input ends, or SIGTERM comes."""
+    async with _until_sigterm(), _standard_streams() as (incoming, outgoing):
         await server.sdk.run(incoming, outgoing, server.sdk.create_initialization_options())
 
 
 async def bridge_stdio(url: str, headers: Mapping[str, str]) -> None:
-    """Pass messages between standard input and output and the MCP server at ``url`` until either ends.
+    """Pass messages between standard input and output and the MCP server at ``url`` until either ends, or SIGTERM comes.
 
     Raises an ExceptionGroup of httpx2 errors where the server cannot be reached.
     """
     timeout = httpx2.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS)
     async with (
+        _until_sigterm(),
         httpx2.AsyncClient(headers=dict(headers), timeout=timeout, trust_env=False) as http,
         streamable_http_client(url, http_client=http, max_sse_event_size=MAX_MESSAGE) as (from_server, to_server),
-        stdio_server() as (from_client, to_client),
+        _standard_streams() as (from_client, to_client),
         anyio.create_task_group() as tasks,
     ):
         headers_of = RequestHeaders()
@@ -66,6 +76,66 @@ async def bridge_stdio(url: str, headers: Mapping[str, str]) -> None:
 
         tasks.start_soon(forward)
         tasks.start_soon(back)
+
+
+@asynccontextmanager
+async def _until_sigterm() -> AsyncIterator[None]:
+    """Leave the body at SIGTERM as at its end. At Ctrl-C ``asyncio.run`` cancels it and raises KeyboardInterrupt."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_over:
+            raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+@asynccontextmanager
+async def _standard_streams() -> AsyncIterator[Any]:
+    """Yield the SDK's streams on standard input and output, whose reading ends at once when it is cancelled.
+
+    Reading by the SDK itself would end with the next line. Meanwhile file descriptor 0 is the null device, so that tools and
+    their processes do not read the client's messages.
+    """
+    private = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    try:
+        async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _lines(private))) as streams:
+            yield streams
+    finally:
+        os.dup2(private, 0)  # ``private`` stays open: the thread may read it
+
+
+async def _lines(file: int) -> AsyncIterator[str]:
+    """Return the lines of a file, read by a thread that nothing waits for, since a read cannot be cancelled."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Queue[list[bytes | Overlong] | None] = asyncio.Queue(_READ_AHEAD)
+
+    def read() -> None:
+        lines = LineReader(MAX_MESSAGE)
+        with suppress(OSError, RuntimeError, CancelledError):  # nothing to read; or the loop has ended
+            while data := os.read(file, _PIECE):
+                asyncio.run_coroutine_threadsafe(found.put(lines.feed(data)), loop).result()
+            asyncio.run_coroutine_threadsafe(found.put(lines.close()), loop).result()
+        with suppress(RuntimeError):
+            asyncio.run_coroutine_threadsafe(found.put(None), loop)
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    while (lines := await found.get()) is not None:
+        for each in lines:
+            yield (each.head if isinstance(each, Overlong) else each).decode("utf-8", "replace")
 
 
 class RequestHeaders:
