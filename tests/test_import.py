@@ -23,6 +23,24 @@ def test_import_patchbay_imports_no_third_party_module():
     assert ["patchbay"] == json.loads(done.stdout)
 
 
+SERVER = """
+import json, os, signal, sys
+from patchbay.proxy import create_app
+from patchbay.server.runtime import listen_on, run_server
+
+def ready():
+    print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} & {"websockets", "sqlalchemy", "openai", "mcp"})))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+run_server(create_app("http://127.0.0.1:9/v1"), listen_on("127.0.0.1", 0), drain_timeout=1, ready=ready)
+"""
+
+
+def test_a_proxy_starts_without_what_only_some_requests_need():
+    done = subprocess.run([sys.executable, "-c", SERVER], capture_output=True, text=True, timeout=60, check=True)
+    assert [] == json.loads(done.stdout)
+
+
 HELP = """
 import json, sys
 from patchbay.cli import main

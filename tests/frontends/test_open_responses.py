@@ -1,4 +1,4 @@
-"""The cases of the OpenResponses compliance suite and more, on native and text-only models, whole and streamed.
+"""The cases of the OpenResponses compliance suite and more, on native and text-only models, whole, streamed and over a WebSocket.
 
 Every response and every event is checked against the types of the ``openai`` package, made from OpenAI's own description: all that
 they require must be there.
@@ -14,7 +14,8 @@ from typing import Any, get_args
 import pytest
 from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
-from tests.server.proxy_rig import ask, serving
+from tests.server.proxy_rig import BOUND, ask, serving
+from websockets.sync.client import connect
 
 from patchbay.proxy import create_app
 from patchbay.testing import Message, ScriptedUpstream
@@ -112,7 +113,7 @@ CASES = [
 
 @pytest.fixture(scope="module", params=["native", "text"])
 def port(request):
-    with ScriptedUpstream(script) as upstream, serving(create_app(upstream.url, tools=request.param)) as port:
+    with ScriptedUpstream(script) as upstream, serving(create_app(upstream.url, tools=request.param), sockets=True) as port:
         yield port
 
 
@@ -143,14 +144,27 @@ def checked(response: dict[str, Any]) -> dict[str, Any]:
     return response
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def events_on_socket(port: int, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with connect(f"ws://127.0.0.1:{port}/v1/responses", proxy=None, open_timeout=BOUND) as socket:
+        socket.send(json.dumps({"type": "response.create", "model": "m", **body}))
+        events = [json.loads(socket.recv(timeout=BOUND))]
+        while events[-1]["type"] not in ("response.completed", "response.incomplete", "response.failed", "error"):
+            events.append(json.loads(socket.recv(timeout=BOUND)))
+    return events
+
+
+@pytest.mark.parametrize("way", ["whole", "stream", "socket"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case(case: Case, stream: bool, port: int) -> None:
-    answer = post(port, {"input": case.input, "stream": stream, **case.fields})
-    if not stream:
-        response = checked(answer.json)
+def test_a_case(case: Case, way: str, port: int) -> None:
+    body = {"input": case.input, **case.fields}
+    if way == "whole":
+        response = checked(post(port, body).json)
     else:
-        events = [json.loads(line[6:]) for line in answer.body.decode().split("\n") if line.startswith("data: ")]
+        if way == "socket":
+            events = events_on_socket(port, body)
+        else:
+            lines = post(port, {**body, "stream": True}).body.decode().split("\n")
+            events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
         for number, event in enumerate(events):
             EVENTS[event["type"]].model_validate(event)
             assert number == event["sequence_number"]

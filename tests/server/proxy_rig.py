@@ -144,12 +144,13 @@ class MovedClock:
 
 
 @contextlib.contextmanager
-def serving(app: Any, *, clock: MovedClock | None = None) -> Iterator[int]:
-    """Run an ASGI app under uvicorn in a thread; yields its port."""
+def serving(app: Any, *, clock: MovedClock | None = None, sockets: bool = False) -> Iterator[int]:
+    """Run an ASGI app under uvicorn in a thread, with WebSockets or without; yields its port."""
+    ws: Any = "patchbay.server.sockets:WebSocketProtocol" if sockets else "none"
     server = uvicorn.Server(
         uvicorn.Config(
-            app, port=0, log_config=None, lifespan="on", ws="none", http="httptools", proxy_headers=False, server_header=False,
-            timeout_graceful_shutdown=2,
+            app, port=0, log_config=None, lifespan="on", ws=ws, http="httptools", proxy_headers=False, server_header=False,
+            timeout_graceful_shutdown=2, ws_max_size=getattr(app, "max_message_size", 1), ws_per_message_deflate=False,
         )
     )  # fmt: skip
     up = threading.Event()

@@ -25,10 +25,14 @@ _MOST_REPORTED = 256
 
 @dataclass(frozen=True)
 class DecodedRequest:
-    """A request as the core takes it: ``body`` is one of chat completions, ``encoder`` writes the answer for the client."""
+    """A request as the core takes it: ``body`` is one of chat completions, ``encoder`` writes the answer for the client.
+
+    ``is_empty``: no answer of a model is wanted, but an empty one to go on with.
+    """
 
     body: dict[str, Any]
     encoder: AnswerEncoder
+    is_empty: bool = False
 
 
 class Frontend(Protocol):

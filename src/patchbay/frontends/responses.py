@@ -66,7 +66,8 @@ class OpenAIResponses:
             if given.get("store") is False:
                 raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")
         request = decode(given, [*before, *read_items(given.get("input"))])
-        return DecodedRequest(request.body, ResponsesEncoder(request))
+        is_empty = given.get("generate") is False and given.get("stream") is True
+        return DecodedRequest(request.body, ResponsesEncoder(request), is_empty)
 
     def decode_compaction(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
         """Decode a request for a summary of its items. Raises InvalidRequestError."""

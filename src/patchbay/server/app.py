@@ -62,6 +62,7 @@ class ToolsApp:
         governance: Governance,
         sessions: LiveSessionsApp | None,
         mcp: McpEndpoint,
+        proxy: ProxyApp | None,
     ) -> None:
         self.registry = registry
         self.managers = managers
@@ -69,12 +70,18 @@ class ToolsApp:
         self.governance = governance
         self.sessions = sessions
         self._mcp = mcp
+        self._proxy = proxy
         self._middleware = middleware
 
     @property
     def speaks_websocket(self) -> bool:
         """Whether WebSockets are served."""
         return self.sessions is not None
+
+    @property
+    def max_message_size(self) -> int:
+        """The most bytes of a message of a WebSocket; those of live sessions have a smaller limit."""
+        return self._proxy.max_message_size if self._proxy is not None else 0
 
     @property
     def oversight(self) -> Governance:
@@ -92,6 +99,8 @@ class ToolsApp:
         """Prepare for shutdown, before the server waits for running requests."""
         if self.sessions is not None:
             self.sessions.stopping()
+        if self._proxy is not None:
+            self._proxy.stopping()
         self._mcp.stop()
         self.governance.stop()
 
@@ -171,8 +180,8 @@ def create_tools_app(
     governance.add_routes(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
-    middleware = AccessMiddleware(_by_path(api, proxy or no_upstream, endpoint), settings, sockets=sessions)
-    return ToolsApp(registry, managers, api, middleware, governance, sessions, endpoint)
+    middleware = AccessMiddleware(_by_path(api, proxy or no_upstream, endpoint), settings, sockets=_sockets(sessions, proxy))
+    return ToolsApp(registry, managers, api, middleware, governance, sessions, endpoint, proxy)
 
 
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:
@@ -279,6 +288,18 @@ def _by_path(api: AsgiApp, chat: AsgiApp, mcp: AsgiApp) -> AsgiApp:
     return serve
 
 
+def _sockets(sessions: LiveSessionsApp | None, proxy: ProxyApp | None) -> AsgiApp | None:
+    """Return an application that serves the WebSockets below ``/v1`` with ``proxy``, and the others with ``sessions``."""
+    if sessions is None or proxy is None:
+        return sessions
+
+    async def serve(scope: Any, receive: Receive, send: Send) -> None:
+        app: AsgiApp = proxy if is_model_api(own_path(scope), OPENAI_BASE) else sessions
+        await app(scope, receive, send)
+
+    return serve
+
+
 class GovernedProxy(ProxyApp):
     """The proxy with the hooks of ``governance``, which is closed with it, and the admin API. Raises ConfigurationError.
 
@@ -304,8 +325,7 @@ class GovernedProxy(ProxyApp):
         if kind == "lifespan" or (kind == "http" and _is_admin(own_path(scope))):
             await self._api(scope, receive, send)
             return
-        if kind == "http":
-            await self._governance.open()
+        await self._governance.open()
         await super().__call__(scope, receive, send)
 
     async def aclose(self) -> None:
@@ -315,6 +335,7 @@ class GovernedProxy(ProxyApp):
 
     def stopping(self) -> None:
         """Prepare for shutdown, before the server waits for running requests."""
+        super().stopping()
         self._governance.stop()
 
     async def reload(self) -> str:

@@ -216,7 +216,7 @@ class AccessMiddleware:
                 receive = await self._read_body(receive)
         except Rejected as rejection:
             log_error_response(scope, rejection.status, str(rejection))
-            body = msgspec.json.encode(_openai_error(rejection) if _is_model_api(scope) else rejection.body)
+            body = msgspec.json.encode(openai_error(rejection) if _is_model_api(scope) else rejection.body)
             await ResponseWriter(send, []).whole(
                 rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
             )
@@ -232,10 +232,11 @@ class AccessMiddleware:
             return
         try:
             scope[TRUSTED] = self._admit(scope)
-            if self._token is not None and not scope[TRUSTED]:
+            if self._token is not None and not scope[TRUSTED] and not _is_model_api(scope):
                 raise _unauthorized("a session must send the token")
         except Rejected as rejection:
-            await reject_websocket(scope, send, rejection)
+            body = msgspec.json.encode(openai_error(rejection)) if _is_model_api(scope) else None
+            await reject_websocket(scope, send, rejection, body=body)
         else:
             await self._sockets(scope, receive, send)
 
@@ -312,8 +313,11 @@ def _unread(status: int, code: str, why: str) -> Rejected:
     return Rejected(status, code, why, headers=((b"connection", b"close"),))
 
 
-async def reject_websocket(scope: Any, send: Send, rejection: Rejected) -> None:
-    """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
+async def reject_websocket(scope: Any, send: Send, rejection: Rejected, *, body: bytes | None = None) -> None:
+    """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason.
+
+    ``body``: the response's, if not the rejection's own.
+    """
     path = own_path(scope)[:_MAX_PATH_CHARS]
     log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
@@ -321,7 +325,7 @@ async def reject_websocket(scope: Any, send: Send, rejection: Rejected) -> None:
         return
     headers = [(b"content-type", b"application/json"), *rejection.headers]
     await send({"type": "websocket.http.response.start", "status": rejection.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": msgspec.json.encode(rejection.body)})
+    await send({"type": "websocket.http.response.body", "body": body or msgspec.json.encode(rejection.body)})
 
 
 def _by_subprotocol(scope: Any) -> list[bytes]:
@@ -330,7 +334,8 @@ def _by_subprotocol(scope: Any) -> list[bytes]:
     return [b"Bearer " + each.encode("utf-8", "replace") for each in offered]
 
 
-def _openai_error(rejection: Rejected) -> dict[str, Any]:
+def openai_error(rejection: Rejected) -> dict[str, Any]:
+    """Return the body of a rejection as OpenAI's clients read it."""
     kind = "authentication_error" if rejection.status == 401 else "invalid_request_error"
     return {"error": {"message": str(rejection), "type": kind, "code": rejection.code, "param": None}}
 

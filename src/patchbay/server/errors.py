@@ -47,14 +47,14 @@ class MethodNotAllowedError(PatchbayError):
 
 
 class NoWebSocketError(PatchbayError):
-    """A WebSocket where only HTTP is spoken; clients of the Responses API then send a POST."""
+    """A WebSocket where only HTTP is spoken."""
 
     code = "no_websocket"
     kind = "invalid_request_error"
     status = 426
 
     def __init__(self) -> None:
-        super().__init__("WebSockets are not spoken here: send POST requests.")
+        super().__init__("There is no WebSocket here: send POST requests.")
 
 
 class StoppingError(PatchbayError):

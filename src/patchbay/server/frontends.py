@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qs, unquote
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError, UpstreamError
@@ -24,10 +24,22 @@ from patchbay.server.stored_responses import BackgroundResponses, MemoryResponse
 from patchbay.server.upstream import ProxyRequest
 from patchbay.server.upstream_queries import TokenCounter, list_models
 
+if TYPE_CHECKING:  # not needed by a server without WebSockets
+    from patchbay.server.responses_socket import ConnectionResponses
+
+CONNECTION: Final = "patchbay.connection"
+"""The scope's key for the ConnectionResponses of a request that came over a WebSocket."""
+
 _OWN_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
 _DAY: Final = 86400.0
 _MOST_ITEM_BYTES: Final = 32 * 1024 * 1024
 """The most bytes of a conversation that is gone on with by its last response."""
+
+
+class PreviousResponseNotFoundError(InvalidRequestError):
+    """The response that a request goes on with is not stored."""
+
+    code = "previous_response_not_found"
 
 
 @dataclass(frozen=True)
@@ -94,15 +106,15 @@ class Frontends:
         is_geminis = find_tail(path, GEMINI_BASE) is not None or GEMINI_PATH.fullmatch(path) is not None
         return self._gemini if is_geminis else None
 
-    async def decode(self, route: FrontendRoute, body: bytes) -> DecodedRequest:
-        """Decode a request; one may go on with a stored response. Raises InvalidRequestError."""
+    async def decode(self, route: FrontendRoute, body: bytes, scope: Mapping[str, Any]) -> DecodedRequest:
+        """Decode a request; one may go on with a stored response, or with one of its connection. Raises InvalidRequestError."""
         responses = self._responses
         if route.frontend is not responses:
             return route.frontend.decode(body, route.path)
         given = responses.read(body)
         before: list[dict[str, Any]] = []
         if (previous := given.get("previous_response_id")) is not None:
-            before = await self._conversation(previous)
+            before = await self._conversation(previous, scope)
             if len(encode(before)) + len(body) > _MOST_ITEM_BYTES:
                 raise RequestTooLargeError(
                     f"The conversation is larger than {_MOST_ITEM_BYTES} bytes: compact it, or begin another one.",
@@ -131,23 +143,33 @@ class Frontends:
                 return frontend.encode_model(model)
         raise NotFoundError(f"The upstream has no model {route.model[:200]!r}.")
 
-    async def _conversation(self, response_id: str) -> list[dict[str, Any]]:
-        stored = await self._background.get(response_id)
+    async def _conversation(self, response_id: str, scope: Mapping[str, Any]) -> list[dict[str, Any]]:
+        of_connection: ConnectionResponses | None = scope.get(CONNECTION)
+        kept = of_connection.get(response_id) if of_connection is not None else None
+        stored = kept or await self._background.get(response_id)
         if stored is None:
-            raise InvalidRequestError(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
+            raise PreviousResponseNotFoundError(
+                f"Previous response with id {response_id!r} not found.", param="previous_response_id"
+            )
         if stored.lease is not None:
             raise InvalidRequestError(f"Previous response with id {response_id!r} is not complete.", param="previous_response_id")
         return stored.conversation
 
-    def storing(self, encoder: AnswerEncoder) -> Callable[[], Awaitable[None]] | None:
+    def storing(self, encoder: AnswerEncoder, scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
         """Return what stores the response before its end is sent; None where nothing is to be stored."""
-        if not isinstance(encoder, ResponsesEncoder) or encoder.response["store"] is False:
+        of_connection: ConnectionResponses | None = scope.get(CONNECTION)
+        if not isinstance(encoder, ResponsesEncoder) or (encoder.response["store"] is False and of_connection is None):
             return None
-        return partial(self._put, encoder)
+        return partial(self._put, encoder, of_connection)
 
-    async def _put(self, encoder: ResponsesEncoder) -> None:
-        if encoder.complete:
-            await self._store.put(StoredResponse(encoder.response, with_ids(encoder.items)))
+    async def _put(self, encoder: ResponsesEncoder, of_connection: ConnectionResponses | None) -> None:
+        if not encoder.complete:
+            return
+        stored = StoredResponse(encoder.response, with_ids(encoder.items))
+        if encoder.response["store"] is not False:
+            await self._store.put(stored)
+        if of_connection is not None:
+            of_connection.put(stored)
 
     async def begin(self, encoder: AnswerEncoder, run: Callable[[], Awaitable[None]]) -> bytes | None:
         """Begin a response in the background and return the answer for its client; None for a request that waits.

@@ -26,6 +26,7 @@ from patchbay.server.errors import (
     AuthenticationError,
     MethodNotAllowedError,
     NotFoundError,
+    NoWebSocketError,
     StoppingError,
     UpstreamStatusError,
     error_body,
@@ -35,6 +36,7 @@ from patchbay.server.errors import (
 from patchbay.server.frontends import Frontends, chat_scope
 from patchbay.server.http import (
     CHAT,
+    EVENT_STREAM,
     GEMINI_BASE,
     Headers,
     Receive,
@@ -49,7 +51,7 @@ from patchbay.server.http import (
     read_body,
     stream_body,
 )
-from patchbay.server.request_log import BodyCapture, RequestLog, log_error_response
+from patchbay.server.request_log import BodyCapture, RequestLog, log_error_response, log_requests
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
@@ -57,6 +59,7 @@ from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
     from patchbay.server.chat.handler import ToolChat
     from patchbay.server.chat.turn import ToolChatTurn
+    from patchbay.server.responses_socket import ResponsesSockets
 
 _LOGGED_TYPES = (b"application/json", b"text/")
 
@@ -115,6 +118,8 @@ class ProxyApp:
     With ``tools`` chat completions may become turns with the tools of a registry and with hooks.
     """
 
+    speaks_websocket = True
+
     def __init__(self, settings: ProxySettings, make_exchange: ExchangeFactory, *, tools: ToolChat | None = None) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
@@ -130,6 +135,7 @@ class ProxyApp:
         self._common: Headers = _CORS if settings.cors else []
         self._prefix = os.urandom(4).hex()
         self._count = itertools.count(1)
+        self._sockets: ResponsesSockets | None = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -141,9 +147,19 @@ class ProxyApp:
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":
-            await send({"type": "websocket.close", "code": 1003})
+            await self._open_socket(self._tools.read_headers(scope) if self._tools is not None else scope, receive, send)
         else:
             raise ValueError(f"unknown ASGI scope {kind!r}")
+
+    @property
+    def max_message_size(self) -> int:
+        """The most bytes of a message of a WebSocket."""
+        return self.settings.max_body_size
+
+    def stopping(self) -> None:
+        """Prepare for shutdown, before the server waits for running requests."""
+        if self._sockets is not None:
+            self._sockets.stopping()
 
     async def aclose(self) -> None:
         """Stop responses in the background, close the connections to the upstream, and flush the request log."""
@@ -190,8 +206,13 @@ class ProxyApp:
                 self._log_request(request_id, scope, body=body)
                 encoder = None
                 if route is not None:
-                    decoded = await self._frontends.decode(route, body)
+                    decoded = await self._frontends.decode(route, body, scope)
                     body, encoder = encode(decoded.body), decoded.encoder
+                    if decoded.is_empty:
+                        reply.before_end = self._frontends.storing(encoder, scope)
+                        await reply.start(200, EVENT_STREAM)
+                        await reply.finish(encoder.end())
+                        return
                     if route.wants == "count":
                         asked = self._make_exchange(body, encoder).request
                         lookup = partial(self._frontends.count, route, decoded.body, asked)
@@ -200,7 +221,7 @@ class ProxyApp:
                         if (begun := await self._frontends.begin(encoder, run)) is not None:
                             await reply.whole(200, [JSON_TYPE], begun)
                             return
-                        reply.before_end = self._frontends.storing(encoder)
+                        reply.before_end = self._frontends.storing(encoder, scope)
                 if lookup is None:
                     if self._tools is not None:
                         exchange = turn = self._tools.begin(scope, body, encoder)
@@ -243,6 +264,33 @@ class ProxyApp:
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
             self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
             await self._send_error(reply, exchange, failure, frontend)
+
+    async def _open_socket(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket; a rejection answers the handshake."""
+        from patchbay.server.auth import TRUSTED, Rejected, check_origin, headers_of, openai_error, reject_websocket
+        from patchbay.server.responses_socket import ResponsesSockets, request_scope
+
+        if self._sockets is None:
+            self._sockets = ResponsesSockets(log_requests(self._serve_message), self.settings.max_body_size)
+        post = request_scope(scope)
+        try:
+            if TRUSTED not in scope and not self.settings.cors:  # browsers let any page open a WebSocket, and read from it
+                check_origin(headers_of(scope))
+            self._authorize(chat_scope(post), chat=True)
+            if find_tail(own_path(scope), self.settings.base_path) != "/responses":
+                raise NoWebSocketError
+            self._sockets.check()
+        except PatchbayError as error:
+            rejection = Rejected(error.status, error.code, str(error))
+            await reject_websocket(scope, send, rejection, body=error_body(error))
+        except Rejected as rejection:
+            await reject_websocket(scope, send, rejection, body=encode(openai_error(rejection)))
+        else:
+            await self._sockets(scope, receive, send)
+
+    async def _serve_message(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request that came as a message."""
+        await self._serve(scope, receive, ResponseWriter(send, []))
 
     async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder) -> None:
         """Answer a request whose client does not wait: ``encoder`` has the answer then. Raises PatchbayError."""

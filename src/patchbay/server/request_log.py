@@ -1,4 +1,4 @@
-"""The proxy's request log, and log lines for rejected requests.
+"""The proxy's request log, and log lines for rejected and for finished requests.
 
 The request log holds one JSON object per line, append-only, bounded in size, written by a thread: the event loop only queues.
 Several processes may share a file (``--workers``): each entry is one append under the file's lock. When FILE is full it becomes
@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -230,3 +230,38 @@ def log_error_response(scope: Mapping[str, Any], status: int, reason: str) -> No
     client = scope.get("client")
     path = own_path(scope)[:_MAX_PATH_CHARS]
     log_rejection(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
+
+
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+_access_logger = logging.getLogger("patchbay.server.requests")
+
+
+def log_requests(app: AsgiApp) -> AsgiApp:
+    """Return ``app`` with a line per finished HTTP request, where the log shows them: client, method, path, status, seconds."""
+    if not _access_logger.isEnabledFor(logging.DEBUG):
+        return app
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 0
+
+        async def note_status(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, note_status)
+        finally:
+            client = scope.get("client")
+            path = printable(own_path(scope)[:200])
+            seconds = time.perf_counter() - began
+            _access_logger.debug(
+                "%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds
+            )
+
+    return serve

@@ -20,16 +20,15 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import Redactor
-from patchbay._text import printable
 from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.server.http import own_path
+from patchbay.server.request_log import AsgiApp, log_requests
 from patchbay.server.settings import ServeOptions, Verbosity
 
 _HEAD_SECONDS: Final = 10.0
@@ -76,11 +75,9 @@ class HeadTimeoutProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _KEEP_ALIVE = 75
 _uvicorn_logger = logging.getLogger("uvicorn.error")
 _server_logger = logging.getLogger("patchbay.server")
-_access_logger = logging.getLogger("patchbay.server.requests")
 _BACKLOG = 2048
 _MAX_MESSAGE = 1024 * 1024
 _PING = 20.0
@@ -138,9 +135,9 @@ def run_server(
     ``still_wanted`` is called once a second; False starts the drain. ``stopping`` is called with the number of requests that the
     drain waits for, if any.
 
-    WebSockets are served for an application with ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB. Its method
-    ``stopping()`` is called before the drain, its coroutine ``reload()`` at SIGHUP; it returns a summary for the log. Raises the
-    PatchbayError that keeps ``app`` from starting.
+    WebSockets are served for an application with ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB, or up to its
+    ``max_message_size`` bytes. Its method ``stopping()`` is called before the drain, its coroutine ``reload()`` at SIGHUP; it
+    returns a summary for the log. Raises the PatchbayError that keeps ``app`` from starting.
     """
     lifespan = _Lifespan(app)
 
@@ -158,8 +155,8 @@ def run_server(
             lifespan="on",
             loop="auto",
             http=HeadTimeoutProtocol,
-            ws="patchbay.server.sockets:WebSocketProtocol" if getattr(app, "speaks_websocket", False) else "none",
-            ws_max_size=_MAX_MESSAGE,
+            ws=cast("Any", _websocket_protocol) if getattr(app, "speaks_websocket", False) else "none",
+            ws_max_size=max(_MAX_MESSAGE, getattr(app, "max_message_size", 0)),
             ws_ping_interval=_PING,
             ws_ping_timeout=_PING,
             ws_per_message_deflate=False,
@@ -190,11 +187,18 @@ def run_server(
         _uvicorn_logger.removeFilter(quiet)
 
 
+def _websocket_protocol(**options: Any) -> asyncio.Protocol:
+    """Return the protocol of an upgraded connection; the first one imports it."""
+    from patchbay.server.sockets import WebSocketProtocol
+
+    return WebSocketProtocol(**options)
+
+
 class _Lifespan:
     """The application; a PatchbayError at its startup is kept in ``failure`` instead of logged with a traceback."""
 
     def __init__(self, app: AsgiApp) -> None:
-        self._app = log_requests(app) if _access_logger.isEnabledFor(logging.DEBUG) else app
+        self._app = log_requests(app)
         self.failure: PatchbayError | None = None
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
@@ -387,35 +391,6 @@ def log_to_stderr(level: int = logging.WARNING) -> None:
         logger.addHandler(handler)
         logger.setLevel(max(level, lowest))
         logger.propagate = False
-
-
-def log_requests(app: AsgiApp) -> AsgiApp:
-    """Return ``app`` with a log line per finished HTTP request: client, method, path, status, seconds."""
-
-    async def serve(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        began = time.perf_counter()
-        status = 0
-
-        async def note_status(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await app(scope, receive, note_status)
-        finally:
-            client = scope.get("client")
-            path = printable(own_path(scope)[:200])
-            seconds = time.perf_counter() - began
-            _access_logger.debug(
-                "%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds
-            )
-
-    return serve
 
 
 _proxy_logger = logging.getLogger("patchbay.proxy")

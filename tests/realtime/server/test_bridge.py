@@ -18,8 +18,9 @@ from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent
 from patchbay.server.governance import Governance
 from patchbay.server.live_sessions.app import LiveSessionsApp
-from patchbay.server.live_sessions.bridge import CloseInfo, SessionBridge, SessionLog, Socket
+from patchbay.server.live_sessions.bridge import SessionBridge, SessionLog, Socket
 from patchbay.server.live_sessions.protocol import LiveSessionsSettings
+from patchbay.server.websocket import CloseInfo
 from patchbay.testing.realtime import Answer, FakeGemini, FakeOpenAI, FakeRealtime, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

@@ -37,14 +37,11 @@ from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, is_model_api, own_path
 from patchbay.server.live_sessions.bridge import (
     BAD_REQUEST,
-    GONE,
     MODEL_FAILED,
     NO_MODEL,
     REPLACED,
     ROLE_BUSY,
-    STOPPING,
     UNKNOWN_ROLE,
-    CloseInfo,
     DisconnectWatcher,
     SessionBridge,
     SessionLog,
@@ -62,6 +59,7 @@ from patchbay.server.live_sessions.protocol import (
     role_in,
 )
 from patchbay.server.settings import ChatSettings
+from patchbay.server.websocket import GONE, STOPPING, CloseInfo, bounded
 from patchbay.tools.manager import LiveSession, LLMSessionManager
 from patchbay.tools.registry import Change
 
@@ -215,11 +213,10 @@ def limits_of(chat: ChatSettings) -> RealtimeLimits:
 
 _logger = logging.getLogger(__name__)
 
-_STOPPING: Final = CloseInfo(STOPPING, "the server stops")
-
 NO_SUCH_SOCKET: Final = "no_such_socket"
 """The error code of a handshake at another path."""
 
+_MAX_MESSAGE: Final = 1024 * 1024
 _MAX_ROLES_NAMED: Final = 10
 _MAX_PATH_CHARS: Final = 200
 
@@ -267,6 +264,7 @@ class LiveSessionsApp:
         assert task is not None
         self._serving.add(task)
         socket = Socket(send, self._settings.send_timeout)
+        receive = bounded(receive, socket, _MAX_MESSAGE)
         watcher = DisconnectWatcher(receive, lambda: serving.cancel())  # noqa: PLW0108  (`serving` is defined below)
         serving = asyncio.get_running_loop().create_task(self._serve(scope, watcher.receive, socket))
         try:
@@ -275,7 +273,7 @@ class LiveSessionsApp:
             ending = await _send_error(socket, error)
         except asyncio.CancelledError:
             if not watcher.has_left or task.cancelling():  # the drain timeout is over
-                await socket.close(_STOPPING)
+                await socket.close(STOPPING)
                 raise
             ending = GONE
         finally:
@@ -298,14 +296,14 @@ class LiveSessionsApp:
         self._is_stopping = True
         self._wake_waiting()
         for bridge in self._bridges.values():
-            bridge.end(_STOPPING.code, _STOPPING.reason, when_idle=True)
+            bridge.end(STOPPING.code, STOPPING.reason, when_idle=True)
 
     async def aclose(self) -> None:
         """End all sessions, and wait for them."""
         self._is_stopping = True
         self._wake_waiting()
         for bridge in self._bridges.values():
-            bridge.end(_STOPPING.code, _STOPPING.reason)
+            bridge.end(STOPPING.code, STOPPING.reason)
         if serving := self._serving - {asyncio.current_task()}:
             await asyncio.wait(serving)
         await self._factory.aclose()
@@ -319,7 +317,7 @@ class LiveSessionsApp:
         await self._free(manager, request)
         self._manager(role)  # it may have been removed
         if self._is_stopping:
-            return _STOPPING
+            return STOPPING
         # No await from here until the session is the role's pending one: other waiting clients check again.
         key = request.session or f"session-{secrets.token_hex(8)}"
         log = SessionLog(request.role, key)

@@ -7,11 +7,9 @@ untrusted text cut and escaped.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from patchbay._text import one_line, printable
@@ -29,6 +27,7 @@ from patchbay.server.live_sessions.protocol import (
     event_frame,
     read_frame,
 )
+from patchbay.server.websocket import GONE, CloseInfo, SocketWriter
 
 if TYPE_CHECKING:
     from patchbay.realtime import ChatSession, RealtimeSession
@@ -113,9 +112,6 @@ class DisconnectWatcher:
 if TYPE_CHECKING:
     Session: TypeAlias = RealtimeSession | ChatSession
 
-_CLOSE_SECONDS: Final = 2.0
-"""Seconds for a client to read its close frame: shutdown waits for it."""
-
 _FLUSH_SECONDS: Final = 2.0
 """Seconds for sending pending events when a session is ended at once: a model may never be idle."""
 
@@ -132,36 +128,18 @@ ROLE_BUSY: Final = 4409
 REPLACED: Final = 4410
 MODEL_FAILED: Final = 4502
 NO_MODEL: Final = 4503
-STOPPING: Final = 1001
-
-_MAX_REASON_BYTES: Final = 120
-"""Maximum bytes of a close reason."""
 
 
-@dataclass(frozen=True)
-class CloseInfo:
-    """Why a socket closes. Code 0: the client has disconnected, and no close frame is sent."""
+class Socket(SocketWriter):
+    """The sending side of a session's socket."""
 
-    code: int
-    reason: str = ""
-
-
-GONE: Final = CloseInfo(0)
-
-
-class Socket:
-    """The sending side of an accepted socket. A client has ``seconds`` to read each frame."""
-
-    def __init__(self, send: Callable[[Any], Awaitable[None]], seconds: float) -> None:
-        self.binary = False
-        """Whether audio goes out as binary frames."""
-        self._send = send
-        self._seconds = seconds
-        self._rate = 0
+    binary = False
+    """Whether audio goes out as binary frames."""
+    _rate = 0
 
     async def send(self, frame: Frame) -> None:
         """Send a frame. Raises TimeoutError, and OSError where the client has disconnected."""
-        await self._send_message({"type": "websocket.send", "text": encode_frame(frame)})
+        await self.send_text(encode_frame(frame))
 
     async def send_event(self, event: RealtimeEvent) -> None:
         """Send an event, as a binary frame if it is audio and the client requested it. Raises as ``send``."""
@@ -171,22 +149,7 @@ class Socket:
         if event.rate != self._rate:
             self._rate = event.rate
             await self.send({"type": "audio_format", "rate": event.rate})
-        await self._send_message({"type": "websocket.send", "bytes": event.audio})
-
-    async def close(self, ending: CloseInfo) -> None:
-        """Close the socket with its reason."""
-        if ending.code:
-            reason = ending.reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
-            with contextlib.suppress(OSError):  # (TimeoutError is one) the client may have closed it by now
-                closing = {"type": "websocket.close", "code": ending.code, "reason": reason}
-                await self._send_message(closing, seconds=min(self._seconds, _CLOSE_SECONDS))
-
-    async def _send_message(self, message: Any, *, seconds: float | None = None) -> None:
-        try:
-            async with asyncio.timeout(seconds or self._seconds):
-                await self._send(message)
-        except RuntimeError:  # uvicorn has closed it already: a frame was too long, or no ping was answered
-            raise ConnectionResetError from None
+        await self.send_bytes(event.audio)
 
 
 class SessionBridge:
