@@ -72,6 +72,7 @@ class ResponseScheduler:
         self.deadline: float | None = None
         self._unwanted = False  # cancel the requested response when it starts
         self._deferred = False  # requests left to a response that the server starts by itself
+        self._was_asked = False  # the response in progress started while one was requested
 
     @property
     def is_response_owed(self) -> bool:
@@ -117,6 +118,7 @@ class ResponseScheduler:
         """Record the start of a response; return True if it must be cancelled at once."""
         unwanted, self._unwanted = self._unwanted or self.state == "muted", False
         self._deferred = False
+        self._was_asked = self.state == "asked"
         self.state = "under_way"
         self.deadline = now + self._done
         return unwanted and self._start_cancel(now)
@@ -132,10 +134,24 @@ class ResponseScheduler:
         self.deadline = None
         self._unwanted = False
 
+    def ended_by_late_cancel(self, now: float) -> None:
+        """Record that a cancel of an earlier response has ended this one, which is wanted.
+
+        The server started it by itself: it receives a request that was sent behind the cancel only now, and answers it. Without
+        one the response is requested again.
+        """
+        was_asked = self._was_asked
+        self.ended()
+        if was_asked:
+            self.state = "asked"
+            self.deadline = now + self._created
+        else:
+            self.wanted = True
+
     def busy(self, now: float) -> None:
         """Record a refusal because another response is in progress: the request waits for its end."""
         self.wanted = self.wanted or not self._unwanted
-        self._unwanted = False
+        self._unwanted = self._was_asked = False
         if self.state == "asked":
             self.state = "under_way"
             self.deadline = now + self._done

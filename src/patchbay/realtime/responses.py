@@ -67,6 +67,7 @@ class ResponseController:
         self._typed_over_response = False  # such a server reports typed input as an interruption
         self._texts = 0  # texts to be answered since the last response started
         self._one_of_several = False  # the last response may answer one of several texts
+        self._cancels = 0  # sent, and neither refused nor known to have ended a response
         self._loop = asyncio.get_running_loop()
         self._deadline = Timer(self._on_timer)
         self._continuation = Timer(self._advance)
@@ -213,6 +214,9 @@ class ResponseController:
             scheduler.busy(self._loop.time())
             self._advance()
             return
+        if event.about == "cancel":  # its response had ended already
+            self._cancels = max(0, self._cancels - 1)
+            return
         code = f" ({event.code})" if event.code else ""
         error = UpstreamError(f"The model's server says: {event.message}{code}")
         if event.about == "response":
@@ -315,7 +319,10 @@ class ResponseController:
 
     def _finish(self, status: Status, listed: Sequence[FinalCall], event: ResponseDone | None = None) -> None:
         calls = self._calls.finish(listed)
-        self._scheduler.ended()
+        if event is not None and event.status == "cancelled" and self._is_ended_by_late_cancel():
+            self._scheduler.ended_by_late_cancel(self._loop.time())
+        else:
+            self._scheduler.ended()
         self._typed_over_response = self._typed_over_response and status != "completed"
         if self._one_of_several and status == "completed":
             self._continuation.set(min(self._limits.done, _CONTINUATION_SECONDS))
@@ -324,6 +331,16 @@ class ResponseController:
             self._host.on_response_failed(UpstreamError(f"The model's answer failed: {event.reason}"))
         self._calls.hand_over(completed=status == "completed")
         self._advance()
+
+    def _is_ended_by_late_cancel(self) -> bool:
+        """Account for a cancel that has ended the response; return True if it was sent for an earlier one.
+
+        A cancel without a response id ends what is in progress when it arrives: perhaps the answer to speech that came meanwhile.
+        """
+        if not self._cancels or self.user_speaks:  # speech ends a response as well, without a cancel
+            return False
+        self._cancels -= 1
+        return not self._calls.interrupted
 
     def _emit_end(self, status: Status, event: ResponseDone | None = None, *, calls: int = 0) -> None:
         text = self._text.drain()
@@ -351,7 +368,9 @@ class ResponseController:
             self._host.advance()
 
     def _send_cancel(self) -> None:
-        self.wire.connection.send(self.wire.dialect.cancel_frames(self._calls.response_id))
+        frames = self.wire.dialect.cancel_frames(self._calls.response_id)
+        self._cancels += len(frames)
+        self.wire.connection.send(frames)
 
     def _watch(self) -> None:
         """Arm the timer for the scheduler's deadline."""

@@ -28,8 +28,9 @@ class SessionUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """The server refused something. ``about`` is its subject as far as known; "session" includes tools.
+    """The server refused something. ``about`` is its subject as far as known.
 
+    "session" includes tools, "cancel" is a cancel that came when no such response was in progress.
     ``param`` is the path in what was sent (``session.tools[0].name``); ``busy``: a response was in progress already.
     """
 
@@ -37,7 +38,7 @@ class ServerError:
     code: str = ""
     param: str = ""
     event_id: str = ""
-    about: Literal["session", "response", "item", ""] = ""
+    about: Literal["session", "response", "cancel", "item", ""] = ""
     busy: bool = False
 
 

@@ -155,6 +155,73 @@ async def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_i
         assert ["a", "b"] == peers[0].lines()
 
 
+async def late_cancel(peer: Peer, *before: dict[str, Any]) -> None:
+    """Answer until the session cancels that, which comes too late: the user is heard, and the answer to that is cancelled."""
+    await peer.until("response.create")
+    await peer.send(created("r1"), says("r1", "Once upon a time"))
+    await peer.until("response.cancel")
+    await peer.send(done("r1"), *before)
+
+
+async def test_an_answer_to_speech_that_a_late_cancel_has_ended_is_requested_again():
+    async def conduct(peer: Peer) -> None:
+        await late_cancel(peer, *NOISE, created("r2"), says("r2", "It is"), done("r2", "cancelled"))
+        await peer.until("response.create")
+        await peer.send(created("r3"), says("r3", "noon."), done("r3", "cancelled"))  # by its server: not requested again
+
+    async with served(conduct, provider="qwen") as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(words(played)))
+        await played.session.interrupt()
+        await played.until(lambda: "noon." in words(played))
+        await played.idle()
+        assert ["cancelled"] * 3 == [each.status for each in played.of(ResponseEndEvent)]
+        assert 2 == peers[0].kinds().count("response.create")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_text_that_crosses_with_an_answer_to_speech_is_answered_though_a_late_cancel_ends_that(is_lost):
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await late_cancel(peer)
+            await peer.until("response.create")
+            await peer.send(*NOISE, created("r2"), done("r2", "cancelled"))
+            await peer.until("input_audio_buffer.append")
+            if is_lost:
+                peer.kill()
+        else:
+            await peer.until("response.create")
+        await peer.send(created("r3"), says("r3", "answer"), done("r3"))
+
+    async with served(conduct, provider="qwen") as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(words(played)))
+        await played.session.interrupt()
+        await played.until(lambda: len(played.of(ResponseEndEvent)) == 1)
+        await played.session.send_text("b")
+        await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        assert not played.session.idle  # the server has not received the request yet, or its answer is on the way
+        await played.session.send_audio(bytes(320))
+        await played.until(lambda: "answer" in words(played))
+        await played.idle()
+        assert 2 + is_lost == sum(peer.kinds().count("response.create") for peer in peers)
+
+
+async def test_a_cancel_that_the_server_has_refused_has_ended_nothing():
+    async def conduct(peer: Peer) -> None:
+        refused = {"code": "response_cancel_not_active", "message": "Cancellation failed: no active response found."}
+        await late_cancel(peer, {"type": "error", "error": refused}, *NOISE, created("r2"), done("r2", "cancelled"))
+        await peer.listen()
+
+    async with served(conduct, provider="qwen") as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(words(played)))
+        await played.session.interrupt()
+        await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        await played.idle()
+        assert (1, []) == (peers[0].kinds().count("response.create"), played.of(ErrorEvent))
+
+
 async def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection_where_this_one_is_lost():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")

@@ -461,7 +461,8 @@ def test_without_our_id_a_refusal_is_understood_by_its_words(error, about):
 def test_that_there_was_nothing_to_cancel_any_more_is_no_error(error):
     one = dialect("openai")
     [frame] = one.cancel_frames("resp_1")
-    assert [] == read(one, event("error", error={"message": "", **error, "event_id": frame["event_id"]}))
+    [refused] = read(one, event("error", error={"message": "", **error, "event_id": frame["event_id"]}))
+    assert (ServerError, "cancel") == (type(refused), refused.about)
 
 
 def test_a_refusal_without_a_word_is_of_the_change_that_waits_to_be_confirmed():

@@ -17,6 +17,7 @@ from patchbay.testing.realtime import (
     Faults,
     Interrupt,
     Pause,
+    Say,
 )
 from support.running import run
 
@@ -92,6 +93,13 @@ def test_what_is_refused_is_answered_with_the_servers_error():
         assert codes == [code for code, _ in errors(seen)]
         assert codes == fake.refusals
         assert 3 == len(fake.violations)
+
+
+@pytest.mark.parametrize(("provider", "refusals"), [(FakeOpenAI, ["response_cancel_not_active"]), (FakeQwen, [])])
+def test_a_cancel_that_names_an_older_response_ends_the_newer_one_only_where_the_protocol_knows_no_names(provider, refusals):
+    with provider([Answer((Say("One."), Pause(30)))]) as fake:
+        play(fake, {"type": "response.cancel", "response_id": "resp_of_old"}, after=0)
+        assert refusals == fake.refusals
 
 
 def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_not():

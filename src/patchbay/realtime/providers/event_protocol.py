@@ -40,7 +40,7 @@ GENERATED_ID_PREFIX: Final = "response-made-here-"
 EVENT_ID_PREFIX: Final = "patchbay-"
 """Prefix of our frames' ids, followed by their subject."""
 
-_About: TypeAlias = Literal["session", "response", "item", ""]
+_About: TypeAlias = Literal["session", "response", "cancel", "item", ""]
 
 _STATUS: Final[Mapping[str, Status]] = {
     "": "completed",  # GLM omits it
@@ -263,7 +263,7 @@ class EventReader(Dialect):
         event_id = json_access.text(error, "event_id") if error is not frame else ""
         words = f"{code} {message[:_ONLY_READ]}"
         if "response_cancel_not_active" in words or "no active response" in words:
-            return []  # the cancelled response had ended already
+            return [ServerError(message, code, event_id=event_id, about="cancel")]
         busy = _BUSY.search(words) is not None
         about: _About = "response" if busy else self._about(event_id, param, words)
         if about == "session":

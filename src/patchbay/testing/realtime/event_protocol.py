@@ -33,6 +33,9 @@ class EventProtocolConnection(EventConnection):
     needs_model: ClassVar[bool] = True
     """True if the URL names the model."""
 
+    cancels_by_id: ClassVar[bool] = False
+    """True if a cancel may name the response; else it ends any that is in progress."""
+
     takes_nothing: ClassVar[bool] = True
     """True if texts and results may be empty."""
 
@@ -102,7 +105,8 @@ class EventProtocolConnection(EventConnection):
         if kind == "response.create":
             return self._create()
         if kind == "response.cancel":
-            if self.playing is None or self.playing.over:
+            named = frame.get("response_id") if self.cancels_by_id else None
+            if self.playing is None or self.playing.over or named not in (None, self.playing.response_id):
                 text = "Cancellation failed: no active response found."
                 return Problem(text, "response_cancel_not_active", violation=False)
             await self.cut("client_cancelled")

@@ -31,6 +31,7 @@ class OpenAIConnection(EventProtocolConnection):
         items=("conversation.item.added", "conversation.item.done"),
     )
     nested = False
+    cancels_by_id = True
     fake: FakeOpenAI
     _sounded = False
 
