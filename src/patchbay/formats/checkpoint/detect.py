@@ -19,22 +19,6 @@ UNKNOWN = "\0"
 """Stands for what only a conversation tells."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One of several ways on, each under its condition (as written; "" under all that the others leave)."""
-
-    ways: tuple[tuple[str, tuple[Node, ...]], ...]
-
-
-@dataclass(frozen=True)
-class Loop:
-    """What is written any number of times."""
-
-    nodes: tuple[Node, ...]
-
-
-Node = str | Choice | Loop
-
 _STRING = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"'
 _TAG = re.compile(r"\{[{%#][-+]?")
 _END = {
@@ -76,65 +60,75 @@ def _stripped(text: str, strip: str) -> str:
 _TOKEN = re.compile(rf"{_STRING}|\w+|\s+|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_SET = re.compile(r"set\s+(?P<name>\w+)\s*=")
+_BRACKETS = frozenset("()")
+
+
+def _text(tokens: Sequence[str], constants: Mapping[str, str]) -> str:
+    """What an expression stands for: strings and constants, joined; ``UNKNOWN`` for each of its other parts."""
+    texts, part = [], []
+    for token in (*tokens, "+"):
+        if token not in ("+", "~"):
+            if not token.isspace() and token not in _BRACKETS:
+                part.append(token)
+        elif part:
+            strings = [_ESCAPE.sub(_unescaped, token[1:-1]) for token in part if token[0] in "'\"" and len(token) > 1]
+            is_text = len(strings) == len(part)
+            texts.append("".join(strings) if is_text else constants.get(part[0], UNKNOWN) if len(part) == 1 else UNKNOWN)
+            part = []
+    return "".join(texts)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return _ESCAPES.get(found[1], found[1])
+
+
+_LOOP = "\0for"
+"""Stands for a loop among conditions."""
 _MAX_DEPTH = 50
 
 
-def texts(expression: str, constants: Mapping[str, str | None]) -> list[Node]:
-    """What an expression stands for: strings, named constants, what is joined of them, one or the other."""
-    return _read(_TOKEN.findall(expression), constants, 0)
+@dataclass(frozen=True)
+class Written:
+    """A text that a template can write. ``under``: the conditions and loops around it, from the outside in."""
+
+    text: str
+    under: tuple[str, ...]
 
 
-def _read(tokens: Sequence[str], constants: Mapping[str, str | None], depth: int) -> list[Node]:
-    if depth == _MAX_DEPTH:
-        return [UNKNOWN]
-    at = _find(tokens, ("if",))
-    if at >= 0:
-        found = tokens[at + 1 :]
-        other = _find(found, ("else",))
-        condition, rest = (found[:other], found[other + 1 :]) if other >= 0 else (found, [])
-        first, second = (tuple(_read(part, constants, depth + 1)) for part in (tokens[:at], rest))
-        return [Choice((("".join(condition).strip(), first), ("", second)))]
-    nodes: list[Node] = []
-    while True:
-        at = _find(tokens, ("+", "~"))
-        for node in _one(tokens[: at if at >= 0 else None], constants, depth):
-            if isinstance(node, str) and nodes and isinstance(nodes[-1], str):
-                nodes[-1] += node
-            else:
-                nodes.append(node)
-        if at < 0:
-            return nodes
-        tokens = tokens[at + 1 :]
+def written(source: str) -> list[Written]:
+    """All texts that a template can write, in their order. Never fails: one that is nested beyond reason is a text itself."""
+    constants, under, texts = _constants(pieces(source)), list[str](), list[Written]()
+    for kind, inner in pieces(source):
+        word, _, rest = inner.partition(" ") if kind == "statement" else ("", "", "")
+        if kind == "text":
+            texts.append(Written(inner, tuple(under)))
+        elif kind == "output":
+            tokens = _TOKEN.findall(inner)
+            at = tokens.index("if") if "if" in tokens else len(tokens)
+            other = tokens.index("else", at) if "else" in tokens[at:] else len(tokens)
+            condition = "".join(tokens[at + 1 : other]).strip()
+            texts.append(Written(_text(tokens[:at], constants), (*under, condition) if condition else tuple(under)))
+            texts.append(Written(_text(tokens[other + 1 :], constants), (*under, f"not ({condition})")))
+        elif word in ("if", "for"):
+            under.append(rest.strip() if word == "if" else _LOOP)
+            if len(under) > _MAX_DEPTH:
+                return [Written(source, ())]
+        elif word in ("elif", "else") and under and under[-1] != _LOOP:
+            under[-1] = rest.strip() if word == "elif" else f"not ({under[-1]})"
+        elif word in ("endif", "endfor") and under:
+            under.pop()
+    return [one for one in texts if one.text]
 
 
-def _one(tokens: Sequence[str], constants: Mapping[str, str | None], depth: int) -> list[Node]:
-    tokens = [token for token in tokens if not token.isspace()]
-    if not tokens:
-        return []
-    if all(token[0] in "'\"" and len(token) > 1 for token in tokens):
-        return ["".join(_ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), token[1:-1]) for token in tokens)]
-    if len(tokens) == 1:
-        return [constants.get(tokens[0]) or UNKNOWN]
-    if tokens[0] == "(" and [index for index, _ in _outside(tokens)] == [0, len(tokens) - 1]:
-        return _read(tokens[1:-1], constants, depth + 1)
-    return [UNKNOWN]
-
-
-def _find(tokens: Sequence[str], words: tuple[str, ...]) -> int:
-    return next((index for index, token in _outside(tokens) if token in words), -1)
-
-
-def _outside(tokens: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The tokens that stand in no bracket, and the brackets around the others."""
-    depth = 0
-    for index, token in enumerate(tokens):
-        depth -= token in (")", "]", "}")
-        if not depth:
-            yield index, token
-        depth += token in ("(", "[", "{")
-
-
-_SET = re.compile(r"set\s+(?P<name>\w+)\s*=")
+def _constants(found: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The names that a template gives one text, and no other."""
+    constants: dict[str, str] = {}
+    for kind, inner in found:
+        if kind == "statement" and (named := _SET.match(inner)):
+            value = _text(_TOKEN.findall(inner[named.end() :]), constants)
+            constants[named["name"]] = value if constants.get(named["name"], value) == value else UNKNOWN
+    return constants
 
 
 @dataclass(frozen=True)
@@ -145,138 +139,41 @@ class Ending:
     when: str = ""
 
 
-class ChatTemplate:
-    """A template's source, cut up. Reading it never fails: anything else is text."""
-
-    def __init__(self, source: str) -> None:
-        found = list(pieces(source))
-        self._constants: dict[str, str | None] = {}
-        for kind, inner in found:
-            if kind == "statement" and (named := _SET.match(inner)):
-                self._remember(named["name"], inner[named.end() :])
-        self._pieces = iter(found)
-        self._stopped = "begin"
-        self._nodes: tuple[Node, ...] = ()
-        try:
-            while self._stopped:  # what ends without a beginning ends nothing
-                self._nodes += self._block()
-            self.written = "".join(_flat(self._nodes))
-            """All texts that the template can write, one after the other; what is not known is ``UNKNOWN``."""
-        except RecursionError:
-            self._nodes, self.written = (), source
-
-    def ending(self, openers: Sequence[str], closers: Sequence[str]) -> Ending:
-        """True if the prompt that asks for a reply ends between an opener and its closer."""
-        prompts = list(_generation_prompts(self._nodes))
-        nodes = prompts[-1] if prompts else _behind_last_loop(self._nodes)
-        if not any(_flat(nodes)):
-            return Ending(open=None)
-        ends = _Ends(openers, closers).after(nodes, {False: ""})
-        return Ending(open=True in ends) if len(ends) == 1 else Ending(open=None, when=ends[True])
-
-    def _remember(self, name: str, expression: str) -> None:
-        nodes = texts(expression, self._constants)
-        value = nodes[0] if len(nodes) == 1 and isinstance(nodes[0], str) and UNKNOWN not in nodes[0] else None
-        # A name that is given two values is no constant.
-        self._constants[name] = value if self._constants.get(name, value) == value else None
-
-    def _block(self) -> tuple[Node, ...]:
-        """Read up to the statement that ends or divides a block; it is in ``_stopped``, which is "" at the end."""
-        nodes: list[Node] = []
-        for kind, inner in self._pieces:
-            word, _, rest = inner.partition(" ") if kind == "statement" else ("", "", "")
-            if kind == "text":
-                nodes.append(inner)
-            elif kind == "output":
-                nodes += texts(inner, self._constants)
-            elif word == "if":
-                nodes.append(self._choice(rest))
-            elif word == "for":
-                nodes.append(self._loop())
-            elif word in ("elif", "else") or word.startswith("end"):
-                self._stopped = inner
-                return tuple(nodes)
-        self._stopped = ""
-        return tuple(nodes)
-
-    def _choice(self, condition: str) -> Choice:
-        ways = [(condition.strip(), self._inside("endif"))]
-        while self._stopped.startswith("elif"):
-            condition = self._stopped.removeprefix("elif").strip()
-            ways.append((condition, self._inside("endif")))
-        ways.append(("", self._inside("endif") if self._stopped.startswith("else") else ()))
-        return Choice(tuple(ways))
-
-    def _loop(self) -> Loop:
-        nodes = self._inside("endfor")
-        return Loop(nodes + self._inside("endfor") if self._stopped.startswith("else") else nodes)
-
-    def _inside(self, end: str) -> tuple[Node, ...]:
-        """Read up to ``end`` or a division; the ends of blocks that are not found apart here (macros, sets) are passed over."""
-        nodes = self._block()
-        while self._stopped and not self._stopped.startswith((end, "elif", "else")):
-            nodes += self._block()
-        return nodes
+def ending(texts: Sequence[Written], openers: Sequence[str], closers: Sequence[str]) -> Ending:
+    """Whether the prompt that asks for a reply ends between an opener and its closer: the last marker of it decides."""
+    prompt = _generation_prompt(texts)
+    if not prompt:
+        return Ending(open=None)
+    marks = re.compile("|".join(map(re.escape, sorted({*openers, *closers}, key=len, reverse=True))) or "(?!)")
+    ways, last = {False: ""}, ""
+    for one in prompt:
+        if found := marks.findall(one.text):
+            is_open, when = found[-1] in openers, " and ".join(condition for condition in one.under if condition != _LOOP)
+            everywhere = not one.under or (when == f"not ({last})" and ways.get(is_open) == last)
+            ways = {way: each for way, each in ways.items() if each != when and not everywhere}
+            ways[is_open], last = "" if everywhere else when, when
+    if len(ways) == 1:
+        return Ending(open=True in ways)
+    return Ending(open=None, when=ways[True] or (ways[False] and f"not ({ways[False]})"))
 
 
-class _Ends:
-    """True if texts end inside of reasoning."""
-
-    def __init__(self, openers: Sequence[str], closers: Sequence[str]) -> None:
-        self._openers = frozenset(openers)
-        self._marks = re.compile("|".join(map(re.escape, sorted({*openers, *closers}, key=len, reverse=True))) or "(?!)")
-
-    def after(self, nodes: Iterable[Node], before: Mapping[bool, str]) -> dict[bool, str]:
-        """The ways it can end, open or not, each with a condition that leads there ("" for the only one)."""
-        states = dict(before)
-        for node in nodes:
-            if isinstance(node, str):
-                marker_set = self._marks.findall(node)
-                states = {marker_set[-1] in self._openers: ""} if marker_set else states
-            elif isinstance(node, Loop):
-                states = {**self.after(node.nodes, states), **states}
-            else:
-                states = self._chosen(node, states)
-        return states
-
-    def _chosen(self, choice: Choice, states: Mapping[bool, str]) -> dict[bool, str]:
-        found: dict[bool, str] = {}
-        passed: list[str] = []
-        for condition, nodes in choice.ways:
-            alternative = condition or " and ".join(f"not ({other})" for other in passed)
-            passed.append(condition)
-            for is_open, inner in self.after(nodes, dict.fromkeys(states, "")).items():
-                found.setdefault(is_open, " and ".join(part for part in (states.get(is_open, ""), alternative, inner) if part))
-        return found if len(found) > 1 else dict.fromkeys(found, "")
-
-
-def _generation_prompts(nodes: Iterable[Node]) -> Iterator[tuple[Node, ...]]:
-    """What is written only where a reply is asked for."""
-    for node in nodes:
-        if isinstance(node, Loop):
-            yield from _generation_prompts(node.nodes)
-        elif isinstance(node, Choice):
-            for condition, inner in node.ways:
-                if "add_generation_prompt" in condition and not condition.startswith("not ") and any(_flat(inner)):
-                    yield inner
-                else:
-                    yield from _generation_prompts(inner)
-
-
-def _behind_last_loop(nodes: Sequence[Node]) -> Sequence[Node]:
-    loops = [index for index, node in enumerate(nodes) if isinstance(node, Loop)]
-    return nodes[loops[-1] + 1 :] if loops else ()
-
-
-def _flat(nodes: Iterable[Node]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, str):
-            yield node
-        elif isinstance(node, Loop):
-            yield from _flat(node.nodes)
-        else:
-            for _, inner in node.ways:
-                yield from _flat(inner)
+def _generation_prompt(texts: Sequence[Written]) -> list[Written]:
+    """What is written only where a reply is asked for, else what stands behind the last loop; the conditions are those in it."""
+    asking = [
+        (index, depth)
+        for index, one in enumerate(texts)
+        for depth, condition in enumerate(one.under)
+        if "add_generation_prompt" in condition and not condition.startswith("not ")
+    ]
+    if not asking:
+        loops = [index for index, one in enumerate(texts) if _LOOP in one.under]
+        return list(texts[loops[-1] + 1 :]) if loops else []
+    last, depth = asking[-1]
+    around = texts[last].under[: depth + 1]
+    first = last
+    while first and texts[first - 1].under[: depth + 1] == around:
+        first -= 1
+    return [Written(one.text, one.under[depth + 1 :]) for one in texts[first : last + 1]]
 
 
 @dataclass(frozen=True)
@@ -422,14 +319,14 @@ def recognise(config: Mapping[str, object]) -> Recognition:
 
 def recognise_template(source: str, name: str = "chat template") -> Recognition:
     """Recognise by one chat template's source."""
-    template = ChatTemplate(source)
+    texts = written(source)
     # Markers may be put together from pieces, or stand in what is not written but compared: both count.
-    text = template.written + "\n" + source.replace("\\n", "\n").replace('\\"', '"')
+    text = "".join(one.text for one in texts) + "\n" + source.replace("\\n", "\n").replace('\\"', '"')
     for rule in RULES:
         if evidence := rule.evidence(text):
-            reasoning = tuple(_reasoning(template, text, rule.format))
+            reasoning = tuple(_reasoning(texts, text, rule.format))
             return Recognition(rule.format, name, evidence, str(rule), reasoning)
-    return Recognition(source=name, reasoning=tuple(_reasoning(template, text, None)))
+    return Recognition(source=name, reasoning=tuple(_reasoning(texts, text, None)))
 
 
 def _by_vocabulary(config: Mapping[str, object]) -> Recognition:
@@ -440,7 +337,7 @@ def _by_vocabulary(config: Mapping[str, object]) -> Recognition:
     return Recognition()
 
 
-def _reasoning(template: ChatTemplate, text: str, format: str | None) -> Iterator[Reasoning]:  # noqa: A002
+def _reasoning(texts: Sequence[Written], text: str, format: str | None) -> Iterator[Reasoning]:  # noqa: A002
     """The marks of reasoning in a template: those of its format, or any format's where it has none of them."""
     rows = [FORMATS[format]] if format in FORMATS else []
     for known in (rows, list(FORMATS.values())):
@@ -448,8 +345,8 @@ def _reasoning(template: ChatTemplate, text: str, format: str | None) -> Iterato
         seen = [thought for thought in found if _has(text, thought)]
         for thought in seen:
             # Reasoning without an opener is what a reply begins with: as if the prompt had opened it.
-            ending = template.ending(thought.openers, thought.closers) if thought.openers else Ending(open=True)
-            yield Reasoning("".join(thought.openers[:1]), "".join(thought.closers[:1]), ending.open, ending.when)
+            found_ending = ending(texts, thought.openers, thought.closers) if thought.openers else Ending(open=True)
+            yield Reasoning("".join(thought.openers[:1]), "".join(thought.closers[:1]), found_ending.open, found_ending.when)
         if seen:
             return
 
