@@ -216,14 +216,8 @@ _ESCAPE = re.compile(
 )
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
+_COLON = re.compile(r"[ \t\r\n]*+:")
 _LARGEST_EXACT = 2**53
-
-# What may come next in a container.
-_VALUE = "value"
-_ELEMENT = "element or end"
-_KEY = "key or end"
-_COLON = "colon"
-_COMMA = "comma or end"
 
 
 def number_json(text: str, *, json_only: bool = False) -> str | None:
@@ -260,160 +254,80 @@ def _written(value: float) -> str | None:
     return str(int(value)) if isinstance(value, int) or (value.is_integer() and abs(value) <= _LARGEST_EXACT) else repr(value)
 
 
-def container_json(text: str, expected: Expected, retype: Retype, *, depth_left: int = MAX_DEPTH) -> str | None:
-    """JSON for an object or array that is all of ``text``; None if it is none.
-
-    ``retype`` is asked about each string in it where ``expected`` wants none.
-    """
-    return _Container(text, retype, depth_left).read(expected)
-
-
 @dataclass(slots=True)
 class _Open:
-    """A container that is being read: how it ends, what is expected of it and of its next member, how many values it has."""
+    """A container that is being read: how it ends, what is expected of it and of its next value, how many commas it had."""
 
     closer: str
     expected: Expected
-    count: int
-    below: Expected
+    member: Expected
+    commas: int = 0
+
+    @property
+    def below(self) -> Expected:
+        """What is expected of the next value."""
+        return self.member if self.closer == "}" else self.expected.element(self.commas)
 
 
-class _Container:
-    """One pass over a text. ``out`` is the JSON so far."""
+def container_json(text: str, expected: Expected, retype: Retype, *, depth_left: int = MAX_DEPTH) -> str | None:
+    """JSON for an object or array that is all of ``text``; None if it is none.
 
-    __slots__ = ("_depth_left", "_due", "_open", "_out", "_pos", "_retype", "_text")
-
-    def __init__(self, text: str, retype: Retype, depth_left: int) -> None:
-        self._text = text
-        self._retype = retype
-        self._depth_left = depth_left
-        self._pos = 0
-        self._out: list[str] = []
-        self._open: list[_Open] = []
-        self._due = _VALUE
-
-    def read(self, expected: Expected) -> str | None:
-        text, steps = self._text, self._steps()
-        found = _TOKEN.match(text)
-        if found is None or found.lastgroup != "opens" or self._depth_left < 1:
+    ``retype`` is asked about each string in it where ``expected`` wants none. Each token is made JSON; whether they may stand in
+    that order is for JSON's own reader to say.
+    """
+    out: list[str] = []
+    stack: list[_Open] = []
+    pos, before = 0, ""
+    while stack or not out:
+        found = _TOKEN.match(text, pos)
+        kind = (found.lastgroup or "") if found else ""
+        if found is None or not (stack or kind == "opens"):
             return None
-        self._push(found, expected)
-        while self._open:
-            found = _TOKEN.match(text, self._pos)
-            if found is None or not steps[found.lastgroup or ""](found):
+        piece: str | None = found[kind]
+        out.append(text[pos : found.start(kind)])
+        pos = found.end()
+        if kind == "opens":
+            inside = stack[-1].below if stack else expected
+            stack.append(_Open(_CLOSERS[found[kind]], inside, inside))
+            if len(stack) > depth_left:
                 return None
-        return "".join(self._out) if not text[self._pos :].strip() else None
+            piece = "{" if piece == "{" else "["
+        elif kind == "closes":
+            top = stack.pop()
+            if piece != top.closer or (piece == ")" and not top.commas and before != "opens"):
+                return None  # the bracket of another container, or of brackets around one value, which are no tuple
+            if before == "comma":
+                out[-2] = ""  # it stands behind the last value
+            piece = "}" if piece == "}" else "]"
+        elif kind == "comma":
+            if before in ("opens", "comma"):
+                return None
+            stack[-1].commas += 1
+        elif kind != "colon":
+            top = stack[-1]
+            if before not in ("opens", "comma", "colon"):
+                return None
+            piece, pos = _string_json(text, pos - 1) if kind == "quote" else (_word_json(found), pos)
+            if piece is not None and top.closer == "}" and _COLON.match(text, pos):
+                piece = piece if kind == "quote" else f'"{piece}"'
+                top.member = top.expected if top.expected.says_nothing else top.expected.member(json.loads(piece))
+            elif piece is not None and kind == "quote" and "string" not in top.below.types:
+                piece = retype(json.loads(piece), top.below, depth_left - len(stack)) or piece
+        if piece is None:
+            return None
+        out.append(piece)
+        before = kind
+    written = "".join(out)
+    try:
+        json.loads(written)
+    except ValueError:
+        return None
+    return None if text[pos:].strip() else written
 
-    def _steps(self) -> dict[str, Callable[[re.Match[str]], bool]]:
-        return {
-            "opens": self._opens,
-            "closes": self._closes,
-            "comma": self._comma,
-            "colon": self._colon,
-            "quote": self._string,
-            "constant": self._constant,
-            "number": self._number,
-        }
 
-    def _pass(self, found: re.Match[str], token: str) -> None:
-        """Write ``token`` for what was found, with the white space before it."""
-        self._out += (self._text[self._pos : found.start(found.lastgroup or 0)], token)
-        self._pos = found.end()
-
-    def _push(self, found: re.Match[str], expected: Expected) -> None:
-        opener = found["opens"]
-        self._pass(found, "{" if opener == "{" else "[")
-        self._open.append(_Open(_CLOSERS[opener], expected, 0, expected))
-        self._due = _KEY if opener == "{" else _ELEMENT
-
-    def _next(self) -> Expected | None:
-        """What is expected of the value that may stand here; None where none may."""
-        top = self._open[-1]
-        if self._due == _VALUE:
-            return top.below
-        return top.expected.element(top.count) if self._due == _ELEMENT else None
-
-    def _opens(self, found: re.Match[str]) -> bool:
-        expected = self._next()
-        if expected is None or len(self._open) >= self._depth_left:
-            return False
-        self._push(found, expected)
-        return True
-
-    def _closes(self, found: re.Match[str]) -> bool:
-        top = self._open[-1]
-        if found["closes"] != top.closer or self._due in (_VALUE, _COLON):
-            return False
-        if self._due == _COMMA:
-            if top.closer == ")" and top.count == 1:
-                return False  # brackets around one value are no tuple
-        elif top.count:
-            self._out.pop()  # the comma behind the last value
-        self._pass(found, "}" if top.closer == "}" else "]")
-        self._open.pop()
-        if self._open:
-            self._value_read()
-        return True
-
-    def _value_read(self) -> None:
-        self._open[-1].count += 1
-        self._due = _COMMA
-
-    def _comma(self, found: re.Match[str]) -> bool:
-        if self._due != _COMMA:
-            return False
-        self._pass(found, ",")
-        self._due = _KEY if self._open[-1].closer == "}" else _ELEMENT
-        return True
-
-    def _colon(self, found: re.Match[str]) -> bool:
-        if self._due != _COLON:
-            return False
-        self._pass(found, ":")
-        self._due = _VALUE
-        return True
-
-    def _constant(self, found: re.Match[str]) -> bool:
-        word = found["constant"]
-        return self._scalar(found, _CONSTANTS.get(word, word))
-
-    def _number(self, found: re.Match[str]) -> bool:
-        number = number_json(found["number"])
-        return number is not None and self._scalar(found, number)
-
-    def _scalar(self, found: re.Match[str], token: str) -> bool:
-        if self._due == _KEY:
-            self._key(found, f'"{token}"')
-        elif self._due in (_VALUE, _ELEMENT):
-            self._pass(found, token)
-            self._value_read()
-        else:
-            return False
-        return True
-
-    def _key(self, found: re.Match[str], token: str) -> None:
-        top = self._open[-1]
-        if not top.expected.says_nothing:
-            top.below = top.expected.member(json.loads(token))
-        self._pass(found, token)
-        self._due = _COLON
-
-    def _string(self, found: re.Match[str]) -> bool:
-        if self._due in (_COLON, _COMMA):
-            return False
-        token, end = _string_json(self._text, found.end() - 1)
-        if token is None:
-            return False
-        if self._due == _KEY:
-            self._key(found, token)
-        else:
-            expected = self._next()
-            if expected is not None and "string" not in expected.types:
-                token = self._retype(json.loads(token), expected, self._depth_left - len(self._open)) or token
-            self._pass(found, token)
-            self._value_read()
-        self._pos = end
-        return True
+def _word_json(found: re.Match[str]) -> str | None:
+    """JSON for a constant or a number; None for what is neither."""
+    return number_json(found["number"]) if found["number"] else _CONSTANTS.get(found["constant"], found["constant"])
 
 
 def _string_json(text: str, pos: int) -> tuple[str | None, int]:
