@@ -8,7 +8,6 @@ header follows is prose; where a message may begin, it is a leaked token.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from patchbay.formats.envelopes import Codec, ControlTokenReader
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Steps, Truncated, marker_set
 from patchbay.formats.spec import Body, Channels, Header, Kind, Wrapper
 from patchbay.formats.values.json_strict import escaped
+from patchbay.formats.values.raw_text import end_text_call, start_text_call
 
 _ROOM = 256
 _HALF_MARKER = re.compile(r"<\|?\w*$")
@@ -190,7 +190,6 @@ def _looked_for(rows: tuple[Channels, ...]) -> tuple[MarkerSet, frozenset[str], 
     )
 
 
-_BLANKS = " \t\r\n"
 _BEGINNINGS = frozenset("{[<")
 
 
@@ -323,19 +322,12 @@ class ChannelCalls(Reader):
         key = "code" if "code" in keys else keys[0] if len(keys) == 1 else None
         return key if key is not None and types.is_text(key) else None
 
-    def begin_code(self, body: Body) -> Callable[[str], None]:
-        """Begin a call with code as its argument, which what is returned is emitted piece by piece."""
+    def begin_code(self, body: Body) -> list[str]:
+        """Begin a call with code as its argument; the inside of its JSON is appended to the list that is returned."""
         name, key = self.rules.resolve(body.name), self._code_key(body)
         assert name is not None
-        pieces = self.sink.start(name)
-        pieces.append(f'{{{json.dumps(key, ensure_ascii=False)}: "')
-        self._pieces = pieces
-        return lambda text: pieces.append(escaped(text))
-
-    def end_code(self) -> None:
-        """The code is over, and the call."""
-        self._pieces.append('"}')
-        self.sink.end()
+        assert key is not None
+        return start_text_call(self.sink, name, key)
 
 
 _ATTRIBUTES = re.compile("[^>]*")
@@ -487,10 +479,10 @@ class ChannelReader:
 
     def _code(self, message: Message) -> Steps[Message | None]:
         """Read a body that is, as it stands, the one argument of the call that the header names."""
-        emit = self.calls.begin_code(message.body)
+        pieces = self.calls.begin_code(message.body)
         self.source.release()
-        following = yield from self._body(message.row, emit)
-        self.calls.end_code()
+        following = yield from self._body(message.row, lambda text: pieces.append(escaped(text)))
+        end_text_call(self.calls.sink, pieces)
         return following
 
     def _verbatim_message(self, message: Message) -> Steps[Message | None]:

@@ -109,7 +109,6 @@ class AnswerMarkerReader:
 _MAX_DEPTH = 3
 _JUNK_ROOM = 64
 _JUNK = re.compile(r"[^\r\n\[\]{}<>`]{1,64}")
-_BLANKS = " \t\r\n"
 
 
 class Codec(Protocol):

@@ -17,8 +17,8 @@ from patchbay.formats.implicit import ImplicitCallReader
 from patchbay.formats.scanner import Region
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
 from patchbay.formats.values.json_stream import FENCES
-from patchbay.formats.values.json_strict import escaped, json_string
-from patchbay.formats.values.raw_text import Boundary, read_text
+from patchbay.formats.values.json_strict import escaped
+from patchbay.formats.values.raw_text import Boundary, end_text_call, read_text, start_text_call
 from patchbay.types import ToolCall
 
 _BARE_WORD = re.compile(r"[\w+#.-]*")
@@ -179,7 +179,6 @@ def _kind(info: str, length: int) -> str:
     return "quote" if length > 3 or not label or label in QUOTING_LABELS else "code"
 
 
-_BLANKS = " \t\r\n"
 _QUOTES = QUOTING_LABELS - {"xml"}
 
 
@@ -382,8 +381,7 @@ class CallFenceReader:
         Where there is none the call is cut off: how much of the text is missing is unknown.
         """
         source, sink = self.source, self._sink
-        pieces = sink.start(name)
-        pieces.append(f'{{{json_string(self._rules.text_parameter(name))}: "')
+        pieces = start_text_call(sink, name, self._rules.text_parameter(name) or "")
         try:
             if (yield from self._text_end(char, length)) is Boundary.NONE:
                 source.pos += 1
@@ -391,8 +389,7 @@ class CallFenceReader:
         except Truncated:
             sink.cut(source.take())
             return
-        pieces.append('"}')
-        sink.end()
+        end_text_call(sink, pieces)
         source.take()
 
     def _text_end(self, char: str, length: int) -> Steps[Boundary]:

@@ -21,89 +21,21 @@ from patchbay.formats.emitter import BufferedCalls, CallSink
 from patchbay.formats.source import NoMatch, Steps, Truncated, marker_set, whole_text
 from patchbay.formats.values.json_stream import JsonReader
 from patchbay.formats.values.python_reader import PythonReader
-from patchbay.formats.values.python_text import BLANKS, NAME
+from patchbay.formats.values.python_text import NAME
 from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json
-
-_FENCE = "```"
-_LABELS = frozenset({"", "py", "python"})
-_FUNCTION = "tool_call"
-
-
-class NameLineCalls(Reader):
-    """Reads what stands below the name, and tells the call to ``sink``."""
-
-    def __init__(self, context: Context, sink: CallSink) -> None:
-        super().__init__(context)
-        self.sink = sink
-        self._values = PythonReader(context.source, context.emitter.note)
-
-    def fits(self) -> Steps[bool]:
-        """True if such a fence stands behind the name that ends at ``pos``, or the text ends in it; nothing is read."""
-        at = yield from self._line(0)
-        for char in _FENCE:
-            if not at or (yield from self.source.char(at)) != char:
-                return False
-            at += 1
-        label = yield from self._word(at)
-        at = yield from self._line(at + len(label))
-        if label not in _LABELS or not at:
-            return False
-        word = yield from self._word(at)
-        if word == _FUNCTION:
-            return (yield from self.source.char(at + len(word))) in ("(", "")
-        return _FUNCTION.startswith(word) and word != "" and self._ends(at + len(word))
-
-    def read(self, name: str) -> Steps[None]:
-        """Read the fence and emit the call of ``name``. Raises Truncated; NoMatch where the fence holds more."""
-        source = self.source
-        at = yield from self._line(0)
-        at += len(_FENCE)
-        at += len((yield from self._word(at)))
-        at = yield from self._line(at)
-        at += len((yield from self._word(at)))
-        source.pos += at
-        if self._ends(0):
-            raise Truncated
-        arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
-        yield from self._close()
-        self.sink.start(name).append(arguments)
-        self.sink.end()
-
-    def _line(self, at: int) -> Steps[int]:
-        """Where the text goes on behind the rest of a line that is blank; 0 if it is not."""
-        end = yield from self.source.run(at, BLANKS)
-        return end if "\n" in self._between(at, end) else 0
-
-    def _word(self, at: int) -> Steps[str]:
-        return self._between(at, (yield from self.source.run(at, NAME)))
-
-    def _between(self, begin: int, end: int) -> str:
-        return self.source.buf[self.source.pos + begin : self.source.pos + end]
-
-    def _ends(self, at: int) -> bool:
-        return self.source.ended and self.source.pos + at >= len(self.source.buf)
-
-    def _close(self) -> Steps[None]:
-        """Read the closing fence; the text, or a special token, may stand for it."""
-        end = yield from self.source.run(0, BLANKS)
-        char = yield from self.source.char(end)
-        if char in ("", "<"):
-            return
-        for place in range(end, end + len(_FENCE)):
-            if (yield from self.source.char(place)) != "`":
-                raise NoMatch
-        self.source.pos += end + len(_FENCE)
-
 
 _NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _INDEX = re.compile(r":\d{0,9}$")
 _ID = re.compile(r"\w+")
 _SEPARATORS = marker_set(("[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>"))
 _MAX_NAME = 256
+_FENCE = marker_set(("```",))
+_LABELS = frozenset({"", "py", "python"})
+_FUNCTION = "tool_call"
 
 
 class GluedCalls(Reader):
-    """Reads one such call of an offered tool and emits it to ``sink``."""
+    """Reads one call of an offered tool whose arguments stand right behind its name, and emits it to ``sink``."""
 
     def __init__(self, context: Context, sink: CallSink) -> None:
         super().__init__(context)
@@ -111,17 +43,17 @@ class GluedCalls(Reader):
         self.called = ""
         """The name of the call being read, as far as it is known: for a call that is cut off."""
         self._json = context.json
-        self._below = NameLineCalls(context, sink)
+        self._values = PythonReader(context.source, context.emitter.note)
 
     def read(self) -> Steps[int]:
         """Read a call; 1. Raises NoMatch, Truncated."""
         name = self.rules.offered((yield from self._name()))
         if name is None:
             raise NoMatch
-        if (yield from self._below.fits()):
-            self.called = name
-            yield from self._below.read(name)
+        begin = self.source.offset
+        if (yield from self._below(name)):
             return 1
+        self.source.rewind_to(begin)
         marked = yield from self._separators()
         if (yield from self.source.peek()) != "{":
             raise NoMatch
@@ -152,6 +84,39 @@ class GluedCalls(Reader):
             yield
         source.pos = found.end()
         return name
+
+    def _below(self, name: str) -> Steps[bool]:
+        """Read the fence below a name, and emit the call that stands in it; False where there is no such fence."""
+        source = self.source
+        if not (yield from self._new_line()) or not (yield from _FENCE.at(source)):
+            return False
+        source.pos += len("```")
+        if (yield from source.read_run(NAME)) not in _LABELS or not (yield from self._new_line()):
+            return False
+        word = yield from source.read_run(NAME)
+        char = yield from source.peek()
+        if not word or ((word != _FUNCTION or char not in ("(", "")) and (char or not _FUNCTION.startswith(word))):
+            return False
+        self.called = name
+        if not char:
+            raise Truncated
+        arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
+        end = source.offset
+        if (yield from source.space()) in ("", "<"):  # the text's end, or a special token, stands for the closing fence
+            source.rewind_to(end)
+        elif (yield from _FENCE.at(source)):
+            source.pos += len("```")
+        else:
+            raise NoMatch
+        self.sink.start(name).append(arguments)
+        self.sink.end()
+        return True
+
+    def _new_line(self) -> Steps[bool]:
+        """Read white space; whether a line ended in it."""
+        begin = self.source.offset
+        yield from self.source.space()
+        return "\n" in self.source.since(begin)
 
     def _separators(self) -> Steps[bool]:
         """Read the markers between name and arguments, and the id in them; whether there were any."""

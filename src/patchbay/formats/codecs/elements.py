@@ -319,7 +319,6 @@ def _nothing(types: frozenset[str]) -> str:
 TOKEN: Final = "]<]minimax[>["  # noqa: S105 - a token of the model's vocabulary
 _TOKEN = marker_set((TOKEN,))
 _INVOKE = Tags(("invoke",), ())
-_SPACE = " \t\r\n"
 _STRAY_ROOM = 64
 
 

@@ -12,7 +12,7 @@ import re
 
 from patchbay.formats.codecs.named import BracketArguments
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Steps, Truncated, UnknownTool, marker_set
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, marker_set
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_stream import COLON, COMMA, KEY, JsonReader, Nesting
 from patchbay.formats.values.json_strict import escaped
@@ -230,9 +230,19 @@ CLOSERS = frozenset({"<tool_call|>", "<end_function_call>"})
 """The closers of the wrappers in which a call needs no word before its name."""
 
 _WORD = "call:"
+
+
 _NAME = re.compile(r"[\w./:\\-]*")
 _MAX_NAME = 256
-_BLANKS = " \t\r\n"
+
+
+def read_name(source: Source) -> Steps[str]:
+    """Read what may be a tool's name; "" if nothing may. Raises NoMatch where it is too long for one."""
+    size = yield from source.run(0, _NAME, _MAX_NAME + 1)
+    if size > _MAX_NAME:
+        raise NoMatch
+    source.pos += size
+    return source.buf[source.pos - size : source.pos]
 
 
 class GemmaCalls(Reader):
@@ -300,10 +310,5 @@ class GemmaCalls(Reader):
         return rest == _WORD
 
     def _name(self) -> Steps[str]:
-        source = self.source
         yield from self.source.space()
-        size = yield from source.run(0, _NAME, _MAX_NAME + 1)
-        if size > _MAX_NAME:
-            raise NoMatch
-        source.pos += size
-        return source.buf[source.pos - size : source.pos].lstrip(":")
+        return (yield from read_name(self.source)).lstrip(":")

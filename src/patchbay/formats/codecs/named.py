@@ -21,7 +21,7 @@ from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_strict import escaped
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_values import arguments_json
-from patchbay.formats.values.raw_text import UntypedArguments
+from patchbay.formats.values.raw_text import UntypedArguments, end_text_call, start_text_call
 
 
 class BracketArguments(Reader):
@@ -60,11 +60,9 @@ class CodeCalls(Reader):
         if found is None or (yield from self._is_call()):
             raise NoMatch
         name, key = found
-        pieces = self.calls.start(name)
-        pieces.append(f'{{{json.dumps(key, ensure_ascii=False)}: "')
+        pieces = start_text_call(self.calls, name, key)
         yield from source.read_to(self._ends, lambda text: pieces.append(escaped(text)), self._passes)
-        pieces.append('"}')
-        self.calls.end()
+        end_text_call(self.calls, pieces)
         return 1
 
     def _tool(self, wrapper: Wrapper) -> tuple[str, str] | None:

@@ -16,19 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from patchbay.formats.codecs.gemma import CLOSERS, GemmaCalls
+from patchbay.formats.codecs.gemma import CLOSERS, GemmaCalls, read_name
 from patchbay.formats.codecs.json import JsonArguments
 from patchbay.formats.codecs.named import BracketArguments
 from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated, marker_set
+from patchbay.formats.source import MalformedCall, NoMatch, Steps, Truncated, marker_set
 from patchbay.formats.spec import Kind, Wrapper
 from patchbay.formats.values.json_strict import json_string
-
-_NAME = re.compile(r"[\w./:\\-]*")
-_MAX_NAME = 256
-_BLANKS = " \t\r\n"
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class PromptedCalls(Reader):
     def _call(self) -> Steps[None]:
         source = self.source
         yield from source.space()
-        written = yield from name_at(source)
+        written = yield from read_name(source)
         name = (self.rules.resolve if self.words.special else self.rules.offered)(written) if written else None
         if name is None:
             raise NoMatch
@@ -159,15 +155,6 @@ class PromptedCalls(Reader):
         self.calls.end()
 
 
-def name_at(source: Source) -> Steps[str]:
-    """Read what may be a tool's name; "" if nothing may. Raises NoMatch where it is too long for one."""
-    size = yield from source.run(0, _NAME, _MAX_NAME + 1)
-    if size > _MAX_NAME:
-        raise NoMatch
-    source.pos += size
-    return source.buf[source.pos - size : source.pos]
-
-
 _GEMMA = Wrapper(openers=("call:",), closers=tuple(sorted(CLOSERS)))
 _NEXUS_END = marker_set(("<bot_end>",))
 
@@ -227,7 +214,7 @@ class NameOnLine(_Opening):
 
     def _read(self) -> Steps[bool]:
         source = self.source
-        name = self.rules.offered((yield from name_at(source)))
+        name = self.rules.offered((yield from read_name(source)))
         line = source.offset
         if (yield from source.space()) != "{" or name is None or "\n" not in source.since(line):
             return False

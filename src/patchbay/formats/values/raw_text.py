@@ -71,6 +71,19 @@ def read_text(
         source.pos += 1
 
 
+def start_text_call(calls: CallSink, name: str, key: str) -> list[str]:
+    """Begin a call whose only argument is a text: the inside of its JSON is appended to the list that is returned."""
+    pieces = calls.start(name)
+    pieces.append(f'{{{json_string(key)}: "')
+    return pieces
+
+
+def end_text_call(calls: CallSink, pieces: list[str]) -> None:
+    """End such a call."""
+    pieces.append('"}')
+    calls.end()
+
+
 def _passing(mark: str) -> Callable[[str], str | None]:
     """What passes a chunk on that needs no look: it holds no mark, and no line break that may be markup."""
     return lambda chunk: None if mark in chunk or chunk[-1] == "\n" else json_string(chunk)[1:-1]
