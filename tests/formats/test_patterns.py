@@ -1,4 +1,4 @@
-"""Patterns of others: matched as Python's ``re`` would, but in linear time and over any border of a chunk."""
+"""Patterns of others: matched as Python's ``re`` matches possessive parts, over any border of a chunk."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from patchbay.formats.checkpoint.declarations import MAX_MATCH, Match, Verdict, 
 ALPHABET = "ab<> \n"
 
 _characters = st.sampled_from(["a", "b", "<", ">", ".", "[ab]", "[^<]", r"\w", r"\s", " ", r"\n", r"[\w<]", "[a-b ]"])
-_items = st.builds(str.__add__, _characters, st.sampled_from(["", "", "", "*", "+", "?", "??"]))
-_runs = st.lists(_items, min_size=1, max_size=2).map("".join)
+_items = st.builds(str.__add__, _characters, st.sampled_from(["", "", "", "*", "+", "?"]))
 _groups = st.builds(lambda char, run: f"(?P<x>{char}{run})", _characters, st.sampled_from(["", "*", "+"]))
-_lazy = st.builds(str.__add__, _characters, st.sampled_from(["*?", "+?"]))
-_optional = st.builds(lambda inner: f"(?:{inner})?", st.lists(_characters, min_size=1, max_size=3).map("".join))
-_choices = st.builds(lambda one, two: f"(?:{one}|{two})", _runs, _runs)
+_lazy = st.builds(str.__add__, _characters, st.sampled_from(["*?", "+?", "??"]))
+_optional = st.builds("(?:{})?".format, st.text("ab<> ", min_size=1, max_size=3))
+_literals = st.text("ab<>", min_size=1, max_size=3)
 
 
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
     """A pattern of what the compiler takes, with a literal at its beginning."""
-    parts = draw(st.lists(st.one_of(_items, _choices, _optional), max_size=3))
+    parts = draw(st.lists(st.one_of(_items, _optional), max_size=3))
     at = draw(st.integers(0, len(parts)))
     parts.insert(at, draw(st.one_of(st.just(""), _lazy)))
     group = draw(st.one_of(st.just(""), _groups))
-    return draw(st.sampled_from(["a", "<", "b<"])) + "".join(parts) + group + draw(st.sampled_from(["", ">"]))
+    other = draw(st.one_of(st.just(""), st.builds("|{}".format, _literals)))
+    return draw(st.sampled_from(["a", "<", "b<"])) + "".join(parts) + group + draw(st.sampled_from(["", ">"])) + other
 
 
 def greedy(pattern: str) -> re.Pattern[str]:
-    """The expression for ``re``, where a run gives nothing back."""
-    return re.compile(re.sub(r"([*+])(?!\?)", r"\1+", pattern), re.DOTALL)
+    """The expression for ``re``, where what a part takes is not given back."""
+    return re.compile(re.sub(r"(?<!\()([*+?])(?!\?)(?<![*+?]\?)", r"\1+", pattern), re.DOTALL)
 
 
 @given(patterns(), st.text(ALPHABET, max_size=12))
@@ -71,7 +71,7 @@ def test_a_match_begins_with_one_of_the_starts(pattern: str, text: str, before: 
         (r"(?:^|<think>\s*)", ("<think>",)),
         (r"\n?</response>", ("</response>", "\n</response>")),
         (r"(?:<\|message\|>)?[^<]*<\|text\|>", ("<|message|>", "<|text|>")),
-        (r"<(?:a|bc)>", ("<a>", "<bc>")),
+        (r"(?:<a>|<bc>)", ("<a>", "<bc>")),
         (r"^x", ()),
     ],
 )
@@ -104,22 +104,20 @@ def test_a_match_has_a_greatest_length() -> None:
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        (r"<(a+)+>", "the quantifier \\+ behind a group"),
-        (r"<(?:aa|bb)*>", "the quantifier \\* behind a group"),
-        (r"<(?P<x>a|b)>", "the group 'x', which is not one run"),
-        (r"<(?P<x>ab)>", "the group 'x', which is not one run"),
-        (r"<a.*?b.*?>", "a second lazy quantifier"),
-        (r"<a{2}", "a quantifier of another kind"),
-        (r"<a++", "a quantifier of another kind"),
+        (r"<(a+)+>", r"has \(a\+\)\+>"),
+        (r"<(?:aa|bb)>", r"has \(\?:aa\|bb"),
+        (r"<(?:aa)*>", r"has \(\?:aa\)\*>"),
+        (r"<(?P<x>a|b)>", r"has \(\?P<x>a\|"),
+        (r"<(?P<x>ab)>", r"has \(\?P<x>ab"),
+        (r"<a.*?b.*?>", r"has \.\*\?,"),
+        (r"<a{2}", r"has a\{2\}"),
+        (r"<a++", r"has a\+\+"),
         (r"<a(?=b)", r"has \(\?=b"),
-        (r"<a(?<!b)", r"has \(\?<!"),
-        (r"<(a)\1", r"has \\1"),
-        (r"<(?>a)", r"has \(\?>a"),
+        (r"<(a)\1", r"has \(a\)"),
         (r"<a\b", r"has \\b"),
         (r"<a$", r"has \$"),
         (r"(?i)<a", r"has \(\?i"),
         (r"<[a", "is no regular expression"),
-        ("<" + "a?" * 40, "too large"),
         (r"\w+>", "must begin with literal text"),
         (r"", "must begin with literal text"),
     ],

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
-from functools import partial
-from itertools import count, takewhile
 from typing import NoReturn
 
 from patchbay.errors import ConfigurationError
@@ -128,11 +126,8 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
 MAX_MATCH = 1024
 """How many characters a marker may have; what would be longer is none."""
 
-_MAX_SIZE = 20_000
-_MAX_HEADS = 32
-_MAX_HEAD = 64
-_END, _COPY = "end", "__"
-"""A group of a compiled pattern may stand in it several times: its name, the second of these, and a number."""
+_END = "__end"
+"""Begins the names of groups that say that a match is complete."""
 
 
 class Verdict(Enum):
@@ -156,7 +151,7 @@ class Pattern:
 
     ``starts``: texts that a match begins with, to be looked for. A match may also begin before one of them, in a part that may be
     missing (a name before the marker); such a part is not looked for, so that prose need not be held back for it.
-    ``partial`` is ``whole``, matching as well where the text ends inside of a match: then its group ``_END`` takes no part.
+    ``partial`` is ``whole``, matching as well where the text ends inside of a match: then no group ``_END`` takes part.
     """
 
     text: str
@@ -174,8 +169,7 @@ class Pattern:
         found = self.whole.match(text, pos, limit)
         if found is None:
             return Verdict.NONE
-        groups = {group.partition(_COPY)[0]: value for group, value in found.groupdict().items() if value is not None}
-        return Match(found.end(), {name: groups[name] for name in self.names if name in groups})
+        return Match(found.end(), {name: value for name, value in found.groupdict().items() if value is not None})
 
     def length_in_vain(self, text: str, pos: int) -> int:
         """How many characters from ``pos`` on, where there is no match, may be the beginning of one."""
@@ -186,155 +180,127 @@ class Pattern:
     def _is_open(self, text: str, pos: int, end: int) -> bool:
         """True if a text that ends at ``end`` may become a match."""
         found = self.partial.match(text, pos, end)
-        return found is not None and not (found.lastgroup or "").startswith(_END + _COPY)
+        return found is not None and not (found.lastgroup or "").startswith(_END)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a pattern: a character, as the pattern spells it, or a group of alternatives.
+    """A part of a pattern: ``text``, or a run of characters (``text`` is ""), and how it is ``spelled`` for ``re``.
 
-    ``literal``: the one character that it stands for. ``name``: the group that it makes up. ``quantifier``: with "?" behind it
-    where it is lazy.
+    ``quantifier``: as in the pattern, with "?" behind it where it is lazy. ``name``: the group that a run makes up.
     """
 
-    char: str = ""
-    literal: str = ""
-    alternatives: tuple[tuple[Part, ...], ...] = ()
-    name: str = ""
+    text: str
+    spelled: str
     quantifier: str = ""
+    name: str = ""
 
     @property
-    def is_text(self) -> bool:
-        """True if it stands for one character, once."""
-        return self.literal != "" and not (self.quantifier or self.name)
+    def may_be_missing(self) -> bool:
+        """True if a match need not have it."""
+        return self.quantifier[:1] in ("?", "*")
+
+    def whole(self) -> str:
+        """The part for ``re``: what it takes it never gives back, unless it is lazy."""
+        run = self.spelled + self.quantifier + ("+" if len(self.quantifier) == 1 else "")
+        return f"(?P<{self.name}>{run})" if self.name else run
+
+    def partial(self, behind: str) -> str:
+        """The part and what stands ``behind`` it, matching as well where the text ends so that more of it may come."""
+        cuts = "".join(rf"|{re.escape(self.text[:size])}\Z" for size in range(1, len(self.text)))
+        if self.quantifier in ("*", "+"):
+            behind = rf"(?:\Z|{behind})"
+        if self.quantifier[:1] == "*":
+            return self.whole() + behind
+        return rf"(?:\Z{cuts}|{self.whole()}{behind})"
 
 
-_TOKEN = re.compile(r"\(\?P<(?P<name>\w+)>|\(\?:|\((?!\?)|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[^(]", re.DOTALL)
-_QUANTIFIER = re.compile(r"[*+?]\??(?![*+?])|(?![*+?]|\{\d)")
+_CHAR = r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[^()|]"
+_PART = re.compile(
+    rf"\(\?:(?P<text>(?:\\[\Wntrfv]|[^\\()|\[\].*+?^$])+)\)\?(?![*+?])|\(\?P<(?P<name>\w+)>(?P<named>{_CHAR})(?P<run>(?:[*+]\??)?)\)(?![*+?{{])"
+    rf"|(?P<char>{_CHAR})(?P<quantifier>(?:[*+?]\??)?)(?![*+?]|\{{\d)",
+    re.DOTALL,
+)
+"""A text that may be missing, a named run, or a character of any kind and how often it stands."""
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+_CLASSES = frozenset("wWsSdD")
+_NEVER = "(?!)"
+"""Stands for the beginning of the text: a match is looked for behind it only."""
 
 
-class _Parser:
-    """Reads the part of regular expressions that can be matched in a stream, in linear time. Raises ConfigurationError."""
-
-    def __init__(self, text: str, path: str) -> None:
-        self.text = text
-        self.path = path
-        self._pos = 0
-        self._lazy = False
-
-    def alternatives(self) -> tuple[tuple[Part, ...], ...]:
-        """Read up to a closing parenthesis or the end."""
-        found: list[tuple[Part, ...]] = []
-        parts: list[Part] = []
-        while self._pos < len(self.text) and self.text[self._pos] != ")":
-            if self.text[self._pos] == "|":
-                found.append(tuple(parts))
-                parts.clear()
-                self._pos += 1
-            else:
-                parts.append(self._part())
-        return (*found, tuple(parts))
-
-    def _part(self) -> Part:
-        token = _TOKEN.match(self.text, self._pos)
-        if token is None:
-            self._refuse(self.text[self._pos : self._pos + 4])
-        self._pos = token.end()
-        char, name = token.group(), token["name"] or ""
-        part = Part(char)
-        if char[0] == "(":
-            part = Part(alternatives=self.alternatives())
-            self._pos += 1
-            if name:
-                part = self._named(name, part.alternatives)
-        elif char[0] == "\\":
-            if char[1] not in "wWsSdD":
-                if char[1].isalnum() and char[1] not in _ESCAPED:
-                    self._refuse(char)
-                part = Part(char, literal=_ESCAPED.get(char[1], char[1]))
-        elif char == "$":
-            self._refuse(char)
-        elif char not in (".", "^") and char[0] != "[":
-            part = Part(char, literal=char)
-        found = _QUANTIFIER.match(self.text, self._pos)
-        if found is None:
-            self._refuse(f"a quantifier of another kind behind {char}")
-        self._pos = found.end()
-        quantifier = found.group()
-        if quantifier and (part.name or (part.alternatives and quantifier[0] != "?")):
-            self._refuse(f"the quantifier {quantifier} behind a group")
-        if quantifier in ("*?", "+?"):
-            if self._lazy:
-                self._refuse("a second lazy quantifier")
-            self._lazy = True
-        return replace(part, quantifier=quantifier) if quantifier else part
-
-    def _named(self, name: str, alternatives: tuple[tuple[Part, ...], ...]) -> Part:
-        parts = alternatives[0]
-        if len(alternatives) > 1 or len(parts) != 1 or parts[0].alternatives or parts[0].quantifier[:1] == "?":
-            self._refuse(f"the group {name!r}, which is not one run of characters")
-        return replace(parts[0], name=name)
-
-    def _refuse(self, what: str) -> NoReturn:
-        refuse(self.path, f"has {what}, which cannot be read in a stream")
+def parse_pattern(text: str, path: str) -> tuple[tuple[Part, ...], ...]:
+    """The alternatives of a pattern, in parts. Raises ConfigurationError for what no stream can be matched against."""
+    names_of(text, path)
+    if text.startswith("(?:") and text.endswith(")") and not re.search(r"(?<!\\)[()]", text[3:-1]):
+        text = text[3:-1]
+    alternatives: list[list[Part]] = [[]]
+    at = 0
+    while at < len(text):
+        if text[at] == "|":
+            alternatives.append([])
+            at += 1
+            continue
+        found = _PART.match(text, at)
+        part = _part(found) if found else None
+        parts = alternatives[-1]
+        if found is None or part is None or (len(part.quantifier) > 1 and any(len(one.quantifier) > 1 for one in parts)):
+            refuse(path, f"has {text[at : found.end() if found else at + 8]}, which cannot be read in a stream")
+        if part.text and not part.quantifier and parts and parts[-1].text and not parts[-1].quantifier:
+            part = _text_part(parts.pop().text + part.text)
+        parts.append(part)
+        at = found.end()
+    return tuple(map(tuple, alternatives))
 
 
-class _Speller:
-    """Spells parts for ``re`` so that matching takes linear time: what a run takes it never gives back, unless it is lazy.
+def _text_part(text: str, quantifier: str = "") -> Part:
+    return Part(text, f"(?:{re.escape(text)})", quantifier)
 
-    ``partial``: also match where the text ends. Each copy of a group has a number of its own.
-    """
 
-    def __init__(self, path: str, *, partial: bool) -> None:
-        self._path = path
-        self._partial = partial
-        self._copies = count()
-
-    def compile(self, parts: Sequence[Part]) -> re.Pattern[str]:
-        try:
-            return re.compile(self._sequence(parts, lambda: self._group(_END, "")), re.DOTALL)
-        except (RecursionError, OverflowError):
-            refuse(self._path, "is too large a pattern")
-
-    def _group(self, name: str, inside: str) -> str:
-        return f"(?P<{name}{_COPY}{next(self._copies)}>{inside})" if name else inside
-
-    def _sequence(self, parts: Sequence[Part], behind: Callable[[], str]) -> str:
-        """Some parts and what stands behind them."""
-        if not parts:
-            return behind()
-        text = [part.char for part in takewhile(lambda part: part.is_text, parts)]
-        size = len(text) or 1
-        rest = partial(self._sequence, parts[size:], behind)
-        if not text:
-            spelled = self._part(parts[0], rest)
-        else:
-            cut = "".join(f"|{''.join(text[:length])}\\Z" for length in range(size)) if self._partial else ""
-            spelled = f"(?:{''.join(text)}{rest()}{cut})"
-        if len(spelled) > _MAX_SIZE:
-            refuse(self._path, "is too large a pattern")
-        return spelled
-
-    def _part(self, part: Part, behind: Callable[[], str]) -> str:
-        quantifier, cut = part.quantifier, "|\\Z" if self._partial else ""
-        if part.char == "^":
-            return "(?!)"  # a match is looked for behind the beginning of the text only
-        if quantifier in ("?", "??"):
-            ways = [self._part(replace(part, quantifier=""), behind), behind()]
-            return f"(?:{'|'.join(ways if quantifier == '?' else ways[::-1])})"
-        if part.alternatives:
-            return f"(?:{'|'.join(self._sequence(each, behind) for each in part.alternatives)})"
-        if quantifier in ("*", "+"):
-            run = self._group(part.name, f"{part.char}{quantifier}+") + (rf"(?:\Z|{behind()})" if self._partial else behind())
-        else:
-            run = self._group(part.name, part.char + quantifier) + behind()
-        return run if quantifier[:1] == "*" else f"(?:{run}{cut})"
+def _part(found: re.Match[str]) -> Part | None:
+    """The part that was found; None if it is none that can be read."""
+    if found["text"]:
+        return _text_part(_ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[1]), found["text"]), "?")
+    char, quantifier = (found["named"], found["run"]) if found["name"] else (found["char"], found["quantifier"])
+    if char == "$" or (char[0] == "\\" and char[1].isalnum() and char[1] not in _CLASSES and char[1] not in _ESCAPED):
+        return None
+    is_class = char in (".", "^") or char[0] == "[" or char[1:] in _CLASSES
+    if not (is_class or found["name"] or len(quantifier) > 1 or quantifier in ("*", "+")):
+        return _text_part(_ESCAPED.get(char[1:], char[-1]), quantifier)
+    return Part("", _NEVER if char == "^" else char, quantifier, found["name"] or "")
 
 
 def compile_pattern(text: str, path: str) -> Pattern:
     """Compile a regular expression (Python's dialect, ``.`` is any character). Raises ConfigurationError that names ``path``."""
-    return compile_parts(parse_pattern(text, path), text, path)
+    alternatives = [parts for parts in parse_pattern(text, path) if not any(part.spelled == _NEVER for part in parts)]
+    found = dict.fromkeys(start for parts in alternatives for start in _starts(parts))
+    if alternatives and not found:
+        refuse(path, "must begin with literal text, at the latest behind parts that may be missing: only that can be looked for")
+    starts = tuple(start for start in found if not any(start != other and start.startswith(other) for other in found))
+    cut = []
+    for number, parts in enumerate(alternatives):
+        spelled = f"(?P<{_END}{number}>)"
+        for part in reversed(parts):
+            spelled = part.partial(spelled)
+        cut.append(spelled)
+    whole = re.compile("|".join("".join(part.whole() for part in parts) for parts in alternatives) or _NEVER, re.DOTALL)
+    return Pattern(text, tuple(whole.groupindex), starts, (), whole, re.compile("|".join(cut) or _NEVER, re.DOTALL))
+
+
+def _starts(parts: Iterable[Part]) -> list[str]:
+    """The texts that a match may begin with, those at which a run that may be missing begins left out."""
+    found, before = list[str](), [""]
+    for part in parts:
+        if part.text and not part.may_be_missing:
+            return found + [start + part.text for start in before]
+        if part.text:
+            before += [start + part.text for start in before]
+            continue
+        found += filter(None, before)
+        if not part.may_be_missing:
+            return found
+        before = [""]
+    return found + list(filter(None, before))
 
 
 def compile_literals(literals: Sequence[str], path: str) -> Pattern:
@@ -351,47 +317,3 @@ def names_of(text: str, path: str) -> Iterable[str]:
             return re.compile(text).groupindex
     except (re.error, RecursionError, OverflowError) as error:
         refuse(path, f"is no regular expression: {error}")
-
-
-def parse_pattern(text: str, path: str) -> tuple[Part, ...]:
-    """The parts of a pattern. Raises ConfigurationError."""
-    names_of(text, path)
-    return (Part(alternatives=_Parser(text, path).alternatives()),)
-
-
-def compile_parts(parts: Sequence[Part], text: str, path: str) -> Pattern:
-    """Compile some parts of a pattern. Raises ConfigurationError."""
-    heads = [head for head, _ in _heads([("", True)], parts)]
-    found = dict.fromkeys(filter(None, heads))
-    starts = tuple(head for head in found if not any(head != other and head.startswith(other) for other in found))
-    if not starts and heads:
-        refuse(path, "must begin with literal text, at the latest behind parts that may be missing: only that can be looked for")
-    whole, cut = (_Speller(path, partial=is_partial).compile(parts) for is_partial in (False, True))
-    names = dict.fromkeys(group.partition(_COPY)[0] for group in whole.groupindex if not group.startswith(_END + _COPY))
-    return Pattern(text, tuple(names), starts, (), whole, cut)
-
-
-_Head = tuple[str, bool]
-"""A text that matches may begin with, and whether it may go on."""
-
-
-def _heads(heads: Sequence[_Head], parts: Iterable[Part]) -> list[_Head]:
-    """What ``heads`` come to with ``parts`` behind them; those that only the beginning of the text has are left out."""
-    closed = [head for head in heads if not head[1]]
-    going = [head for head in heads if head[1]]
-    for part in parts:
-        if part.alternatives:
-            longer = [head for each in part.alternatives for head in _heads(going, each)]
-        elif part.char == "^":
-            longer = []
-        elif part.literal:
-            longer = [(text + part.literal, len(text) < _MAX_HEAD and part.quantifier in ("", "?", "??")) for text, _ in going]
-        else:
-            longer = [(text, False) for text, _ in going]
-        if part.quantifier[:1] in ("?", "*"):
-            longer += going
-        closed += [head for head in longer if not head[1]]
-        going = [head for head in longer if head[1]]
-        if len(closed) + len(going) > _MAX_HEADS:
-            break
-    return closed + going

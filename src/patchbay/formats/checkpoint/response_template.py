@@ -257,12 +257,12 @@ def _tags(arguments: Declaration, nesting: int) -> Tags:
     head = text[: value.start()] if value else ""
     if value is None or head.count("(") != head.count(")"):
         arguments.refuse("tag_pattern", "must have its value as (?P<value>.*?), not inside of another group")
-    ((tail,),) = (part.alternatives for part in parse_pattern(_LAST_SPACE.sub("", text[value.end() :]), path))
-    if not tail or not all(part.is_text for part in tail):
+    tail = parse_pattern(_LAST_SPACE.sub("", text[value.end() :]), path)
+    if len(tail) != 1 or len(tail[0]) != 1 or not tail[0][0].text or tail[0][0].quantifier:
         arguments.refuse("tag_pattern", "must have literal text behind the value, which ends it")
     return Tags(
         head=compile_pattern(head, path),
-        tail="".join(part.literal for part in tail),
+        tail=tail[0][0].text,
         left="space" if value[1] else "",
         right="space" if value[2] else "",
         value=_value_parser(arguments, nesting),
