@@ -7,6 +7,7 @@ way to write is left out of its turns and of nobody else's; ``LIMITS`` says what
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
@@ -348,7 +349,11 @@ PATCH = ToolSpec(
 
 
 @SETTINGS
-@given(texts("fenced", inside=True), PROSE, st.lists(st.integers(1, 12), min_size=1, max_size=5))
+@given(
+    texts("fenced", inside=True).filter(lambda text: not re.match(r'\s*\{\s*"name"\s*:', text)),  # a call itself
+    PROSE,
+    st.lists(st.integers(1, 12), min_size=1, max_size=5),
+)
 def test_plain_text_is_written_as_it_is_and_read_back_however_it_is_cut(text: str, after: str, sizes: list[int]) -> None:
     writer = writer_for("fenced", text_tools=frozenset({"apply_patch"}))
     written = writer.calls([ToolCall("c", "apply_patch", json.dumps({"input": text})), ToolCall("d", "get_weather", "{}")])
