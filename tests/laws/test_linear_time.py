@@ -13,7 +13,7 @@ import patchbay
 
 from .texts import CALL, TOOLS
 
-SMALL = {"whole": 30_000, "in_pieces": 5_000}
+SMALL = {"whole": 15_000, "in_pieces": 2_500}
 """Scans by the interpreter's C code are fast: only a long text shows that there is one too many."""
 
 UNITS = {
@@ -142,12 +142,12 @@ def test_ten_times_the_text_costs_ten_times_the_cpu(unit: tuple[str, str], run: 
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_memory_is_linear_in_the_text(unit: tuple[str, str]) -> None:
-    text = text_of(unit, 20_000)
+    text = text_of(unit, 10_000)
     tracemalloc.start()
     try:
         parser = patchbay.StreamParser(tools=TOOLS)
-        for at in range(0, len(text), 500):
-            parser.feed(text[at : at + 500])
+        for at in range(0, len(text), 250):
+            parser.feed(text[at : at + 250])
         parser.close()
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -120,7 +120,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     return jsonschema_rs.is_valid({**schema, "components": {"schemas": SCHEMAS}}, value)
 
 
-@settings(max_examples=50, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 @OPERATIONS.parametrize()
 def test_every_request_is_answered_as_described(case: Case, asked: tuple[Server, str]) -> None:
     server, callback_url = asked
