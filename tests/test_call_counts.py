@@ -37,6 +37,7 @@ from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools.registry import Registration
 
 MOST_CALLS = {
+    "parse a word": 41,
     "parse a sentence": 33,
     "parse a reply with a fenced call": 141,
     "parse a reply with a Hermes call": 138,
@@ -52,8 +53,8 @@ MOST_CALLS = {
     "chat on a server with 1,000 tools": 500,
     "chat on a server with 1,000 tools, in text": 540,
     "run a tool": 75,
-    "turn of a runner": 178,
-    "turn of an agent": 345,
+    "turn of a runner": 172,
+    "turn of an agent": 335,
 }
 
 TOOLS = [
@@ -306,6 +307,7 @@ CALL = ToolCall("c1", "search", '{"query": "abc"}')
 RUNS = Runs(ONE)
 parser = StreamParser(TOOLS)
 WORK: dict[str, tuple[Callable[[], object], int]] = {
+    "parse a word": (lambda: parse("done", tools=TOOLS), 1),
     "parse a sentence": (lambda: parse("A small sentence."), 1),
     "parse a reply with a fenced call": (lambda: parse(FENCED, tools=TOOLS), 1),
     "parse a reply with a Hermes call": (lambda: parse(HERMES, tools=TOOLS), 1),

@@ -15,24 +15,25 @@ def pieces_of(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def streamed(pieces: list[str], tools: Any, **options: Any) -> Reply:
+def streamed(pieces: list[str], tools: Any, *, last: str = "", **options: Any) -> Reply:
     parser = StreamParser(tools, generate_id="call_{}".format, **options)
     for piece in pieces:
         parser.feed(piece)
-    parser.close()
+    parser.close(last)
     return parser.reply
 
 
 def read(text: str, tools: Any, **options: Any) -> Reply:
     """The reply, which is the same for pieces of 1, 3 and 7 characters and for any others."""
     reply = streamed([text], tools, **options)
+    assert reply == streamed([], tools, last=text, **options)
     for size in (1, 3, 7):
         assert reply == streamed(pieces_of(text, size), tools, **options), size
     dice = random.Random(text)
     for _ in range(8):
         marks = [0, *sorted(dice.choices(range(len(text) + 1), k=5)), len(text)]
-        pieces = [text[begin:end] for begin, end in pairwise(marks)]
-        assert reply == streamed(pieces, tools, **options), pieces
+        *pieces, last = [text[begin:end] for begin, end in pairwise(marks)]
+        assert reply == streamed(pieces, tools, last=last, **options), (pieces, last)
     return reply
 
 

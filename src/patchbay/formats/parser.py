@@ -97,6 +97,10 @@ class Plan:
         """True if what may only stand at a text's beginning may stand there, as far as the text goes."""
         return (self._words is not None and self._words(text) is not None) or (self._names and rules.may_begin(text))
 
+    def is_known(self, word: str, rules: ToolRules) -> bool:
+        """True if a word means something where it is a whole text."""
+        return rules.offered(word) is not None or (self._words is not None and self._words(word) is not None)
+
 
 @lru_cache(maxsize=64)
 def plan_of(format: str | Format, reasoning_tag: str) -> Plan:  # noqa: A002 - the name the API fixes
@@ -263,9 +267,13 @@ class StreamParser:
         self._steps = self._run()
 
     def _run(self) -> Steps[None]:
-        readers = self._readers
+        readers, source = self._readers, self._source
         if self._inside:
             yield from readers.reasoning_markers.begin()
+        elif source.ended and source.buf.isalnum() and not readers.plan.is_known(source.buf, self._context.rules):
+            self._emitter.text(source.buf)  # one word is the whole text
+            source.pos = len(source.buf)
+            return
         elif readers.plan.may_open(self._source.buf, self._context.rules):
             for opening in readers.openings():
                 if (yield from opening.read()):
@@ -314,13 +322,21 @@ class StreamParser:
         self._source.base += sum(map(len, self._prose[self._known_prose :]))
         return self._source
 
-    def close(self) -> list[Event]:
-        """The text is over; the last events. Closing twice is harmless."""
+    def close(self, text: str = "") -> list[Event]:
+        """Read the last piece; the last events. A whole text costs less here than fed.
+
+        Closing twice is harmless. Raises ValueError for a piece after that.
+        """
         if self._closed:
+            if text:
+                raise ValueError("The parser is closed.")
             return []
         self._closed = True
         self._pause = len
-        self._catch_up().ended = True
+        source = self._catch_up()
+        if text:
+            source.push(text)
+        source.ended = True
         for _ in self._steps:
             pass
         self._emitter.finish()
@@ -340,8 +356,7 @@ class StreamParser:
 def parse(text: str, tools: Iterable[Any] | None = None, **options: Any) -> Reply:
     """Read a whole text; the options are StreamParser's. Never raises on any text."""
     parser = StreamParser(tools, **options)
-    parser._source.push(text)  # noqa: SLF001 - not fed: no reader needs to wait at its end
-    parser.close()
+    parser.close(text)
     return parser.reply
 
 

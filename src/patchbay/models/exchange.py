@@ -366,7 +366,7 @@ class Exchange:
         if not content:
             return _NO_CONTENT
         parser = self._parser(prefilled=None)
-        events = (parser.feed(content) if isinstance(content, str) else []) + parser.close()
+        events = parser.close(content if isinstance(content, str) else "")
         reply = parser.reply
         policy = self._policy
         if not policy.single or len(reply.tool_calls) + len(reply.incomplete) == 0:
