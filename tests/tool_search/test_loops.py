@@ -172,6 +172,19 @@ def test_a_chat_on_a_server_finds_tools_over_requests(text):
             assert [["tool_search"], *[["tool_search", "tool_7"]] * 3] == names
 
 
+def test_responses_that_go_on_with_each_other_keep_the_tools_that_were_found():
+    found = calls(call("tool_search", '{"query": "tool_7", "limit": 1}'))
+    with serve_chat([found, "Found.", "Still.", "Again.", "Not."], chat={"search_above": 5}) as at, at.client() as client:
+        for n in range(8):
+            at.server.register(f"tool_{n}", description=f"Does task {n}.")
+        first = client.responses.create(model="m", input="Find it.")
+        second = client.responses.create(model="m", input="More.", previous_response_id=first.id)
+        client.responses.create(model="m", input="More.", previous_response_id=second.id)
+        client.responses.create(model="m", input="Another conversation.")
+        names = [[tool["function"]["name"] for tool in body["tools"]] for body in at.asked]
+    assert [["tool_search"], *[["tool_search", "tool_7"]] * 3, ["tool_search"]] == names
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_text_models_call_of_a_tool_that_it_has_not_found_is_answered_and_not_prose(streamed):
     use = '```tool_call\n{"name": "tool_7", "arguments": {}}\n```'

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from patchbay.cache import SizedCache
 from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
 from patchbay.executor import Executor
+from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
@@ -103,6 +104,7 @@ class ToolChat:
         self._token_length = len(token or "")
         self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
         self._found: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
+        self._found_by_response: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._role_tools: dict[str, RoleTools] = {}
 
     @property
@@ -148,7 +150,7 @@ class ToolChat:
             raise InvalidRequestError(f"'n' must be 1: {why}, and goes on with one answer.", param="n")
         response_format = parsed.value("response_format")
         external = read_specs(given)
-        session = session_of(scope.get(_SESSION))
+        session, role = session_of(scope.get(_SESSION)), snapshot.role
         request = ChatTurnRequest(
             history,
             external,
@@ -159,7 +161,7 @@ class ToolChat:
             wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
             session=session,
             sender=user if isinstance(user, str) else "",
-            found=self._found_in((snapshot.role, session)) if session else None,
+            found=self._found_in((role, session)) if session else self._found_before(role, encoder),
         )
         tools = self._tools_of(snapshot)
         return ToolChatTurn(request, tools, self._backend, self._hidden_turns, self._chat, encoder, streaming=parsed.stream)
@@ -170,6 +172,14 @@ class ToolChat:
         if found is None:
             found = {}
             self._found.put(session, found, 0)
+        return found
+
+    def _found_before(self, role: str, encoder: AnswerEncoder | None) -> dict[str, None] | None:
+        """Return the names of the tools that were found up to the response that this one goes on with, to be added to."""
+        if not isinstance(encoder, ResponsesEncoder):
+            return None
+        found = dict(self._found_by_response.get((role, encoder.response["previous_response_id"])) or {})
+        self._found_by_response.put((role, encoder.response["id"]), found, 0)
         return found
 
     def _tools_of(self, snapshot: Snapshot) -> RoleTools:
