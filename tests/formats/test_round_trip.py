@@ -348,6 +348,33 @@ PATCH = ToolSpec(
 )
 
 
+JSON_CALLS = {
+    "of another tool": ('{"name": "get_weather", "arguments": {"city": "Rome"}}', None),
+    "of another tool, pretty": ('{\n  "name": "get_weather",\n  "arguments": {}\n}', None),
+    "of no tool": ('{"name": "patchbay", "version": "1"}', None),
+    "of the tool": ('{"name": "apply_patch", "arguments": {"input": "+a"}}', "+a"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("case", JSON_CALLS)
+def test_plain_text_that_is_json_is_data_unless_it_calls_the_tool_itself(case: str, size: int) -> None:
+    text, meant = JSON_CALLS[case]
+    specs = [PATCH, ToolSpec("get_weather", "", SCHEMA)]
+
+    def read(written: str) -> list[tuple[str, object]]:
+        parser = StreamParser(specs, format="auto")
+        for at in range(0, len(written), size):
+            parser.feed(written[at : at + size])
+        parser.close()
+        return [(call.name, call.arguments) for call in parser.reply.tool_calls]
+
+    assert [("apply_patch", {"input": meant or text})] == read(f"```tool_call apply_patch\n{text}\n```")
+    writer = writer_for("fenced", text_tools=frozenset({"apply_patch"}))
+    call = ToolCall("c", "apply_patch", json.dumps({"input": text}))
+    assert [("apply_patch", {"input": text})] == read(writer.calls([call]))
+
+
 @SETTINGS
 @given(
     texts("fenced", inside=True).filter(lambda text: not re.match(r'\s*\{\s*"name"\s*:', text)),  # a call itself

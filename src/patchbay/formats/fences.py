@@ -260,8 +260,8 @@ class MarkedFenceReader(Reader):
 _LINE_ROOM = 200
 _TEXT_TOOL = re.compile(r"""(?:[\s:]*name=|[\s:]+)["']?([\w.-]+)["']?\s*""")
 """The words behind the tag of a block that holds a tool's plain text: the tool's name."""
-_NAMED_OBJECT = re.compile(r'\s*\{\s*"name"\s*:')
-_OBJECT_ROOM = 32
+_NAMED_OBJECT = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+_OBJECT_ROOM = 160
 _LINE_BLANKS = re.compile("[ \t\r]*")
 _RUN_ROOM = 100
 
@@ -324,7 +324,7 @@ class CallFenceReader:
         self._block_sink.begun = False
         try:
             opened = yield from self._opener(line_start=line_start)
-            if opened and self._text_tool and length <= _RUN_ROOM and not (yield from self._is_object()):
+            if opened and self._text_tool and length <= _RUN_ROOM and not (yield from self._is_call_of(self._text_tool)):
                 yield from self._text(self._text_tool, char, length)
                 return True
             read = opened and (yield from self._block())
@@ -368,12 +368,13 @@ class CallFenceReader:
                 self._text_tool = name
             return True
 
-    def _is_object(self) -> Steps[bool]:
-        """Whether the block holds an object with a name, as those of other tools do, in spite of its opener."""
+    def _is_call_of(self, tool: str) -> Steps[bool]:
+        """Whether the block holds a call as JSON in spite of its opener. That of another tool is data."""
         source = self.source
         if (yield from source.char(1)) != "{":
             return False
-        return _NAMED_OBJECT.match((yield from source.ahead(_OBJECT_ROOM))) is not None
+        named = _NAMED_OBJECT.match((yield from source.ahead(_OBJECT_ROOM)))
+        return named is not None and self._rules.offered(named[1]) == tool
 
     def _text(self, name: str, char: str, length: int) -> Steps[None]:
         """Read a tool's plain text, from the end of the opener's line to a line that is a fence at least as long as the opener's.

@@ -31,6 +31,7 @@ such a block yourself.
 
 
 _TEXT_NAME = re.compile(r"[\w.-]{1,64}")
+_NAMED_OBJECT = re.compile(r'\s*\{\s*"name"\s*:')
 _TEXT_RULES = """\
 For {names} write a block of its own instead: the label {call}, a blank, the name of the tool, and below it the text that \
 the tool takes. It is not JSON, and nothing in it is escaped:
@@ -96,7 +97,7 @@ class FencedWriter:
 
     def _call(self, call: ToolCall) -> str:
         text = _only_text(call.raw_arguments) if call.name in self.text_tools else None
-        if text is not None:
+        if text is not None and _NAMED_OBJECT.match(text) is None:  # which would be read as a call
             return _framed(f"{self.call_tag} {call.name}", text)
         return render_call(call.name, call.raw_arguments, tag=self.call_tag)
 
