@@ -26,7 +26,7 @@ demo: .venv/.installed ## a text-only model calls tools, through the proxy, befo
 	@$(BIN)/patchbay demo
 
 test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
-	@$(BIN)/pytest -n $(WORKERS) --durations=10 $(TESTS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 $(TESTS)
 
 matrix: .venv/.installed tests/npm/node_modules/.installed ## the suite on every supported Python that is installed (MATRIX=--newest: on one)
 	@$(BIN)/python scripts/matrix.py --workers $(WORKERS) $(MATRIX) $(TESTS)

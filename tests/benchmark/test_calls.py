@@ -68,9 +68,8 @@ def test_each_of_our_rows_is_measured_and_leaves_nothing_behind(row: rows.Row, r
     assert [] == left_in(run_folder)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_tools_of_many_plugins_come_and_come_back(kind: str, run_folder: Path) -> None:
-    found = many.measure(run_folder, kind, plugins=2, tools=3)
+def test_the_tools_of_many_plugins_come_and_come_back(run_folder: Path) -> None:
+    found = many.measure(run_folder, INFERRED, plugins=2, tools=3)
     assert found.first > 0
     assert found.again > 0
     assert {"server", "host and plugins"} == set(found.cpu)

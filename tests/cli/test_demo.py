@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import openai
 import pytest
@@ -15,14 +16,24 @@ import pytest
 from patchbay.cli.children import ChildError, listening
 from patchbay.cli.demo import Conversation, ModelLog
 from patchbay.testing import ScriptedUpstream
+from support.processes import Process, run_process
 
 DEMO = [sys.executable, "-m", "patchbay", "demo"]
 
 
-def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*DEMO, *flags], capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
+FOREIGN = {"PROXY_API_KEY": "secret", "PORT": "1", "PATCHBAY_TOOLS": "native", "UPSTREAM_BASE_URL": "http://127.0.0.1:9/v1"}
+"""Settings of a proxy, which do not reach the demo."""
+
+
+def run(*flags: str, **environment: str) -> str:
+    done = run_process([*DEMO, *flags], capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
     assert 0 == done.returncode, done.stdout + done.stderr
-    return done
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("--json", **FOREIGN).splitlines()]
 
 
 def alive(pid: int) -> bool:
@@ -33,8 +44,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_every_step_of_both_conversations_is_told():
-    steps = [json.loads(line) for line in run("--json").stdout.splitlines()]
+def test_every_step_of_both_conversations_is_told(steps):
     assert ["opening"] == [step["kind"] for step in steps[:1]]
     assert {"problems": []} == steps[-1]["data"]
     first = [step["kind"] for step in steps if step["conversation"] == 1]
@@ -44,8 +54,7 @@ def test_every_step_of_both_conversations_is_told():
     assert expected == second
 
 
-def test_what_it_tells_of_the_model_is_what_the_model_was_sent():
-    steps = [json.loads(line) for line in run("--json").stdout.splitlines()]
+def test_what_it_tells_of_the_model_is_what_the_model_was_sent(steps):
     contract = next(step["data"] for step in steps if step["kind"] == "contract")
     assert "tools" not in contract["keys"]
     assert "multiply" in contract["messages"][0]["content"]
@@ -57,20 +66,16 @@ def test_what_it_tells_of_the_model_is_what_the_model_was_sent():
 
 
 def test_the_page_fits_80_columns_and_has_no_colours_in_a_pipe():
-    page = run(COLUMNS="80", FORCE_COLOR="").stdout
+    page = run(COLUMNS="80", FORCE_COLOR="")
     assert "\x1b" not in page
     assert max(len(line) for line in page.splitlines()) <= 80
     for word in ("(scripted model)", "```tool_call", "```tool_result", "37037036703703703670", "All as expected"):
         assert word in page
 
 
-def test_settings_of_a_proxy_in_the_environment_do_not_reach_the_demo():
-    run("--json", PROXY_API_KEY="secret", PORT="1", PATCHBAY_TOOLS="native", UPSTREAM_BASE_URL="http://127.0.0.1:9/v1")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_every_process(number):
-    with subprocess.Popen([*DEMO, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Process([*DEMO, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             parties = json.loads(process.stdout.readline())["data"]
             process.send_signal(number)

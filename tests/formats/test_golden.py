@@ -16,7 +16,7 @@ from .golden import FOLDER, Case, cases
 
 CASES = cases()
 OF_FORMAT = {name: [case for case in CASES if case.format == name] for name in dict.fromkeys(case.format for case in CASES)}
-SHORT = 300
+SHORT = 150
 """Characters up to which a text is cut at every place; a longer one at half as many, the same each time."""
 
 

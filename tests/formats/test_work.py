@@ -19,7 +19,7 @@ from bench.fidelity.readings import pieces
 from patchbay import StreamParser
 from patchbay.formats.source import Source
 
-SMALL = 1_500
+SMALL = 800
 RATIO = 12
 TEXTS: dict[str, Callable[[int], str]] = {
     **{name: partial(carriers.text, name) for name in carriers.CARRIERS},
@@ -84,4 +84,4 @@ def test_the_count_sees_a_text_that_is_read_again_with_every_piece(monkeypatch: 
 
     monkeypatch.setattr(StreamParser, "feed", again)
     work = Work(monkeypatch)
-    assert work.of("x" * 15_000, 4) > 3 * RATIO * work.of("x" * 1_500, 4)
+    assert work.of("x" * 8_000, 4) > 3 * RATIO * work.of("x" * 800, 4)

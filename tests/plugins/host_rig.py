@@ -31,6 +31,7 @@ from patchbay.plugins.protocol import (
     Trigger,
     child_command,
 )
+from support.processes import Process
 
 BOUND = 30.0
 """Seconds; no wait is longer."""
@@ -47,9 +48,10 @@ def write_plugin(folder: Path, source: str, toml: str = "") -> Path:
 
 
 class RigHost:
-    """Starts one child, and keeps what it says; ``async with`` stops it. ``tcp`` for loopback TCP in the place of a Unix socket."""
+    """Starts one child, and keeps what it says; ``async with`` stops it. ``fresh`` for an interpreter of its own."""
 
-    def __init__(self, folder: Path, *, entry: str = "main:Plugin", **start: Any) -> None:
+    def __init__(self, folder: Path, *, entry: str = "main:Plugin", fresh: bool = False, **start: Any) -> None:
+        self.start_process = subprocess.Popen if fresh else Process
         self.folder = folder
         self.start = Start(plugin_id=folder.name, folder=str(folder), entry=entry, **start)
         self.token = secrets.token_hex(16)
@@ -57,7 +59,7 @@ class RigHost:
         self.said: list[Message] = []
         self.closed = asyncio.Event()
         self.connection: Connection
-        self.process: subprocess.Popen[bytes]
+        self.process: Process | subprocess.Popen[bytes]
         self._unread: deque[Message] = deque()
         self._news = asyncio.Event()
         self._ids = 0
@@ -70,7 +72,7 @@ class RigHost:
         address = f"unix:{path}"
         self._out = (self.folder / "stdout").open("wb")
         self._err = (self.folder / "stderr").open("wb")
-        self.process = subprocess.Popen(
+        self.process = self.start_process(
             child_command(),
             stdin=subprocess.PIPE,
             stdout=self._out,

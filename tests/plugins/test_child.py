@@ -112,7 +112,7 @@ def test_the_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
     )
 
     async def main():
-        async with RigHost(folder) as host:
+        async with RigHost(folder, fresh=True) as host:
             await host.register()
             return host.token, await host.call("look")
 

@@ -91,9 +91,13 @@ def become(request: dict[str, Any]) -> None:
         setattr(sys, f"__{name}__", stream)
     sys.modules["patchbay.cli.proxy"].become_proxy = _serve_here
     first, *rest = request["command"]
+    folder = [request["folder"]]
+    if first == "-P":
+        folder = []
+        first, *rest = rest
     if first == "-m":
         name, *sys.argv[1:] = rest
-        sys.path[0] = request["folder"]
+        sys.path[:1] = folder
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.argv[:] = [first, *rest]

@@ -23,7 +23,7 @@ def client_of(fake):
 
 @pytest.mark.parametrize("provider", FAKES)
 @given(chance=st.randoms(use_true_random=False))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_correct_client_comes_through_any_script(provider, chance):
     script, faults = random_script(chance, provider=provider, turns=3, late=0.001)
     with provider(script, faults=faults) as fake:
