@@ -36,11 +36,6 @@ class LineReader:
         self._rest = bytearray()
         self._skipping = False
 
-    @property
-    def held(self) -> int:
-        """How many bytes of an incomplete line are buffered."""
-        return len(self._rest)
-
     def feed(self, data: bytes) -> list[bytes | Overlong]:
         """Return the lines that have become complete, without newlines, or too long."""
         first, newline, others = data.partition(b"\n")

@@ -79,7 +79,7 @@ class Database:
     """
 
     def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
-        self.url, self.shown = _read_url(url)
+        self.url, self.display_url = _read_url(url)
         self._metadata, self._name, self._version = metadata, name, version
         self._guard = threading.Lock()
         self._open: _Open | None = None
@@ -201,11 +201,11 @@ class Database:
         try:
             version = self._within(engine, self._make_tables, writes=True)
         except sqlalchemy.exc.DatabaseError as error:  # no file, no password, no right to make tables, no database at all
-            raise ConfigurationError(f"The database {self.shown} cannot be opened: {self._why(error)}") from error
+            raise ConfigurationError(f"The database {self.display_url} cannot be opened: {self._why(error)}") from error
         if version > self._version:
             raise ConfigurationError(
-                f"The {self._name} in {self.shown} were written by a newer version of Patchbay (tables of version {version}, "
-                f"this one knows {self._version}): update Patchbay, or use another database."
+                f"The {self._name} in {self.display_url} were written by a newer version of Patchbay (tables of version "
+                f"{version}, this one knows {self._version}): update Patchbay, or use another database."
             )
 
     def _why(self, error: DatabaseError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from typing import Any, ClassVar
 
 import openai
@@ -108,6 +109,7 @@ def test_an_event_is_dumped_as_pydantic_would():
     event = Event(author="a", content=Content("model", [Part("hi")]))
     assert event.to_dict() == event.model_dump()
     dumped = event.model_dump(exclude_none=True)
+    assert dumped == json.loads(event.model_dump_json(exclude_none=True))
     assert ("a", "hi") == (dumped["author"], dumped["content"]["parts"][0]["text"])
     assert "error_code" not in dumped
 

@@ -132,7 +132,7 @@ class Counting(RuleBasedStateMachine):
             return
         assert len(self.live) == self.store.count
         held = {each.path: len(each.text) for each in self.live.values() if each.own}
-        assert sum(held.values()) == self.store.held_bytes <= MAX_BYTES
+        assert sum(held.values()) == self.store.stored_bytes <= MAX_BYTES
         for path in self.there:
             assert path.exists(), path
         for path in {self.folder / name for name in NAMES} | self.ours:

@@ -435,7 +435,7 @@ def test_bytes_make_room_for_bytes_and_not_for_files_of_others(tmp_path, photo):
     with MediaStore(tmp_path / "store", max_bytes=10) as store:
         ours = store.store(photo, KEEP)
         refs = [store.put(b"1234") for _ in range(3)]
-        assert 8 == store.held_bytes
+        assert 8 == store.stored_bytes
         assert png() == store.read(ours)
         assert b"1234" == store.read(refs[2])
         with pytest.raises(UnknownRefError):
@@ -499,7 +499,7 @@ def test_there_is_a_thread_that_sweeps_while_there_is_something_to_sweep(tmp_pat
         clock.now += 10_000
         thread.join(BOUND)
         assert not thread.is_alive()
-        assert (0, 0) == (store.count, store.held_bytes)
+        assert (0, 0) == (store.count, store.stored_bytes)
     store.close()
 
 
@@ -526,7 +526,7 @@ def test_many_threads_at_once_lose_nothing_and_leave_nothing(tmp_path):
     for each in threads:
         each.join(30)
     assert [] == failures
-    assert (0, 0) == (store.count, store.held_bytes)
+    assert (0, 0) == (store.count, store.stored_bytes)
     store.close()
 
 
@@ -548,8 +548,8 @@ def test_limits_hold_at_every_moment_whatever_many_threads_do(tmp_path):
                 store.sweep()
                 store.release_all(str(index % 11))
                 store.release_session(str(index % 17))
-                if store.held_bytes > store.max_bytes or store.count > store.max_refs:
-                    failures.append((store.held_bytes, store.count))
+                if store.stored_bytes > store.max_bytes or store.count > store.max_refs:
+                    failures.append((store.stored_bytes, store.count))
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 
@@ -561,7 +561,7 @@ def test_limits_hold_at_every_moment_whatever_many_threads_do(tmp_path):
     assert [] == failures
     for session in range(3):
         store.release_session(str(session))
-    assert (0, 0) == (store.count, store.held_bytes)
+    assert (0, 0) == (store.count, store.stored_bytes)
     assert [] == list((tmp_path / "store").glob("kept-*/*"))
     store.close()
 

@@ -116,7 +116,7 @@ def test_a_tool_that_no_provider_takes_is_registered_and_told_of_with_the_reason
     for _ in range(2):
         answer = server.register("a", parameters=parameters)
         [warning] = answer["warnings"]
-        assert (True, True) == (answer["ok"], "no model is told of this tool: its " in warning)
+        assert (True, True) == (answer["ok"], "this tool is not offered to models: its " in warning)
     assert "warnings" not in server.register("b")
     listed = server.tools()
     assert (True, None, parameters) == (listed["a"]["problem"] in warning, listed["b"]["problem"], listed["a"]["parameters"])

@@ -35,6 +35,10 @@ class _Data(msgspec.Struct, omit_defaults=True):
         whole = self.to_dict()
         return _without_none(whole) if exclude_none else whole
 
+    def model_dump_json(self, *, exclude_none: bool = False) -> str:
+        """Return ``model_dump()`` as JSON text."""
+        return msgspec.json.encode(self.model_dump(exclude_none=exclude_none)).decode()
+
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Parse the output of ``to_json``, ignoring unknown members. Raises InvalidRequestError for anything else."""

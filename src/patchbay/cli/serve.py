@@ -190,7 +190,7 @@ def _announce(
     print(f"patchbay serve listening on {bold}{url}{plain}")
     print(f"  {dim}tools{plain} {url}/api/tools")
     print(f"  {dim}roles{plain} {', '.join(roles)}")
-    print(f"  {dim}store{plain} {'memory' if store is None else store.database.shown}")
+    print(f"  {dim}store{plain} {'memory' if store is None else store.database.display_url}")
     if governance.settings.config is not None:
         print(f"  {dim}hooks{plain} {governance.summary}")
     if names := ", ".join(each.name for each in servers if not each.disabled):

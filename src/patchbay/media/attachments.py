@@ -57,7 +57,7 @@ def store_media(store: MediaStore, output: ToolOutput, origin: Origin) -> ToolOu
             refs.append(store.admit(entry, meta=origin.meta(), scope=origin.scope("media")))
         except MediaError as error:
             failures.append(str(error))
-    for ref in refs:  # after all were admitted, since there may be no room for all of them
+    for ref in refs:  # after all were admitted, since the store may not take all of them
         try:
             store.open(ref).close()
             found.append(store.lookup(ref))
@@ -142,7 +142,7 @@ def attach_media(
     """
     text, inline = _store_base64(store, text, origin)
     attachments: list[Attachment] = []
-    room = MAX_ATTACHED
+    left = MAX_ATTACHED
     for ref in (*refs, *inline):
         try:
             media = store.lookup(ref)
@@ -151,12 +151,12 @@ def attach_media(
             attachment = Attachment(b"", OCTET_STREAM if is_unusual else media.media_type, media.filename or None)
             if attachment.kind in kinds:
                 with store.open(ref) as file:
-                    if file.size > room:
+                    if file.size > left:
                         limit = f"a result's files may have {MAX_ATTACHED // (1024 * 1024)} MiB in all"
                         text += f"\n({excerpt_of(media.filename or ref)} is not shown: {limit})"
                         continue
                     attachment = replace(attachment, data=file.read())
-                    room -= file.size
+                    left -= file.size
             attachments.append(attachment)
         except MediaError as error:
             text += f"\n({excerpt_of(ref)} is not shown: {error})"

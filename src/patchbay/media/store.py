@@ -3,7 +3,7 @@
 - A ref is for one file in its state at the time: one that was replaced or modified is neither read nor deleted.
 - A file is deleted with its last ref, unless one of its refs was "forget_only". Only files in the store's own folders are deleted
   otherwise.
-- A ref expires ``max_age`` after its last use; if there is no room, the least recently used one goes. Refs end with the process.
+- A ref expires ``max_age`` after its last use; beyond the limits the least recently used one goes. Refs end with the process.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ class MediaStore:
         return len(self._entries)
 
     @property
-    def held_bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Number of bytes in files that the store wrote."""
         return self._bytes
 

@@ -56,7 +56,7 @@ class ChoiceStream:
         self.was_reasoning = False
         self._policy = policy
         self._send = send
-        self._held: list[tuple[Callable[..., bytes], tuple[Any, ...]]] = []
+        self._pending: list[tuple[Callable[..., bytes], tuple[Any, ...]]] = []
         """What is to be encoded when it is released."""
         self._raw_text: list[str] = []
         """What the model wrote, where it may have to be shown to it again."""
@@ -181,7 +181,7 @@ class ChoiceStream:
     def write(self, encode: Callable[..., bytes], *part: Any) -> None:
         """Write a part of this choice by a method of the encoder, or hold it back."""
         if self.hold:
-            self._held.append((encode, part))
+            self._pending.append((encode, part))
         else:
             self.visible = True
             self._send(encode(self.index, *part))
@@ -189,8 +189,8 @@ class ChoiceStream:
     def release(self) -> None:
         """Write what was held back, and hold back no more."""
         self.hold = False
-        held, self._held = self._held, []
-        for encode, part in held:
+        pending, self._pending = self._pending, []
+        for encode, part in pending:
             self.write(encode, *part)
 
     # calls of the upstream's own

@@ -89,7 +89,7 @@ class Exchange:
         """A native answer without a call, kept while the model is asked once more with the contract."""
         self._in_question = False
         """It is not known whether that answer was given without sight of the tools: it stands if the next one brings no call."""
-        self._fallback_stands = False
+        self._use_fallback = False
         self._learn_text = False
         self._probe = False
         """This native answer is questioned if it has no call."""
@@ -297,7 +297,7 @@ class Exchange:
             self._next()
             return out, True
         self._stream = None  # it holds methods of this object: without the ring both are freed at once
-        if self._fallback_stands:
+        if self._use_fallback:
             return self._first_answer(), False
         stream.write_end(self._total)
         return stream.pop_out(), False
@@ -410,8 +410,8 @@ class Exchange:
                 self._write_answer(stream)
                 self._fallback = stream
             self._ask_text()
-        elif self._stands(outcomes):
-            self._fallback_stands = True
+        elif self._keeps_fallback(outcomes):
+            self._use_fallback = True
         else:
             self._settle_mode(called=any(outcome.called for outcome in outcomes))
             if not self._must_ask_again(outcomes):
@@ -460,7 +460,7 @@ class Exchange:
             self._ask_text()
             self._next()
             return b"", True
-        if self._stands(outcomes):
+        if self._keeps_fallback(outcomes):
             return self._first_answer(), False
         self._settle_mode(called=any(outcome.called for outcome in outcomes))
         if self._must_ask_again(outcomes):
@@ -499,8 +499,8 @@ class Exchange:
             return False
         return True
 
-    def _stands(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the first answer stands: it was in question, and the contract brought no call either."""
+    def _keeps_fallback(self, outcomes: Sequence[Outcome]) -> bool:
+        """True if the first answer is used: it was in question, and the contract brought no call either."""
         if (
             not self._in_question
             or self._fallback is None

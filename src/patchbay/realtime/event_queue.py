@@ -251,14 +251,14 @@ _CONTAINERS: Final = (dict, *_PLAIN)
 
 def estimate_size(values: Iterable[Any]) -> int:
     """Estimate the size of plain values in bytes, each object once, in bounded time. Other objects count a constant."""
-    size, room = 0.0, MAX_VISITED
+    size, unvisited = 0.0, MAX_VISITED
     seen = set[int]()
     left: deque[tuple[Any, float]] = deque([(tuple(values), 1.0)])  # containers with extrapolation factors
-    while left and room:
+    while left and unvisited:
         container, times = left.popleft()
         count, members = _members(container)
-        some = list(islice(members, min(MAX_SAMPLE, room)))  # atomic: a tool's thread may change the container
-        room -= len(some)
+        some = list(islice(members, min(MAX_SAMPLE, unvisited)))  # atomic: a tool's thread may change the container
+        unvisited -= len(some)
         times *= max(count / len(some), 1.0) if some else 1.0
         for each in some:
             if id(each) in seen:

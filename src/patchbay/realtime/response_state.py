@@ -398,7 +398,7 @@ class CallAssembler:
 
 
 MAX_BUFFERED_CHARS: Final = 256 * 1024
-"""Characters of one utterance that are collected; its pieces are emitted all the same."""
+"""Characters of one utterance that are collected. Pieces beyond are emitted, too."""
 
 
 class TextBuffer:

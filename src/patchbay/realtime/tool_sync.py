@@ -218,7 +218,7 @@ class ToolSync:
         self._fail(
             self._version,
             "the model's server takes tools only when a connection begins, and none could begin within"
-            f" {self._seconds} s, because something is going on or the server is away; they are told with the next one",
+            f" {self._seconds} s, because something is going on or the server is away; the next one brings the tools",
         )
 
     def _done(self, version: int) -> None:

@@ -197,14 +197,14 @@ def _to_null(value: Any) -> Any:
 
 
 def _to_array(value: Any) -> Any:
-    return _written_as_string(value, "[", list)
+    return _parse_json_string(value, "[", list)
 
 
 def _to_object(value: Any) -> Any:
-    return _written_as_string(value, "{", dict)
+    return _parse_json_string(value, "{", dict)
 
 
-def _written_as_string(value: Any, bracket: str, kind: type) -> Any:
+def _parse_json_string(value: Any, bracket: str, kind: type) -> Any:
     """Read a nested value that was written as a string holding its JSON, as models often do."""
     if not isinstance(value, str) or not value.lstrip().startswith(bracket):
         return _NONE

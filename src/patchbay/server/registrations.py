@@ -71,14 +71,17 @@ class StoreLock:
             if time.monotonic() > until:
                 await self.release()
                 raise StoreInUseError(
-                    f"The store {self._database.shown} is in use by another server: stop that one, or give this one its own."
+                    f"The store {self._database.display_url} is in use by another server: stop that one, "
+                    "or give this one its own."
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
     async def reacquire(self) -> bool:
         """Acquire a lost lock again; return whether no other server held it meanwhile. Raises StoreInUseError, DBAPIError."""
         if not await self._database.run(self._try):
-            raise StoreInUseError(f"the store {self._database.shown} is in use by another server since the connection was lost")
+            raise StoreInUseError(
+                f"the store {self._database.display_url} is in use by another server since the connection was lost"
+            )
         return self._is_last
 
     async def write(self, work: Callable[[Connection], T]) -> T:
@@ -153,7 +156,7 @@ class StoreLock:
 
     def _write(self, work: Callable[[Connection], T]) -> T:
         if not self.is_held:
-            raise StoreLockLostError(f"the lock on the store {self._database.shown} is lost")
+            raise StoreLockLostError(f"the lock on the store {self._database.display_url} is lost")
         return self._transaction(self._database.excluding(work))
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
@@ -171,7 +174,7 @@ class StoreLock:
             self._connection, self.is_held = None, False
             if connection is not None:
                 connection.close()
-            raise StoreLockLostError(f"the connection to the store {self._database.shown} is lost")
+            raise StoreLockLostError(f"the connection to the store {self._database.display_url} is lost")
         return connection
 
     def _disconnect(self) -> None:
@@ -297,7 +300,7 @@ class RegistrationWriter:
             return self._failed(type(error).__name__, str(error))
         except sa.exc.DBAPIError as error:
             reason = " ".join(str(error.orig).split())[:300]
-            return self._failed(type(error).__name__, f"the store {self._store.database.shown} cannot be used: {reason}")
+            return self._failed(type(error).__name__, f"the store {self._store.database.display_url} cannot be used: {reason}")
         except Exception as error:
             if self.problem is None:
                 _logger.exception("Changes of the tools could not be stored")

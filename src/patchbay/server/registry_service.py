@@ -82,7 +82,7 @@ class RegistryService:
         if change.ok:
             answer["secret"] = registration.secret
             if problem := self.registry.problem(registration.key):
-                answer["warnings"] = [f"no model is told of this tool: {problem}"]
+                answer["warnings"] = [f"this tool is not offered to models: {problem}"]
         if not affected and not any(failure["code"] == "source_conflict" for failure in failed):
             answer["error"] = "no role accepted the registration"
         return answer

@@ -104,12 +104,12 @@ class _Writer:
                 return {"anyOf": [{"$ref": reference}], **{key: schema[key] for key in ("description",) if key in schema}}
             self._within.append(reference)
             try:
-                return self._written_out(schema, path, depth, alternatives)
+                return self._inline(schema, path, depth, alternatives)
             finally:
                 self._within.pop()
-        return self._written_out(schema, path, depth, alternatives)
+        return self._inline(schema, path, depth, alternatives)
 
-    def _written_out(self, schema: Schema, path: str, depth: int, alternatives: int) -> dict[str, Any]:
+    def _inline(self, schema: Schema, path: str, depth: int, alternatives: int) -> dict[str, Any]:
         # Where something stands beside a reference, and where one leads to no definition, what it names is written instead.
         node = resolved(schema, self._root)
         if isinstance(node.get("allOf"), list):

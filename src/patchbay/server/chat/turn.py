@@ -83,7 +83,7 @@ class TurnText:
         self._is_over = True
 
     @property
-    def unshown(self) -> str:
+    def unsent(self) -> str:
         """Text that ``add`` has not returned."""
         return self.text if self._only_last else ""
 
@@ -389,7 +389,7 @@ class ToolChatTurn:
         """Encode the end of a stream: the rest of the text, the client's calls, finish reason, report and usage."""
         encoder = self._encoder
         encoder.begin(self._head(model))
-        rest = self._content.unshown
+        rest = self._content.unsent
         out = [encoder.text(0, rest)] if rest or not (self._has_written or pending) else []
         for place, call in enumerate(pending):
             out.append(encoder.call(0, place, call.id, call.name, call.raw_arguments, call.extra))
