@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,3 +91,35 @@ def test_serve_registers_the_tools_for_their_roles_and_calls_them(config, tmp_pa
         assert ("said 7", False) == (called["content"], called["is_error"])
         body = {"name": "mcp__raw__say", "description": "", "callback_url": "http://127.0.0.1:9/x", "source": "mcp:raw"}
         assert "source_reserved" == ask(f"{child.url}/api/tools/register", body)["failed_roles"][0]["code"]
+
+
+def test_serve_reads_its_servers_again_at_a_signal_and_keeps_those_that_are_the_same(tmp_path):
+    file = ServersFile(tmp_path / "mcp.json")
+    for name in ("same", "gone", "other"):
+        file.put(raw_server(name=name, allow=("pid",)))
+    flags = ["--port", "0", "--store", "memory", "--mcp-config", str(file.path)]
+    with listening([sys.executable, "-m", "patchbay", "serve", *flags], name="patchbay serve", timeout=60) as child:
+
+        def until(*names: str) -> None:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                found = {each["name"] for each in ask(f"{child.url}/api/tools")["tools_by_role"]["default"]}
+                if found == set(names):
+                    return
+            assert set(names) == found
+
+        def pid() -> str:
+            return ask(f"{child.url}/api/tools/call", {"name": "mcp__same__pid", "arguments": {}})["content"]
+
+        until("mcp__same__pid", "mcp__gone__pid", "mcp__other__pid")
+        before = pid()
+        file.remove("gone")
+        file.put(raw_server(name="other", allow=("say",)))
+        file.put(raw_server(name="new", allow=("say",)))
+        os.kill(child.pid, signal.SIGHUP)
+        until("mcp__same__pid", "mcp__other__say", "mcp__new__say")
+        file.put(raw_server("${PATCHBAY_NO_SUCH}", name="same"))
+        os.kill(child.pid, signal.SIGHUP)
+        while not any("was not reloaded" in line for line in child.printed):
+            ask(f"{child.url}/health")
+        assert before == pid()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -150,7 +151,6 @@ def serve(
         chat = build(ChatSettings, values, options=text_options(values))
     registrations = None if store == MEMORY else RegistrationStore(store)
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
-    servers = mcp_servers(mcp_config, config)
     app = create_tools_app(
         role_names,
         store=registrations,
@@ -159,12 +159,12 @@ def serve(
         chat=chat,
         realtime=realtime,
         governance=governance,
-        mcp_servers=servers,
-        mcp_pins=Pins() if servers else None,
+        mcp_servers=partial(mcp_servers, mcp_config, config),
+        mcp_pins=Pins(),
     )
 
     def announce(url: str) -> None:
-        _announce(url, role_names, registrations, governance, realtime, proxied, servers)
+        _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers)
         if key_warning:
             _logger.warning("%s", key_warning)
 
@@ -193,7 +193,7 @@ def _announce(
     print(f"  {dim}store{plain} {'memory' if store is None else store.database.display_url}")
     if governance.settings.config is not None:
         print(f"  {dim}hooks{plain} {governance.summary}")
-    if names := ", ".join(each.name for each in servers if not each.disabled):
+    if names := ", ".join(each.name for each in servers):
         print(f"  {dim}mcp{plain} {names}")
     if model := " or ".join(filter(None, (realtime.model if realtime is not None else "", models))):
         path = f"/api/sessions/{quote(roles[0])}"

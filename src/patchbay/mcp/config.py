@@ -232,6 +232,14 @@ def unique(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
     return tuple(found.values())
 
 
+def checked(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
+    """Return the servers that are not disabled. Raises ConfigurationError for two of one name, and for a missing variable."""
+    found = tuple(each for each in unique(servers) if not each.disabled)
+    for each in found:
+        each.expanded()
+    return found
+
+
 def _parse(name: str, entry: Table) -> McpServer:
     tools, oauth = entry.table("toolFilter"), entry.table("oauth")
     given = entry.text("type")

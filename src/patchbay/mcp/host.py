@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import ConfigurationError
-from patchbay.mcp.config import McpServer, as_servers, unique
+from patchbay.mcp.config import McpServer, as_servers, checked, unique
 from patchbay.mcp.pins import Pins
 from patchbay.tools import Tool, Toolset
 from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, ToolRegistry
@@ -75,24 +75,49 @@ class McpHost:
         """
         if not self.servers:
             return
-        for each in self.servers:
-            each.expanded()
+        checked(self.servers)
         if not self._is_running:
             await import_sdk()
         if not self._is_running:  # nor begun by another call meanwhile
             self._mounts = {each.name: _Mount(self, each) for each in self.servers}
-            if self.pins is not None:
-                self._watcher = asyncio.create_task(self._watch(self.pins))
+            self._watch_pins()
         if wait:
             await asyncio.gather(*(each.connection.settled() for each in self._mounts.values()))
 
+    async def update(self, servers: Iterable[McpServer]) -> str:
+        """Have these servers in the place of the present ones, of which those that are the same stay; return a summary.
+
+        Raises ConfigurationError, and changes nothing then.
+        """
+        wanted = {each.name: each for each in checked(servers)}
+        if wanted:
+            await import_sdk()
+        gone = [each for each in self.servers if wanted.get(each.name) != each]
+        self.servers = tuple(wanted.values())
+        await self._unmount([each.name for each in gone])
+        for each in gone:
+            self.apply(self.registry.clear(each.source, inside=True))
+        for name in wanted.keys() - self._mounts.keys():
+            self._mounts[name] = _Mount(self, wanted[name])
+        self._watch_pins()
+        names = [f"MCP servers {', '.join(wanted)}"] if wanted else []
+        removed = [each.name for each in gone if each.name not in wanted]
+        return "; ".join([*names, *([f"no more: MCP servers {', '.join(removed)}"] if removed else [])])
+
+    async def _unmount(self, names: Iterable[str]) -> None:
+        mounts = [self._mounts.pop(name) for name in names if name in self._mounts]
+        await asyncio.gather(*(each.connection.aclose() for each in mounts))
+
+    def _watch_pins(self) -> None:
+        if self.pins is not None and self._mounts and (self._watcher is None or self._watcher.done()):
+            self._watcher = asyncio.create_task(self._watch(self.pins))
+
     async def aclose(self) -> None:
         """End the connections and remove the tools."""
-        if self._watcher is not None and self._is_running:
+        if self._watcher is not None and not self._watcher.get_loop().is_closed():
             self._watcher.cancel()
-            self._watcher = None
-        mounts, self._mounts = self._mounts, {}
-        await asyncio.gather(*(each.connection.aclose() for each in mounts.values()))
+        self._watcher = None
+        await self._unmount(list(self._mounts))
         for each in self.servers:
             self.apply(self.registry.clear(each.source, inside=True))
 

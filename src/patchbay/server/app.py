@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 import patchbay
 from patchbay.errors import ConfigurationError
-from patchbay.mcp.config import McpServer
+from patchbay.mcp.config import McpServer, checked
 from patchbay.mcp.host import McpHost
 from patchbay.mcp.pins import Pins
 from patchbay.models.options import TextOptions
@@ -63,14 +63,18 @@ class ToolsApp:
         sessions: LiveSessionsApp | None,
         mcp: McpEndpoint,
         proxy: ProxyApp | None,
+        mcp_host: McpHost,
+        read_servers: Callable[[], Iterable[McpServer]] | None,
     ) -> None:
         self.registry = registry
         self.managers = managers
         self.api = api
         self.governance = governance
         self.sessions = sessions
+        self.mcp_host = mcp_host
         self._mcp = mcp
         self._proxy = proxy
+        self._read_servers = read_servers
         self._middleware = middleware
 
     @property
@@ -105,11 +109,15 @@ class ToolsApp:
         self.governance.stop()
 
     async def reload(self) -> str:
-        """Read the configuration of hooks and approvals again; return a summary. Raises ConfigurationError."""
-        summary = await self.governance.reload()
+        """Read the configuration of hooks, approvals and MCP servers again; return a summary. Raises ConfigurationError."""
+        servers = None if self._read_servers is None else checked(self._read_servers())  # raises before anything is changed
+        is_configured = self.governance.settings.config is not None
+        done = [await self.governance.reload()] if is_configured or servers is None else []
+        if servers is not None:
+            done.append(await self.mcp_host.update(servers))
         if self.sessions is not None:
             self.sessions.warn_of_unsupported_hooks()
-        return summary
+        return "; ".join(filter(None, done)) or "nothing"
 
 
 def create_tools_app(
@@ -121,7 +129,7 @@ def create_tools_app(
     chat: ChatSettings | None = None,
     realtime: RealtimeSettings | None = None,
     governance: Governance | None = None,
-    mcp_servers: Iterable[McpServer] = (),
+    mcp_servers: Iterable[McpServer] | Callable[[], Iterable[McpServer]] = (),
     mcp_pins: Pins | None = None,
     oversight: Governance | None = None,
     extend_mcp: Callable[[Any], object] | None = None,
@@ -131,10 +139,11 @@ def create_tools_app(
     ``store`` (or its URL) keeps the registrations, and responses of the Responses API; None keeps them in memory. ``upstream`` is
     the OpenAI-compatible server (or its base URL) whose models are given the tools at ``/v1``, as ``chat`` says. Sessions at
     ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call, and is closed
-    with the server. The tools of ``mcp_servers`` are registered while it runs, with ``mcp_pins`` by accepted definitions.
-    Without a token anyone may use the sources of plugins, as the seeds' plugin hosts expect, but never those of builtins and MCP
-    servers. ``extend_mcp`` gets the official SDK's server of each role at ``/mcp`` before it serves, to add prompts, resources
-    and other handlers. ``oversight`` is the old name of ``governance``. Raises ConfigurationError.
+    with the server. The tools of ``mcp_servers`` are registered while it runs, with ``mcp_pins`` by accepted definitions; where
+    they are a function that returns the servers, SIGHUP calls it again. Without a token anyone may use the sources of plugins, as
+    the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official SDK's server of
+    each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight`` is the old name of
+    ``governance``. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
@@ -159,7 +168,8 @@ def create_tools_app(
     managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
     health.on_change = partial(_sync_sessions, managers)
     store = RegistrationStore(store) if isinstance(store, str) else store
-    mcp = McpHost(mcp_servers, registry, on_change=health.on_change, pins=mcp_pins)
+    read_servers = mcp_servers if callable(mcp_servers) else None
+    mcp = McpHost(mcp_servers() if callable(mcp_servers) else mcp_servers, registry, on_change=health.on_change, pins=mcp_pins)
     writer = RegistrationWriter(registry, store) if store is not None else None
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     if upstream is not None and upstream.response_store is None and store is not None:
@@ -181,7 +191,7 @@ def create_tools_app(
     handle_errors(api)
     describe_token(api)
     middleware = AccessMiddleware(_by_path(api, proxy or no_upstream, endpoint), settings, sockets=_sockets(sessions, proxy))
-    return ToolsApp(registry, managers, api, middleware, governance, sessions, endpoint, proxy)
+    return ToolsApp(registry, managers, api, middleware, governance, sessions, endpoint, proxy, mcp, read_servers)
 
 
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:
