@@ -1,10 +1,11 @@
-"""Run MCP's conformance suite on the registry as an MCP server and on its client, and write what passed into the documentation.
+"""Run MCP's conformance suite and foreign peers on the registry and on its client, and write what passed into the documentation.
 
-    python scripts/conformance.py            both revisions (the first time node and the suite from npm, into .build/conformance)
-    python scripts/conformance.py --details  each failed check as well
+    python scripts/conformance.py            everything (the first time 400 MB from npm and PyPI, into .build/conformance)
+    python scripts/conformance.py --details  each failed check of the suite as well
 
 The suite's tools are served through the registry (scripts/conformance_server.py), and its servers are mounted as any MCP server
-(scripts/conformance_client.py). No failure is expected: exit status 1 where a scenario fails.
+(scripts/conformance_client.py). The peers (scripts/conformance_peers.py) are the Inspector, FastMCP both ways, and the protocol's reference
+servers. No failure is expected: exit status 1 where a scenario fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance_peers import NPM_PACKAGES, PYTHON_PACKAGES, Peers, Scenarios
+
 from patchbay.cli.children import listening
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +28,9 @@ BUILD = ROOT / ".build" / "conformance"
 PAGE = ROOT / "docs" / "guides" / "mcp-server.md"
 TABLE = re.compile(r"(<!-- conformance: begin -->\n).*?(<!-- conformance: end -->)", re.DOTALL)
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
-PACKAGES = ("node@24", SUITE)
+PACKAGES = ("node@24", SUITE, *NPM_PACKAGES)
+PYTHON = BUILD / "venv" / "bin" / "python"
+"""The interpreter with FastMCP and the servers in Python."""
 REVISIONS = ("2025-11-25", "2026-07-28")
 LIMIT = 300.0
 """Seconds for one run of the suite."""
@@ -58,15 +63,19 @@ class Outcome:
 
 
 def install() -> None:
-    """Install node and the suite where they are missing. Raises CalledProcessError."""
+    """Install node, the suite and the peers where they are missing. Raises CalledProcessError."""
     BUILD.mkdir(parents=True, exist_ok=True)
     stamp = BUILD / "packages.txt"
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == " ".join(PACKAGES):
+    wanted = " ".join([*PACKAGES, *PYTHON_PACKAGES])
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return
-    print(f"installing {' '.join(PACKAGES)} into {BUILD.relative_to(ROOT)}", flush=True)
+    print(f"installing {wanted} into {BUILD.relative_to(ROOT)}", flush=True)
     (BUILD / "package.json").write_text('{"private": true}', encoding="utf-8")
     subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *PACKAGES], cwd=BUILD, check=True)
-    stamp.write_text(" ".join(PACKAGES), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(BUILD / "venv")], check=True)
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
+    subprocess.run([*pip, *PYTHON_PACKAGES], check=True)
+    stamp.write_text(wanted, encoding="utf-8")
 
 
 def suite(*arguments: str) -> str:
@@ -106,12 +115,22 @@ def run(half: str, revision: str, *arguments: str, details: bool) -> Outcome:
     return outcome
 
 
-def row(half: str, revision: str, outcome: Outcome) -> str:
+def outcome_of(scenarios: Scenarios) -> Outcome:
+    """Return what a peer has checked as an outcome, and print what failed."""
+    found = {}
+    for name, checks in scenarios.items():
+        if failed := [each for each, is_right in checks.items() if not is_right]:
+            print(f"  {name}: {', '.join(failed)}")
+        found[name] = (len(checks) - len(failed), len(failed))
+    return Outcome(found, {})
+
+
+def row(half: str, other: str, outcome: Outcome) -> str:
     def shown(scenarios: dict[str, tuple[int, int]]) -> tuple[str, str]:
         passed, failed = (sum(counts) for counts in zip(*scenarios.values(), strict=True)) if scenarios else (0, 0)
         return f"{sum(not failed for _, failed in scenarios.values())} of {len(scenarios)}", f"{passed} of {passed + failed}"
 
-    return "| " + " | ".join([half, revision, *shown(outcome.scored), shown(outcome.others)[0] if outcome.others else ""]) + " |"
+    return "| " + " | ".join([half, other, *shown(outcome.scored), shown(outcome.others)[0] if outcome.others else ""]) + " |"
 
 
 def main() -> int:
@@ -127,11 +146,18 @@ def main() -> int:
         for revision in REVISIONS:
             print(f"server, {revision} ...", flush=True)
             outcomes["server", revision] = run_server(revision, f"{server.url}/mcp", details=details)
+        peers = Peers(BUILD, PYTHON)
+        print("server, the Inspector and FastMCP ...", flush=True)
+        clients = peers.clients(f"{server.url}/mcp")
+        print("client, FastMCP and other servers ...", flush=True)
+        servers = peers.servers(f"{server.url}/mcp")
     for revision in REVISIONS:
         print(f"client, {revision} ...", flush=True)
         outcomes["client", revision] = run_client(revision, details=details)
-    rows = [row(half, revision, outcome) for (half, revision), outcome in outcomes.items()]
-    head = ["| half | revision | scenarios | checks | also run, not required |", "|---|---|---|---|---|"]
+    outcomes |= {("server", name): outcome_of(scenarios) for name, scenarios in clients.items()}
+    outcomes |= {("client", name): outcome_of(scenarios) for name, scenarios in servers.items()}
+    rows = [row(half, other, outcome) for (half, other), outcome in outcomes.items()]
+    head = ["| half | revision, or peer | scenarios | checks | also run, not required |", "|---|---|---|---|---|"]
     table = "\n".join([*head, *rows])
     print(table)
     page = PAGE.read_text(encoding="utf-8")
