@@ -111,6 +111,11 @@ def pictures(number: str) -> bytes:
     return PNG + number.encode()
 
 
+@server.prompt(description="Greet a person.")
+def greet(name: str, tone: str = "warm") -> str:
+    return f"Write a {tone} greeting to {name}."
+
+
 @server.tool(structured_output=False)
 def die() -> str:
     """End the process at once."""

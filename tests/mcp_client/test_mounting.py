@@ -159,3 +159,13 @@ async def test_resources_are_listed_and_read_by_a_tool_where_that_is_asked_for()
         assert "mcp_call_failed" == (await there.call("mcp__sdk__mcp_read_resource", uri="mem://none")).result.code
     async with mounted(sdk_server()) as there:
         assert [] == [name for name in there.tools if "resource" in name]
+
+
+async def test_prompts_are_listed_and_filled_in_by_a_tool_where_that_is_asked_for():
+    async with mounted(sdk_server(prompts=True), raw_server(prompts=True)) as there:  # the second one has none
+        assert ["mcp__sdk__mcp_get_prompt"] == [name for name in there.tools if "prompt" in name]
+        listed = (await there.call("mcp__sdk__mcp_get_prompt")).value
+        assert [{"name": "greet", "description": "Greet a person.", "arguments": ["name", "tone?"]}] == listed
+        filled = await there.call("mcp__sdk__mcp_get_prompt", name="greet", arguments={"name": "Ann"})
+        assert "user: Write a warm greeting to Ann." == filled.content
+        assert "mcp_call_failed" == (await there.call("mcp__sdk__mcp_get_prompt", name="none")).result.code

@@ -50,6 +50,7 @@ def add(
     deny: Annotated[list[str], typer.Option("--deny", metavar="PATTERN", help="Do not offer these tools.")] = [],  # noqa: B006
     role: Annotated[list[str], typer.Option("--role", metavar="NAME", help="Role that gets the tools; default: all.")] = [],  # noqa: B006
     resources: Annotated[bool, typer.Option("--resources", help="Offer a tool that reads the server's resources.")] = False,
+    prompts: Annotated[bool, typer.Option("--prompts", help="Offer a tool that reads the server's prompts.")] = False,
     overwrite: Annotated[bool, typer.Option("--replace", help="Replace a server of this name.")] = False,
 ) -> None:
     """Add a server to the file of MCP servers. It is not started.
@@ -79,6 +80,7 @@ def add(
         deny=tuple(deny),
         roles=tuple(role),
         resources=resources,
+        prompts=prompts,
     )
     if is_url and (env or cwd):
         raise ConfigurationError("--env and --cwd are for a command; a URL has --header.")

@@ -52,8 +52,8 @@ class McpServer:
     client metadata document.
 
     Seconds: ``timeout`` of a call, ``start_timeout`` from the start to the list of tools, ``idle_timeout`` without a call after
-    which the connection is closed until the next one (0: never). ``resources`` offers a tool that reads the server's resources.
-    Raises ConfigurationError.
+    which the connection is closed until the next one (0: never). ``resources`` and ``prompts`` offer a tool that reads those of
+    the server. Raises ConfigurationError.
     """
 
     name: str
@@ -74,6 +74,7 @@ class McpServer:
     start_timeout: float = 30.0
     idle_timeout: float = 0.0
     resources: bool = False
+    prompts: bool = False
     disabled: bool = False
 
     def __post_init__(self) -> None:
@@ -165,6 +166,7 @@ class McpServer:
             "prefix": self.prefix,
             **{key: self._milliseconds(name) for key, name in _LIMITS.items()},
             "resources": self.resources or None,
+            "prompts": self.prompts or None,
             "disabled": self.disabled or None,
         }
         return {key: value for key, value in entry.items() if value is not None}
@@ -260,6 +262,7 @@ def _parse(name: str, entry: Table) -> McpServer:
         "roles": entry.texts("roles") or (),
         "prefix": entry.text("prefix") if entry.get("prefix") is not None else None,
         "resources": entry.flag("resources", default=False),
+        "prompts": entry.flag("prompts", default=False),
         "disabled": entry.flag("disabled", default=False),
         **{ours: entry.seconds(key, _DEFAULTS[ours]) for key, ours in _LIMITS.items()},
     }

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -219,7 +219,7 @@ class _Mount:
             text = _as_json(definition)
             if self.tools.get(tool.name) == text or self._register(tool):
                 found[tool.name] = text
-        if server.resources and (reader := self._resource_reader()) is not None:
+        for reader in self._readers():
             found.setdefault(reader.name, "")
             if self.tools.get(reader.name) != "":
                 self._register(reader)
@@ -231,12 +231,17 @@ class _Mount:
         if is_new:
             _logger.info("The MCP server %r offers %d tools", server.name, len(found))
 
-    def _resource_reader(self) -> Tool | None:
-        from patchbay.mcp.resources import ReadResource
+    def _readers(self) -> Iterator[Tool]:
+        """Yield the tools that read the server's resources and prompts, where it has them and its settings ask for that."""
+        server, client = self._server, self.connection.client
+        if client is None or not (server.resources or server.prompts):
+            return
+        from patchbay.mcp.resources import GetPrompt, ReadResource
 
-        client = self.connection.client
-        has_resources = client is not None and client.server_capabilities.resources is not None
-        return ReadResource(self._server, self.connection.request) if has_resources else None
+        if server.resources and client.server_capabilities.resources is not None:
+            yield ReadResource(server, self.connection.request)
+        if server.prompts and client.server_capabilities.prompts is not None:
+            yield GetPrompt(server, self.connection.request)
 
     def _make(self, definition: Any) -> McpTool | None:
         from patchbay.mcp.limits import MAX_DEFINITION

@@ -1,4 +1,4 @@
-"""The resources of an MCP server as a tool that lists and reads them."""
+"""The resources and prompts of an MCP server as tools that list and read them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from mcp.client import Client
 
 from patchbay._text import one_line
 from patchbay.mcp.config import McpServer
-from patchbay.mcp.tools import add_resource, tool_name
+from patchbay.mcp.tools import add_resource, read_contents, tool_name
 from patchbay.tools import Tool, ToolContext
 from patchbay.types import Attachment, Illustrated
 
 READ_RESOURCE: Final = "mcp_read_resource"
-"""The tool's name behind the server's prefix."""
+GET_PROMPT: Final = "mcp_get_prompt"
+"""The tools' names behind the server's prefix."""
 
 _MAX_LISTED: Final = 200
+_PROMPT_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "Name of the prompt; without it the prompts are listed."},
+        "arguments": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Its arguments."},
+    },
+}
 _PARAMETERS: Final = {
     "type": "object",
     "properties": {"uri": {"type": "string", "description": "URI of the resource; without it the resources are listed."}},
@@ -55,6 +63,51 @@ class ReadResource(Tool):
             add_resource(each, texts, attachments)
         text = "\n".join(texts)
         return Illustrated(text, tuple(attachments)) if attachments else text
+
+
+class GetPrompt(Tool):
+    """Fills in a prompt of a server, or lists the prompts."""
+
+    annotations = {"read_only": True}  # noqa: RUF012  (it is not changed)
+
+    def __init__(self, server: McpServer, request: Request) -> None:
+        super().__init__(
+            tool_name(server, GET_PROMPT),
+            f"Get a prompt of the MCP server {server.name} with its arguments filled in, or list its prompts.",
+            parameters=_PROMPT_PARAMETERS,
+            timeout=server.timeout,
+        )
+        self.source = server.source
+        self.endpoint = server.address
+        self._request = request
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (it has no use for one)
+        """Return the prompt's messages, with their files as attachments, or the list. Raises McpCallError."""
+        name = arguments.get("name")
+        if not name:
+            return await self._request(_listed_prompts, self.name)
+        given = arguments.get("arguments") or {}
+        result: types.GetPromptResult = await self._request(lambda client: client.get_prompt(name, given), self.name)
+        texts: list[str] = []
+        attachments: list[Attachment] = []
+        for each in result.messages:
+            text, files = read_contents([each.content])
+            texts.append(f"{each.role}: {text}")
+            attachments += files
+        return Illustrated("\n".join(texts), tuple(attachments)) if attachments else "\n".join(texts)
+
+
+async def _listed_prompts(client: Client) -> list[dict[str, Any]]:
+    """Return the first page of the prompts; arguments that may be left out end with a question mark."""
+    prompts = (await client.list_prompts()).prompts
+    return [
+        {
+            "name": each.name,
+            "description": one_line(each.description or each.title or "", 200),
+            "arguments": [f"{given.name}{'' if given.required else '?'}" for given in each.arguments or ()],
+        }
+        for each in prompts[:_MAX_LISTED]
+    ]
 
 
 async def _listed(client: Client) -> list[dict[str, str]]:

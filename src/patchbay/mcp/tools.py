@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -114,7 +114,7 @@ class McpTool(ForeignTool):
         current_call.set(context)  # for the server's questions; the call's task ends with it
         result = await self._call(self.definition.name, arguments, on_progress)
         if result.is_error:
-            text = "\n".join(map(str, _contents(result)[0]))
+            text, _ = read_contents(result.content)
             raise McpResultError(text or "the tool failed and did not say why", tool_name=self.name)
         return output_of(result, is_structured=self.output_schema is not None)
 
@@ -125,8 +125,8 @@ def output_of(result: types.CallToolResult, *, is_structured: bool) -> Any:
     ``is_structured``: the tool has a schema for its results, whose text then says the same. Otherwise both are
     kept if they differ.
     """
-    texts, attachments = _contents(result)
-    value: Any = "\n".join(texts)
+    value: Any
+    value, attachments = read_contents(result.content)
     structured = result.structured_content
     if structured is not None:
         is_all = is_structured or not value or _is_same(value, structured)
@@ -134,10 +134,11 @@ def output_of(result: types.CallToolResult, *, is_structured: bool) -> Any:
     return Illustrated(value, tuple(attachments)) if attachments else value
 
 
-def _contents(result: types.CallToolResult) -> tuple[list[str], list[Attachment]]:
+def read_contents(content: Iterable[types.ContentBlock]) -> tuple[str, list[Attachment]]:
+    """Return the text of a result or message, and its images, audio and files."""
     texts: list[str] = []
     attachments: list[Attachment] = []
-    for item in result.content:
+    for item in content:
         if isinstance(item, types.TextContent):
             texts.append(item.text)
         elif isinstance(item, types.ImageContent | types.AudioContent):
@@ -147,7 +148,7 @@ def _contents(result: types.CallToolResult) -> tuple[list[str], list[Attachment]
             texts.append(f"[resource {item.uri}: {one_line(about, 300)}]")
         else:
             add_resource(item.resource, texts, attachments)
-    return texts, attachments
+    return "\n".join(texts), attachments
 
 
 def add_resource(
