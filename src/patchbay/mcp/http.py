@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.inbound import MCP_METHOD_HEADER
 
 from patchbay._text import one_line
 from patchbay.errors import ConfigurationError
@@ -70,16 +71,24 @@ class _Client(httpx2.AsyncClient):
         return response
 
     async def _send(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
+        is_first = request.headers.get(MCP_METHOD_HEADER) == "server/discover"
         try:
             response = await super().send(request, **options)
         except ConfigurationError as error:  # of the login
+            if is_first:
+                raise
             return _refusal(request, 403, str(error))
         if response.status_code not in _REFUSALS:
             return response
         reason = await _reason(response)
         is_unknown = response.status_code == 401
         words = f"it asks for a login, or for other credentials: {self._login}" if is_unknown else "it does not allow this"
-        return _refusal(request, response.status_code, f"{words} ({reason})" if reason else words)
+        words = f"{words} ({reason})" if reason else words
+        if (
+            is_first and is_unknown
+        ):  # the SDK would answer an error with the handshake of the older era, whose error hides this one
+            raise ConfigurationError(words)
+        return _refusal(request, response.status_code, words)
 
 
 def _refusal(request: httpx2.Request, status: int, message: str) -> httpx2.Response:

@@ -233,7 +233,9 @@ class _Callback:
 
     async def result(self) -> AuthorizationCodeResult:
         """Wait for the browser. Raises LoginRefusedError where the login was refused."""
-        return await self._found
+        found = await self._found
+        self._found = asyncio.get_running_loop().create_future()  # for a server that asks again
+        return found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
