@@ -58,7 +58,7 @@ clients: .venv/.installed ## run coding agents and agent frameworks through the 
 sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the proxy (400 MB from PyPI the first time)
 	@$(BIN)/python scripts/sdks.py
 
-conformance: .venv/.installed ## run MCP's conformance suite, the Inspector, FastMCP and other servers (700 MB from npm and PyPI the first time)
+conformance: .venv/.installed ## run MCP's conformance suite, the Inspector, FastMCP and other servers (500 MB from npm and PyPI the first time)
 	@$(BIN)/python scripts/conformance.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site

@@ -1,6 +1,6 @@
 """Run MCP's conformance suite and foreign peers on the registry and on its client, and write what passed into the documentation.
 
-    python scripts/conformance.py            everything (the first time 400 MB from npm and PyPI, into .build/conformance)
+    python scripts/conformance.py            everything (the first time 500 MB from npm and PyPI, into .build/conformance)
     python scripts/conformance.py --details  each failed check of the suite as well
 
 The suite's tools are served through the registry (scripts/conformance_server.py), and its servers are mounted as any MCP server
