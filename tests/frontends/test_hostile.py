@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -160,3 +162,44 @@ def test_the_upstream_is_freed_when_the_client_leaves(name: str) -> None:
         with open_chat(port, make([("one", "a", True)]), path=f"{path}?alt=sse") as connection:
             assert b"A part" in read_until(connection, b"A part")
         assert upstream.left.wait(BOUND)
+
+
+def in_chunks(data: bytes, *, end: bytes = b"") -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (data[:20], data[20:])) + end
+
+
+CHUNKED = b"transfer-encoding: chunked"
+CUT: dict[str, tuple[Callable[[bytes], tuple[bytes, bytes]], bytes]] = {
+    "half of what is declared": (lambda body: (b"content-length: %d" % len(body), body[: len(body) // 2]), b""),
+    "one byte less than declared": (lambda body: (b"content-length: %d" % len(body), body[:-1]), b""),
+    "a whole request, declared longer": (lambda body: (b"content-length: %d" % (len(body) + 1), body), b""),
+    "nothing of what is declared": (lambda body: (b"content-length: %d" % len(body), b""), b""),
+    "all but the last chunk": (lambda body: (CHUNKED, in_chunks(body)), b""),
+    "half a chunk": (lambda body: (CHUNKED, in_chunks(body)[: len(body) // 2]), b""),
+    "half a chunk's size": (lambda body: (CHUNKED, in_chunks(body) + b"1"), b""),
+    "a chunk's size that is none": (lambda body: (CHUNKED, in_chunks(body, end=b"xyz\r\n")), b"HTTP/1.1 400 "),
+    "less than there is": (lambda body: (b"content-length: %d" % (len(body) - 1), body), b"HTTP/1.1 400 "),
+}
+"""What is sent of a request before its client goes: the header of its length and the bytes; and how the answer begins, if any."""
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_half_a_body_asks_no_model_and_harms_nothing(name: str, cut: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, _, path = PROTOCOLS[name]
+    body = encode(make([("one", "a", True)]))
+    length, sent = CUT[cut][0](body)
+    path = f"{path}?alt=sse" if name == "gemini" else path
+    with ScriptedUpstream(lambda _body: "Fine.") as upstream, serving(create_app(upstream.url, tools="text")) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=BOUND) as connection:
+            connection.sendall(
+                b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%b\r\n\r\n" % (path.encode(), length)
+            )
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            answer = read_until(connection, b"never")
+        begin = CUT[cut][1]
+        assert begin == answer[: len(begin)] if begin else not answer
+        assert b"Fine." in ask(port, "POST", path, body).body
+    assert 1 == len(upstream.requests)
+    assert [] == [record for record in caplog.records if record.levelname == "ERROR"]
