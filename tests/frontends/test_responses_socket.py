@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -231,6 +232,38 @@ def test_after_an_odd_message_the_connection_goes_on(port: int) -> None:
             ['{"type": "response.create", "model": "m",', ' "stream": false, "background": false, "input": "In pieces."}']
         )
         assert "1 messages: In pieces." == text_of(last(socket))
+
+
+def frame(first: int, payload: bytes, *, length: int | None = None) -> bytes:
+    """A frame with a mask of zeros; ``length``: the one that it declares."""
+    return bytes([first, 0xFE]) + struct.pack(">H", len(payload) if length is None else length) + bytes(4) + payload
+
+
+WHOLE = json.dumps(CREATE).encode().ljust(200)
+FRAMES = {
+    "half a frame": (frame(0x81, WHOLE[:90], length=200), None),
+    "half a head": (frame(0x81, WHOLE)[:3], None),
+    "a message without its end": (frame(0x01, WHOLE), None),
+    "no mask": (b"\x81\x7e" + struct.pack(">H", 200) + WHOLE, 1002),
+    "an unknown kind": (frame(0x83, WHOLE), 1002),
+    "a piece of no message": (frame(0x80, WHOLE), 1002),
+    "no UTF-8": (frame(0x81, b"\xff" * 200), 1007),
+    "a frame of 2 GB": (b"\x81\xff" + struct.pack(">Q", 1 << 31) + bytes(4), 1009),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_broken_frame_ends_its_connection_alone(name: str, port: int, upstream: Upstream) -> None:
+    data, code = FRAMES[name]
+    with opened(port) as bystander:
+        with opened(port) as socket:
+            socket.socket.sendall(data)
+            if code is None:
+                socket.socket.shutdown(SHUT_RDWR)
+            else:
+                assert code == end_of(socket)
+        assert "1 messages: Hi." == text_of(ask_on(bystander))
+    assert 1 == len(upstream.seen)
 
 
 def test_there_are_no_more_lanes_than_a_connection_may_have(port: int) -> None:
