@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import contextmanager
 
 import openai
@@ -14,6 +15,7 @@ from tests.server.proxy_rig import BOUND, MovedClock, running_upstream, serving
 from patchbay.frontends import StoredResponse
 from patchbay.proxy import create_app
 from patchbay.server.response_database import DatabaseResponses
+from patchbay.server.response_events import MAX_EVENT_BYTES, EventLog
 from patchbay.server.stored_responses import LEASE_SECONDS, RENEW_SECONDS, MemoryResponses
 
 
@@ -109,9 +111,72 @@ def test_a_response_in_the_background_is_asked_for_on_any_server(url):
             assert ("failed", True) == (failed.status, "No such model." in failed.error.message)
             with pytest.raises(openai.BadRequestError, match="background"):
                 one.responses.cancel(gone_on.id)
-            for wrong in ({"store": False}, {"stream": True}):
-                with pytest.raises(openai.BadRequestError, match="background"):
-                    one.responses.create(model="m", input="Hi.", background=True, **wrong)
+            with pytest.raises(openai.BadRequestError, match="background"):
+                one.responses.create(model="m", input="Hi.", background=True, store=False)
+
+
+def test_the_events_of_a_response_in_the_background_are_read_as_they_come_and_again():
+    released = threading.Event()
+
+    async def in_two_parts(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for text, reason in (("One ", None), ("two.", "stop")):
+            chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            while not released.is_set():
+                await asyncio.sleep(0.002)
+        return response
+
+    with running_upstream(in_two_parts) as upstream, client_of(create_app(upstream.url)) as client:
+        seen = []
+        with client.responses.create(model="m", input="Hi.", background=True, stream=True) as events:
+            for event in events:
+                seen.append(event)
+                if event.type == "response.output_text.delta":
+                    break  # the client leaves
+        response_id, last = seen[0].response.id, seen[-1].sequence_number
+        assert [*range(last + 1)] == [event.sequence_number for event in seen]
+        with client.responses.retrieve(response_id, stream=True, starting_after=last) as events:
+            released.set()
+            rest = list(events)
+        assert "response.completed" == rest[-1].type
+        assert "completed" == client.responses.retrieve(response_id).status
+        again = list(client.responses.retrieve(response_id, stream=True))
+        assert [event.to_dict() for event in again] == [event.to_dict() for event in [*seen, *rest]]
+        assert "One two." == rest[-1].response.output_text == "".join(getattr(event, "delta", "") for event in again)
+        assert [] == list(client.responses.retrieve(response_id, stream=True, starting_after=len(again)))
+        other = client.responses.create(model="m", input="Hi.", stream=True)
+        other_id = list(other)[-1].response.id
+        for wrong, match in (((other_id, 0), "no events"), ((response_id, -1), "starting_after")):
+            with pytest.raises(openai.BadRequestError, match=match):
+                client.responses.retrieve(wrong[0], stream=True, starting_after=wrong[1])
+
+
+async def test_the_events_of_a_response_have_a_bounded_size():
+    log = EventLog()
+    for number in range(9):
+        log.write(b"data: %d%b\n\n: keep-alive\n\n" % (number, b"x" * (MAX_EVENT_BYTES // 8)))
+    *events, last = await log.read(0)
+    error = json.loads(last.partition(b"data: ")[2])
+    assert (7, 7, "too_many_events") == (len(events), error["sequence_number"], error["code"])
+    assert [] == await log.read(8)
+
+
+@pytest.mark.parametrize("model", ["broken", "slow"])
+def test_the_events_of_a_response_in_the_background_end_when_it_fails_or_is_cancelled(model):
+    with running_upstream(answer) as upstream, client_of(create_app(upstream.url)) as client:
+        if model == "broken":
+            *_, last = client.responses.create(model=model, input="Hi.", background=True, stream=True)
+            assert ("response.failed", True) == (last.type, "No such model." in last.response.error.message)
+            assert "failed" == client.responses.retrieve(last.response.id).status
+        else:
+            stream = client.responses.create(model=model, input="Hi.", background=True, stream=True)
+            begun = next(stream)
+            assert upstream.arrived.wait(BOUND)
+            assert "cancelled" == client.responses.cancel(begun.response.id).status
+            assert ["response.in_progress"] == [event.type for event in stream]
+            assert upstream.left.wait(BOUND)
 
 
 @pytest.mark.parametrize("end", ["cancel", "delete"])

@@ -58,13 +58,8 @@ class OpenAIResponses:
 
     def decode_given(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
         """Decode a request; ``before`` are the items of the response that it goes on with. Raises InvalidRequestError."""
-        if given.get("background") is True:
-            if given.get("stream"):
-                raise InvalidRequestError(
-                    "'background' responses are not streamed: ask for the response by its id.", param="stream"
-                )
-            if given.get("store") is False:
-                raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")
+        if given.get("background") is True and given.get("store") is False:
+            raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")
         request = decode(given, [*before, *read_items(given.get("input"))])
         is_empty = given.get("generate") is False and given.get("stream") is True
         return DecodedRequest(request.body, ResponsesEncoder(request), is_empty)

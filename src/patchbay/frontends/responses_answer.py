@@ -134,7 +134,7 @@ class ResponsesEncoder(FrontendEncoder):
 
     def end(self) -> bytes:
         """See AnswerEncoder."""
-        out = self._start()
+        out = self.start()
         self._complete()
         return out + self._event(f"response.{self.response['status']}", response=self.response)
 
@@ -142,7 +142,7 @@ class ResponsesEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         if isinstance(error, str):
             error = UpstreamError(error)
-        out = self._start()
+        out = self.start()
         self.response |= {"status": "failed", "error": {"code": error.code, "message": str(error)}, "output": self._items()}
         return out + self._event("response.failed", response=self.response)
 
@@ -198,7 +198,7 @@ class ResponsesEncoder(FrontendEncoder):
         return out + self._part_event("response.content_part.added", content_index=0, part=part)
 
     def _add_item(self, item: dict[str, Any]) -> bytes:
-        out = self._start()
+        out = self.start()
         self._item = item
         self._pieces = []
         self._item_index = len(self._output)
@@ -210,7 +210,7 @@ class ResponsesEncoder(FrontendEncoder):
         """Write the end of the open item of text or reasoning."""
         item, text = self._item, "".join(self._pieces)
         if item is None:
-            return self._start()
+            return self.start()
         done = _done(item, text)
         if item["type"] == "message":
             out = self._part_event("response.output_text.done", content_index=0, text=text, logprobs=[])
@@ -270,7 +270,8 @@ class ResponsesEncoder(FrontendEncoder):
 
     # events
 
-    def _start(self) -> bytes:
+    def start(self) -> bytes:
+        """The first events, unless they are written already."""
         if self._started:
             return b""
         self._started = True

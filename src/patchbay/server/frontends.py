@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qs, unquote
 
-from patchbay.errors import InvalidRequestError, RequestTooLargeError, UpstreamError
+from patchbay.errors import InvalidRequestError, PatchbayError, RequestTooLargeError, UpstreamError
 from patchbay.frontends import AnthropicMessages, DecodedRequest, Frontend, GenerateContent, OpenAIResponses, StoredResponse
 from patchbay.frontends.base import estimate_tokens, is_text_only
 from patchbay.frontends.gemini import MODELS_PATH
@@ -18,7 +18,8 @@ from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import encode
 from patchbay.server.errors import NotFoundError, NoWebSocketError
-from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, find_tail
+from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, Send, find_tail
+from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
 from patchbay.server.stored_responses import BackgroundResponses, MemoryResponses, ResponseStore
 from patchbay.server.upstream import ProxyRequest
@@ -71,6 +72,8 @@ class Frontends:
         self._store = _store(settings)
         self._counter = TokenCounter()
         self._background = BackgroundResponses(self._store, redact)
+        self._logs = EventLogs()
+        self._redact = redact
 
     def route(self, scope: Mapping[str, Any], path: str) -> FrontendRoute | None:
         """Return the route of a request; None where it is none of a front-end's. Raises InvalidRequestError."""
@@ -171,22 +174,37 @@ class Frontends:
         if of_connection is not None:
             of_connection.put(stored)
 
-    async def begin(self, encoder: AnswerEncoder, run: Callable[[], Awaitable[None]]) -> bytes | None:
+    async def begin(self, decoded: DecodedRequest, run: Callable[[Send], Awaitable[None]]) -> bytes | EventTail | None:
         """Begin a response in the background and return the answer for its client; None for a request that waits.
 
-        ``run`` has the answer written by ``encoder``. Raises TooManyResponsesError.
+        ``run`` has the answer written by the request's encoder to a ``send``. Raises TooManyResponsesError.
         """
+        encoder = decoded.encoder
         if not isinstance(encoder, ResponsesEncoder) or encoder.response["background"] is not True:
             return None
+        items, response_id = with_ids(encoder.items), encoder.response["id"]
+        log = self._logs.add(response_id) if decoded.body.get("stream") else None
 
         async def make() -> StoredResponse:
-            await run()
+            try:
+                if log is not None:  # the client learns the id
+                    log.write(encoder.start())
+                await run(_drop if log is None else log.send)
+            except Exception as error:
+                if log is not None:
+                    known = error if isinstance(error, PatchbayError) else UpstreamError("The server failed on this response.")
+                    log.fail(self._redact(encoder.error(known).decode()).encode())
+                raise
             return StoredResponse(encoder.response, items)
 
-        items = with_ids(encoder.items)
-        return encode(await self._background.begin(StoredResponse(encoder.response, items), make))
+        try:
+            queued = await self._background.begin(StoredResponse(encoder.response, items), make, self._logs.end)
+        except BaseException:
+            self._logs.end(response_id)
+            raise
+        return encode(queued) if log is None else EventTail(log)
 
-    async def stored(self, scope: Mapping[str, Any], path: str) -> bytes | None:
+    async def stored(self, scope: Mapping[str, Any], path: str) -> bytes | EventTail | None:
         """Answer a request about a stored response; None for any other path. Raises PatchbayError."""
         prefix, method = f"{self._base}/responses/", scope["method"]
         if method == "GET" and path.rstrip("/") == prefix[:-1] and any(name == b"upgrade" for name, _ in scope["headers"]):
@@ -208,8 +226,8 @@ class Frontends:
             stored = await self._background.cancel(stored) or stored
         elif part:
             return list_items(stored, _query(scope))
-        elif _query(scope).get("stream", ["false"]) == ["true"]:
-            raise InvalidRequestError("Stored responses are not streamed: ask again without 'stream'.", param="stream")
+        elif (query := _query(scope)).get("stream", ["false"]) == ["true"]:
+            return self._logs.tail(response_id, query.get("starting_after", [None])[-1])
         return encode(stored.response)
 
     async def open(self) -> None:
@@ -219,6 +237,10 @@ class Frontends:
     async def close(self) -> None:
         """Stop the responses in the background, and close their store."""
         await self._background.close()
+
+
+async def _drop(_message: Any) -> None:
+    pass
 
 
 def _store(settings: ProxySettings) -> ResponseStore:

@@ -52,6 +52,7 @@ from patchbay.server.http import (
     stream_body,
 )
 from patchbay.server.request_log import BodyCapture, RequestLog, log_error_response, log_requests
+from patchbay.server.response_events import EventTail
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
@@ -218,8 +219,8 @@ class ProxyApp:
                         lookup = partial(self._frontends.count, route, decoded.body, asked)
                     else:
                         run = partial(self._run_apart, request_id, scope, body, encoder)
-                        if (begun := await self._frontends.begin(encoder, run)) is not None:
-                            await reply.whole(200, [JSON_TYPE], begun)
+                        if (begun := await self._frontends.begin(decoded, run)) is not None:
+                            await self._send_stored(begun, receive, reply)
                             return
                         reply.before_end = self._frontends.storing(encoder, scope)
                 if lookup is None:
@@ -231,7 +232,7 @@ class ProxyApp:
                 lookup = partial(self._frontends.list_models, route)
             else:
                 if (stored := await self._frontends.stored(scope, path)) is not None:
-                    await reply.whole(200, [JSON_TYPE], stored)
+                    await self._send_stored(stored, receive, reply)
                     return
                 self._log_request(request_id, scope, passthrough=True)
             silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
@@ -292,20 +293,37 @@ class ProxyApp:
         """Answer a request that came as a message."""
         await self._serve(scope, receive, ResponseWriter(send, []))
 
-    async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder) -> None:
-        """Answer a request whose client does not wait: ``encoder`` has the answer then. Raises PatchbayError."""
+    async def _send_stored(self, stored: bytes | EventTail, receive: Receive, reply: ResponseWriter) -> None:
+        """Send a response as JSON, or its events as they come."""
+        if isinstance(stored, bytes):
+            await reply.whole(200, [JSON_TYPE], stored)
+            return
+        await reply.start(200, EVENT_STREAM)
+        with RequestWatchdog(receive, interval=self.settings.heartbeat) as watch:
+            watch.beat(reply.heartbeat)
+            watch.wait_elsewhere()
+            place = stored.begin
+            while events := await stored.log.read(place):
+                await watch.wrote()
+                await reply.write(b"".join(events))
+                watch.wait_elsewhere()
+                place += len(events)
+        await reply.finish()
+
+    async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder, send: Send) -> None:
+        """Answer a request whose client does not wait: ``encoder`` has the answer then, and ``send`` was given it.
+
+        Raises PatchbayError.
+        """
         gone = asyncio.Event()  # never set: no client can disconnect
 
         async def receive() -> Any:
             await gone.wait()
 
-        async def drop(_message: Any) -> None:
-            pass
-
         turn = self._tools.begin(scope, body, encoder) if self._tools is not None else None
         settings = self.settings
         with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
-            reply = ResponseWriter(drop, [])
+            reply = ResponseWriter(send, [])
             request = ProxyRequest(
                 request_id, scope, receive, reply, watch, self._upstream, settings, self._redact, self._request_log
             )

@@ -117,8 +117,13 @@ class BackgroundResponses:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._renewing: asyncio.Task[None] | None = None
 
-    async def begin(self, stored: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> dict[str, Any]:
-        """Store a response as queued, have ``make`` run, and return the response object. Raises TooManyResponsesError."""
+    async def begin(
+        self, stored: StoredResponse, make: Callable[[], Awaitable[StoredResponse]], ended: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Store a response as queued, have ``make`` run, and return the response object. Raises TooManyResponsesError.
+
+        ``ended`` is called with its id once what became of it is stored.
+        """
         if len(self._tasks) >= MAX_RUNNING:
             raise TooManyResponsesError(f"{MAX_RUNNING} responses are being made in the background already. Try again later.")
         queued = replace(stored, response={**stored.response, "status": "queued"}, lease=time.time() + LEASE_SECONDS)
@@ -126,6 +131,7 @@ class BackgroundResponses:
         await self._store.put(queued)
         task = self._tasks[response_id] = asyncio.create_task(self._make(queued, make))
         task.add_done_callback(lambda _: self._tasks.pop(response_id, None))
+        task.add_done_callback(lambda _: ended(response_id))
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew())
         return queued.response

@@ -1,0 +1,118 @@
+"""The events of responses that are made in the background: clients read them as they come, or again from any place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from patchbay.cache import SizedCache
+from patchbay.errors import InvalidRequestError
+from patchbay.models.wire import encode
+
+MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+"""The most bytes of one response's events."""
+_MOST_LOGS: Final = 1000
+_MOST_LOG_BYTES: Final = 64 * 1024 * 1024
+
+
+class EventLog:
+    """The events of one response; the place of each is its ``sequence_number``."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._events: list[bytes] = []
+        self._last = b""
+        """The end of the stream, until what it says is stored."""
+        self._is_over = False
+        self._changed = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        """Write events."""
+        for event in data.split(b"\n\n"):
+            if self._is_over or not event or event.startswith(b":"):  # a comment that keeps connections open
+                continue
+            self.size += len(event)
+            if self.size > MAX_EVENT_BYTES:
+                self._is_over = True
+                self._events.append(_too_many(len(self._events)))
+            else:
+                self._events.append(event + b"\n\n")
+        self._wake()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Write the events in an ASGI message."""
+        data: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            self.write(data)
+        else:
+            self._last += data
+
+    def fail(self, event: bytes) -> None:
+        """Write the event of an error, as the end of the stream."""
+        self._last = event
+
+    def end(self) -> None:
+        """Show the end of the stream: what it says is stored."""
+        self.write(self._last)
+        self._is_over = True
+        self._wake()
+
+    async def read(self, begin: int) -> list[bytes]:
+        """Wait for events and return those from the place ``begin`` on; empty at the end of the stream."""
+        while len(self._events) <= begin and not self._is_over:
+            await self._changed.wait()
+        return self._events[begin:]
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _too_many(number: int) -> bytes:
+    why = "There are too many events: ask for the response without 'stream'."
+    error = {"type": "error", "sequence_number": number, "code": "too_many_events", "message": why, "param": None}
+    return b"event: error\ndata: %b\n\n" % encode(error)
+
+
+@dataclass(frozen=True)
+class EventTail:
+    """The events of a log from a place on."""
+
+    log: EventLog
+    begin: int = 0
+
+
+class EventLogs:
+    """The logs of the responses that this process makes, and of those that it has made: the last 1,000, at most 64 MiB."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, EventLog] = {}
+        self._over: SizedCache[str, EventLog] = SizedCache(most=_MOST_LOGS, most_bytes=_MOST_LOG_BYTES)
+
+    def add(self, response_id: str) -> EventLog:
+        """Return the log of a response that begins."""
+        log = self._running[response_id] = EventLog()
+        return log
+
+    def end(self, response_id: str) -> None:
+        """End the log of a response that was made, or was stopped."""
+        if (log := self._running.pop(response_id, None)) is not None:
+            log.end()
+            self._over.put(response_id, log, log.size)
+
+    def tail(self, response_id: str, starting_after: str | None) -> EventTail:
+        """Return the events after the one with this number. Raises InvalidRequestError."""
+        log = self._running.get(response_id) or self._over.get(response_id)
+        if log is None:
+            raise InvalidRequestError(
+                "This process has no events of the response (it was made without 'background' and 'stream', by another process, "
+                "or too long ago): ask again without 'stream'.",
+                param="stream",
+            )
+        if starting_after is None:
+            return EventTail(log)
+        if not (starting_after.isdecimal() and starting_after.isascii() and len(starting_after) < 10):
+            raise InvalidRequestError("'starting_after' must be the 'sequence_number' of an event.", param="starting_after")
+        return EventTail(log, int(starting_after) + 1)
