@@ -1,4 +1,4 @@
-"""``python -m bench``: measure the parts that were asked for, print the tables, keep the raw figures where told to."""
+"""``python -m bench``: measure the requested parts, print the tables, write the raw figures if requested."""
 
 from __future__ import annotations
 

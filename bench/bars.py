@@ -1,4 +1,4 @@
-"""What the figures are held against. A missed bar is said, not hidden; it does not fail the run (figures move with the machine)."""
+"""The bars for the figures. A missed bar is reported but does not fail the run: figures move with the machine."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def of_start(outcome: start.Outcome) -> Iterator[Verdict]:
     ):
         measured = outcome.readings.get(what)
         if measured is None:
-            yield Verdict(what, bar, "–", None)  # the reason stands below the table of the start
+            yield Verdict(what, bar, "–", None)  # the reason is below the start-up table
         else:
             yield Verdict(what, bar, f"{measured.wall:.0f} ms (CPU {measured.cpu:.0f} ms)", measured.wall <= limit)
     foreign = outcome.foreign.get(start.IMPORT)
@@ -155,7 +155,7 @@ def of_turns(outcome: Outcome) -> Iterator[Verdict]:
             mine = _microseconds(ours, case)
             yield Verdict(what, bar, f"{mine:.0f} µs" if mine >= 100 else f"{mine:.1f} µs", mine <= limit)
         what, bar = f"{title} beside the best framework", "≤ 1/10"
-        if ours is None or missing:  # whoever is missing might be the best
+        if ours is None or missing:  # the missing one might be the best
             yield Verdict(what, bar, f"no figures of {missing[0]}", None)
         else:
             best = min(PEERS, key=lambda name: _microseconds(outcome.figures[name], case))

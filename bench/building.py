@@ -1,7 +1,7 @@
-"""What it costs to make a tool of a function: the schema a model is told, and the validator of its calls. CPU time, warm.
+"""The cost of making a tool of a function: the schema for the model, and the validator of its calls. CPU time, warm.
 
-Every function is a new one, as in a program that makes each of its tools once; what pydantic keeps between two of them is
-pydantic's. The first ten are thrown away: they pay for imports.
+Every function is a new one, as in a program that makes each of its tools once; pydantic's own
+caches stay. The first ten are discarded: they include imports.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIVE = "5 parameters, one of them a model, documented"
 
 
 def measure(*, quick: bool) -> Outcome:
-    """Make tools of new functions of each kind; a tool is used when it was told and had checked a call."""
+    """Make tools of new functions of each kind; each renders its schema and validates one call."""
     return Outcome({what: _cost(what, make, 40 if quick else 200) for what, make in ((TWO, _two), (FIVE, _five()))})
 
 

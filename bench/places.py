@@ -32,7 +32,7 @@ class UnavailableError(Exception):
 
 
 def say(text: str) -> None:
-    """Progress for whoever waits: standard error, so that standard output stays the table."""
+    """Print progress to standard error; standard output has only the table."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -54,7 +54,7 @@ def write_tables(suite: str, text: str, headlines: str) -> None:
 
 
 def write_between(file: Path, name: str, text: str) -> None:
-    """Replace what stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``; a file without these marks stays as it is."""
+    """Replace the text between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``; a file without these marks is unchanged."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, found_begin, rest = file.read_text(encoding="utf-8").partition(begin)
     _, found_end, after = rest.partition(end)

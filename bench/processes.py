@@ -54,7 +54,7 @@ def tree(pid: int) -> list[int]:
                 stat = Path(entry.path, "stat").read_text()
             except OSError:  # ended while we looked
                 continue
-            # The command name stands in brackets and may hold anything, so count from the last bracket.
+            # The command name is in brackets and may contain any character, so count from the last bracket.
             children[int(stat.rpartition(")")[2].split()[1])].append(int(entry.name))
     found = [pid]
     for known in found:
@@ -81,7 +81,7 @@ def _rss_bytes(pid: int) -> int:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """Find a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

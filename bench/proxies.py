@@ -2,7 +2,7 @@
 
 The programs take turns within one run (A B C, A B C, ...), so that whatever else the machine does falls on all of them; the figure
 is the median of the rounds. How many requests a turn holds follows from what the program costs, found while it warms up: a
-turn is to burn about the same CPU time for every program, so that none is too short to read and none takes forever. The warm-up
+turn is to burn about the same CPU time for every program, so that each is long enough to measure. The warm-up
 is long because one peer is compiled while it runs: after 400 requests it still costs twice what it costs after 4,000.
 """
 

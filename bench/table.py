@@ -80,7 +80,7 @@ def _cpu(figures: proxies.Figures | None) -> str:
 
 
 def between(values: Sequence[float], value: float) -> str:
-    """A figure with the least and the most of those that it stands for."""
+    """A figure with its minimum and maximum."""
     digits = 0 if value >= 100 else 1
     return f"{value:,.{digits}f} [{min(values):,.{digits}f}–{max(values):,.{digits}f}]"
 

@@ -8,7 +8,7 @@ What is checked, in every page:
 - ```python blocks run, one after the other in one process for a page. Ollama's address is a scripted model server in them,
   and the proxy's own address a proxy before it. A ```text output block behind one holds what it prints (``...`` is anything).
 - ```sh blocks: the commands, flags, make targets and modules exist; a script is looked for from the page's own folder.
-- what stands between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is what the command prints.
+- the text between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is the command's output.
 - relative links and anchors lead somewhere.
 - the recorded data and the charts of the benchmark tables agree with the tables.
 - tables of ``make bench`` and ``make fidelity`` name the commit that was measured, and the measured code is still much like it.
@@ -74,7 +74,7 @@ class Block:
     body: str
     line: int
     gap: str
-    """What stands between the block before and this one."""
+    """The text between the block before and this one."""
 
 
 def blocks_of(text: str) -> list[Block]:

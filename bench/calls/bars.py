@@ -1,4 +1,4 @@
-"""What the figures of calls are held against."""
+"""The bars for the figures of calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fifty plugins of twenty tools: from the start of their host until models can call all 1,000, and once more when the server,
-which kept nothing, was started anew. Wall time, since that is what somebody waits for, and the CPU time of all processes beside it.
+"""Fifty plugins of twenty tools: from the start of their host until models can call all 1,000, and once more after a restart of
+the server, which has no store. Wall time, since that is the delay that users see, and the CPU time of all processes.
 """
 
 from __future__ import annotations

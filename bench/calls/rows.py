@@ -58,5 +58,5 @@ def rows() -> tuple[Row, ...]:
 
 
 def registering() -> Row:
-    """What is no call: the registration of a tool."""
+    """Describe the row that measures registration instead of a call."""
     return Row(REGISTERING, "bench.calls.registering", importlib.metadata.version("patchbay"), _here)

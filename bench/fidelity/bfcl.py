@@ -133,7 +133,7 @@ def measure(*, jobs: int, sample: int, only: str, by: str) -> Section:
 
 
 def measure_text(*, jobs: int, sample: int, only: str, by: str) -> Section:
-    """The texts of models that have native calls and wrote them into the text all the same."""
+    """The texts of models that have native calls but wrote them into the text."""
     results = _results(corpora.BFCL_TEXT, "bfcl-text", jobs=jobs, sample=sample, only=only)
     count, groups = _counted(results, by)
     verdicts = [

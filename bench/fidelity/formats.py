@@ -1,8 +1,8 @@
-"""The corpus of formats: texts and expectations of other projects' tests, told the format and finding it, whole and in pieces.
+"""The corpus of formats: texts and expectations of other projects' tests, with the format named and detected, whole and in pieces.
 
-A row keeps its own project's view, so it is read with the options that say it: whether reasoning is told apart, whether the prompt
-opened it, and what becomes of calls of tools that were not offered. The last is our default, prose, except where the row expects such
-a call: then ``unknown_tools="keep"``. What these rows come to with the default is counted too, and told beside the figure.
+A row keeps its own project's view, so it is read with the matching options: whether reasoning is separated, whether the prompt
+opened it, and how calls of tools that were not offered are read. The last is our default, prose, unless the row expects such
+a call: then ``unknown_tools="keep"``. The figure with the default throughout is reported too.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Section:
 
 
 def at_least(what: str, bar: float, measured: float, *, unit: str = " %", detail: str = "") -> Verdict:
-    """A bar that is met from ``bar`` on. Figures are rounded down, so that none is shown as met that is not."""
+    """A bar that is met from ``bar`` on. Figures are rounded down, so that a missed bar is never shown as met."""
     return Verdict(what, f"≥ {bar:g}{unit}", f"{int(measured * 100) / 100:.2f}{unit}{detail}", measured >= bar)
 
 
@@ -60,7 +60,7 @@ def no_slow_text(what: str, milliseconds: Sequence[float]) -> Verdict:
 
 
 def not_measured(what: str, bar: str, why: str) -> Verdict:
-    """A bar that could not be held."""
+    """A bar that could not be measured."""
     return Verdict(what, bar, why, None)
 
 

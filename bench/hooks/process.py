@@ -163,13 +163,13 @@ def _work(what: str, manager: Any) -> Any:
 
 
 def _own_call(manager: Any) -> Any:
-    """Ask the hook itself, as what stands for its tool does; without it only what it is shown is made."""
+    """Call the hook itself, as the executor of its tool does; without a hook only build its view."""
     from patchbay.hooks.process.protocol import decode_params
 
-    told = {"tool": "measure", "arguments": {"text": "some text", "count": 2}, "source": "hook:bench"}
+    params = {"tool": "measure", "arguments": {"text": "some text", "count": 2}, "source": "hook:bench"}
 
     async def own_call() -> None:
-        view = decode_params("before_tool", told)
+        view = decode_params("before_tool", params)
         if manager is not None:
             assert await manager.mounted[0].hook.before_tool(view) is not None
 

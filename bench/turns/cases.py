@@ -9,7 +9,7 @@ from dataclasses import dataclass
 MESSAGE = "hi"
 INSTRUCTION = "You are a test agent."
 DONE = "done"
-"""What the user says, what the model was told before, and what it answers once it has the results of its calls."""
+"""The user's message, the model's instruction, and its answer once it has the results of its calls."""
 
 Tool = Callable[..., Awaitable[str]]
 

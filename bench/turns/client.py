@@ -1,6 +1,6 @@
 """Turns with the real ``openai`` client: a model's server as a transport in the same process, without a socket.
 
-Read in the peers' environments too: it stands on the standard library and on what the ``openai`` client stands on.
+Imported in the peers' environments too: it uses the standard library and dependencies of the ``openai`` client only.
 """
 
 # No "from __future__ import annotations" here: the tools' annotations are to be types, as every framework can read them.

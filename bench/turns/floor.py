@@ -1,4 +1,4 @@
-"""The floor: a loop as one writes it by hand, dicts and ``asyncio.gather``. Nothing is checked, nothing is told, nothing is kept."""
+"""The floor: a loop written by hand, dicts and ``asyncio.gather``. No validation, no events, no session."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def _case(row: Turns, warm: int, turns: int) -> float:
 
 
 async def _turn(row: Turns) -> float:
-    """Microseconds of the whole process, threads included. What is no turn as it should be ends all."""
+    """Measure one turn: microseconds of the whole process, threads included. An incorrect turn ends the run."""
     asked, ran = row.model_calls, row.tool_runs
     began = time.process_time_ns()
     said = await row.turn()

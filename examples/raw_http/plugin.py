@@ -28,7 +28,7 @@ def answer_to(body, signature):
         return 403, {"error": "not signed by the server"}
     try:
         return 200, {"output": get_weather(**json.loads(body)["arguments"]), "is_error": False}
-    except Exception as error:  # noqa: BLE001  (whatever it is, the model is told)
+    except Exception as error:  # noqa: BLE001  (the model gets any error)
         return 200, {"output": None, "is_error": True, "error": str(error)}
 
 

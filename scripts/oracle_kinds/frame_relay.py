@@ -1,4 +1,4 @@
-"""Stands in the place of a plugin's interpreter: starts the real one, and passes frames between it and the host, writing them down.
+"""Relay used in place of a plugin's interpreter: starts the real one, and passes frames between it and the host, recording them.
 
     frame_relay.py FOLDER PYTHON ARGUMENTS...
 

@@ -214,7 +214,7 @@ async def turns(folder: Path, source: str) -> str:
         await manager.aclose()
     names = cleaned()
     lines = log.read_text(encoding="utf-8").splitlines()
-    # Events are told beside the turn: where they stand among requests is up to the machine.
+    # Events are sent concurrently with the turn: their order among requests varies.
     is_event = '"method":"hook.runtime_event"'
     said = [names(line) for line in lines if is_event not in line]
     events = [names(line) for line in lines if is_event in line]

@@ -225,9 +225,9 @@ def call(server: ToolServer, tool: str, arguments: dict[str, Any], headers: dict
 
 
 def ordered(frames: list[str]) -> list[str]:
-    """List what the host says, then what the plugin says; pings come when they come.
+    """List the tool states, then the host's frames, then the plugin's. Pings are left out.
 
-    What became of each tool stands before all else: it is told when the server has answered.
+    Tool states come first because the time of the server's response decides their place.
     """
     states = sorted(line for line in frames if '"LLM_TOOL_STATE"' in line)
     told = [line for line in frames if not any(f'"{word}' in line for word in ("PING", "PONG", "LLM_TOOL_STATE"))]

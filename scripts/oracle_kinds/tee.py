@@ -1,4 +1,4 @@
-"""Stands between a host and its hook process, and writes down the lines of both: ``python tee.py LOG COMMAND...``.
+"""Relay between a host and its hook process that records the lines of both: ``python tee.py LOG COMMAND...``.
 
 The log has a line for each line that passed: ``>`` from the host, ``<`` from the hook.
 """
