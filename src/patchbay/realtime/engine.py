@@ -212,7 +212,8 @@ class SessionEngine:
         """Record the end of a response; a completed one proves the connection useful."""
         if status == "completed":
             self.reconnector.mark_useful()
-            if not calls:
+            controller = self.reconnector.controller
+            if not calls and (controller is None or not controller.may_continue):
                 self._unanswered_input.answered()
         self._turns.on_response_done(status, chars=chars, calls=calls)
 

@@ -36,7 +36,7 @@ from patchbay.realtime.server_events import (
 )
 
 _CONTINUATION_SECONDS: Final = 5.0
-"""Seconds in which another response may start after one to several texts."""
+"""Seconds in which another response may start after one to several inputs."""
 
 _logger = logging.getLogger(__name__)
 
@@ -65,12 +65,11 @@ class ResponseController:
         self._has_input = False  # input that is answered unprompted, since the last response started
         self._warned = False  # logged one failed event
         self._typed_over_response = False  # such a server reports typed input as an interruption
-        self._texts = 0  # texts to be answered since the last response started
-        self._one_of_several = False  # the last response may answer one of several texts
+        self._inputs = 0  # inputs that may each still have a response of their own
         self._cancels = 0  # sent, and neither refused nor known to have ended a response
         self._loop = asyncio.get_running_loop()
         self._deadline = Timer(self._on_timer)
-        self._continuation = Timer(self._advance)
+        self._continuation = Timer(self._on_no_continuation)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             SessionOpened: lambda _event: None,
             SessionUpdated: host.on_session_change,
@@ -118,7 +117,7 @@ class ResponseController:
         claimed = calls.in_progress
         self._speech.flush()
         is_cut_off = calls.expects_more and not self._has_output
-        self.response_owed = self._scheduler.is_response_owed or is_cut_off or self._speech.heard_words
+        self.response_owed = self._scheduler.is_response_owed or is_cut_off or self._speech.heard_words or self.may_continue
         calls.stop()
         if claimed:
             self._emit_end("failed")
@@ -145,13 +144,13 @@ class ResponseController:
 
     @property
     def may_continue(self) -> bool:
-        """True if another response may start unprompted, after one to several texts."""
+        """True if another response may start unprompted, after one to several inputs."""
         return self._continuation.is_set
 
     def send_text(self, line: Line, *, answer: bool) -> None:
         """Send a line; ``answer`` as in ``Dialect.text_frames``."""
         self._has_input = self._has_input or answer
-        self._texts += answer
+        self._inputs += answer
         self._typed_over_response = self.continues_unprompted and answer and line.role == "user" and not self.is_quiet
         self.wire.connection.send(self.wire.dialect.text_frames(line, answer=answer))
 
@@ -165,11 +164,13 @@ class ResponseController:
         self._speech.stop()
         frames = self.wire.dialect.audio_end_frames()
         self._has_input = self._has_input or bool(frames)
+        self._inputs += bool(frames)
         self.wire.connection.send(frames)
 
     def send_results(self, results: Sequence[CallResult]) -> None:
         """Send results of calls of this connection."""
         self._has_input = True
+        self._inputs += 1
         self.wire.connection.send(self.wire.dialect.result_frames(results))
 
     def update_tools(self, tools: Sequence[WireTool]) -> Sequence[Frame]:
@@ -240,7 +241,7 @@ class ResponseController:
             self._scheduler.ended()
         calls.begin(response_id)
         self._continuation.cancel()
-        self._one_of_several, self._texts = self.continues_unprompted and self._texts > 1, 0
+        self._inputs = max(0, self._inputs - 1)
         self._has_input = self._has_output = False
         self._speech.flush()
         self._speech.stop()
@@ -279,6 +280,8 @@ class ResponseController:
 
     def _on_speech_started(self, _event: SpeechStarted) -> None:
         self._speech.start()
+        if not self._calls.in_progress:
+            self._inputs = max(0, self._inputs - 1)  # the response to one ended before it produced anything
         self._calls.awaits_results = False
         self._calls.interrupt()
         if not self._typed_over_response:  # else the typed text is still to be answered
@@ -324,7 +327,7 @@ class ResponseController:
         else:
             self._scheduler.ended()
         self._typed_over_response = self._typed_over_response and status != "completed"
-        if self._one_of_several and status == "completed":
+        if self.continues_unprompted and self._inputs and status == "completed":
             self._continuation.set(min(self._limits.done, _CONTINUATION_SECONDS))
         self._emit_end(status, event, calls=calls)
         if status == "failed" and event is not None and event.reason:
@@ -360,12 +363,18 @@ class ResponseController:
         # A response wanted before the calls is requested with their results, not ahead of them.
         if not calls.awaits_results and calls.handed_over and self._scheduler.start_next(self._loop.time()):
             frames = self.wire.dialect.response_frames()
+            self._inputs += bool(frames)
             self.wire.connection.send(frames)
             if self.continues_unprompted and not frames and not self._has_input:
                 self._scheduler.ended()  # no response will come
         self._watch()
         if self.is_quiet and not self.closed:
             self._host.advance()
+
+    def _on_no_continuation(self) -> None:
+        if self.is_quiet:
+            self._inputs = 0  # one response was to all of them
+        self._advance()
 
     def _send_cancel(self) -> None:
         frames = self.wire.dialect.cancel_frames(self._calls.response_id)

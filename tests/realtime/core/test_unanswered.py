@@ -13,7 +13,7 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, content, held, served, serving
-from .playing import Played, soon
+from .playing import Held, Played, soon
 
 HANDLE = {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}}
 NO_HANDLE = {"sessionResumptionUpdate": {"resumable": False}}
@@ -327,3 +327,41 @@ async def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way)
         await played.until(lambda: len(peers) == 2)
         await played.idle()
         assert "?" not in told(peers[1])
+
+
+@pytest.mark.parametrize("lost", ["before the answer to the text", "behind the result"])
+async def test_an_answer_to_results_is_none_to_the_text_that_crosses_with_it(lost):
+    tool = Held()
+    may_answer = asyncio.Event()
+
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 2:
+            await answers(peer, "On the next one. ")
+            return
+        await asked(peer)
+        await peer.send(calls("slow"))
+        await peer.until("toolResponse")
+        await peer.send(HANDLE)
+        await may_answer.wait()
+        await peer.send(says("It runs. "), content(turnComplete=True))
+        await asked(peer)
+        if lost == "behind the result":
+            await peer.send(says("To the text. "), content(turnComplete=True))
+            await asked(peer)  # the result of the tool
+        peer.kill()
+
+    async with served(conduct, tool.slow, provider="gemini", slow_after=0.01) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: "toolResponse" in (peers[0].kinds() if peers else ()))
+        await played.session.send_text("b")
+        tool.may_end.set()
+        may_answer.set()
+        await played.until(lambda: "On the next one. " in played.text)
+        await played.idle()
+        again = told(peers[1])
+        if lost == "behind the result":
+            assert "It runs. To the text. On the next one. " == played.text
+            assert "forty-two" in again[-2]
+        else:
+            assert "b" in again
+        assert "?" == again[-1]
