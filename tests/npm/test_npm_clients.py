@@ -47,6 +47,9 @@ CLIENTS = [
 """Each vendor's package, and the providers of ``ai``: over chat completions, Responses, Messages and generateContent."""
 
 
+WAYS = [("text", "whole"), ("text", "stream"), ("native", "stream")]
+
+
 def talk(script: str, proxy: str, how: str) -> dict:
     program, *rest = script.split()
     done = subprocess.run([NODE, program, proxy, how, *rest], cwd=HERE, capture_output=True, text=True, timeout=60)
@@ -79,8 +82,14 @@ def proxies():
         yield {"text": before_text.url, "native": before_native.url}
 
 
-@pytest.mark.parametrize(("kind", "how"), [("text", "whole"), ("text", "stream"), ("native", "stream")])
-@pytest.mark.parametrize("script", CLIENTS)
+@pytest.mark.parametrize(
+    ("script", "kind", "how"),
+    [
+        *((script, *way) for script in CLIENTS for way in WAYS),
+        ("responses.mjs", "text", "socket"),
+        ("responses.mjs", "native", "socket"),
+    ],
+)
 def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, kind, how, proxies):
     said = talk(script, proxies[kind], how)
     called = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
