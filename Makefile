@@ -32,12 +32,23 @@ matrix: .venv/.installed tests/npm/node_modules/.installed ## the suite on every
 	@$(BIN)/python scripts/matrix.py --workers $(WORKERS) $(MATRIX) $(TESTS)
 
 check: .venv/.installed ## lint, format, types, layers, documentation
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(CHECKS)
+
+# The longest first. They share no file, so two of them run at a time.
+CHECKS := check-docs check-types check-site check-layers check-lint
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+.PHONY: $(CHECKS)
+check-docs:
+	$(BIN)/python scripts/check_docs.py
+check-types:
+	$(BIN)/mypy
+check-site:
+	$(SITE)
+check-layers:
+	$(BIN)/lint-imports --no-cache --no-logo
+check-lint:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/python scripts/check_docs.py
-	$(SITE)
 
 bench: .venv/.installed ## measure against the peers, side by side (see bench/README.md)
 	@$(BIN)/python -m bench

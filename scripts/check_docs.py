@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -284,7 +285,8 @@ def main() -> None:
         upstream = stack.enter_context(ScriptedUpstream(ContractModel(), tools="refuse"))
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         proxy = stack.enter_context(listening(command, name="patchbay proxy")).url
-        for page in PAGES:
+
+        def check(page: Path) -> list[str]:
             text = page.read_text(encoding="utf-8")
             blocks = blocks_of(text)
             found = [
@@ -294,7 +296,11 @@ def main() -> None:
                 *check_links(page, text),
                 *check_tables(text),
             ]
-            problems += [f"{page.relative_to(ROOT)}: {problem}" for problem in found]
+            return [f"{page.relative_to(ROOT)}: {problem}" for problem in found]
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for found in pool.map(check, PAGES):
+                problems += found
     if problems:
         raise SystemExit("\n".join(problems))
     print(f"{len(PAGES)} pages: the examples run, the commands exist, the quoted help is current.")

@@ -21,7 +21,7 @@ from patchbay import StreamParser
 from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import Reply, ToolCall, ToolSpec
 
-SETTINGS = settings(deadline=None, max_examples=20)
+SETTINGS = settings(deadline=None, max_examples=12)
 FAMILIES = ["fenced", *WRITERS]
 
 SCHEMA: dict[str, Any] = {
