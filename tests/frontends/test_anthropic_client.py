@@ -62,6 +62,26 @@ def test_a_conversation_with_two_calls(proxied, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_the_packages_tool_runner_goes_on_to_the_answer(proxied, stream):
+    @anthropic.beta_tool
+    def multiply(a: int, b: int) -> str:
+        """Multiply two integers."""
+        return json.dumps({"product": a * b})
+
+    @anthropic.beta_tool
+    def measure(text: str) -> str:
+        """Measure the length of a text."""
+        return json.dumps({"length": len(text)})
+
+    with connected(proxied) as client:
+        runner = client.beta.messages.tool_runner(
+            model="small", max_tokens=1000, messages=[QUESTION], tools=[multiply, measure], stream=stream
+        )
+        last = runner.until_done()
+    assert ("end_turn", [ANSWER]) == (last.stop_reason, [block.text for block in last.content])
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_request_without_tools(proxied, stream):
     with connected(proxied) as client:
         answer = ask(client, [{"role": "user", "content": "Hello."}], stream=stream, tools=[])

@@ -6,7 +6,14 @@ import json
 from contextlib import contextmanager
 
 import openai
+import pydantic
 import pytest
+from tests.server.proxy_rig import BOUND, serving
+
+from patchbay.proxy import create_app
+from patchbay.testing import ScriptedUpstream
+from structured import QUESTION as WARMTH
+from structured import RESULT, TOOL, WeatherModel
 
 TOOLS = [
     {
@@ -70,3 +77,33 @@ def test_a_request_without_tools(proxied, stream):
         answer = ask(client, "Hello.", stream=stream, tools=[])
     assert "completed" == answer.status
     assert answer.output_text
+
+
+class Weather(pydantic.BaseModel):
+    city: str
+    degrees: int
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["takes", "refuses", "enforces"])
+def test_an_answer_beside_tools_is_parsed_into_its_type(kind, stream):
+    tool = {"type": "function", **TOOL["function"]}
+
+    def parse(items):
+        request = {"model": "m", "input": items, "tools": [tool], "text_format": Weather}
+        if not stream:
+            return client.responses.parse(**request)
+        with client.responses.stream(**request) as events:
+            return events.get_final_response()
+
+    with (
+        ScriptedUpstream(WeatherModel(kind)) as upstream,
+        serving(create_app(upstream.url)) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="unused", max_retries=0, timeout=BOUND) as client,
+    ):
+        first = parse([WARMTH])
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        assert {"city": "Rome"} == json.loads(call.arguments)
+        made = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
+        assert Weather(city="Rome", degrees=21) == parse([WARMTH, made, result]).output_parsed

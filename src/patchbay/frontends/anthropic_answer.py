@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.frontends.anthropic_request import ThreadsUnsupportedError
 from patchbay.frontends.base import FrontendEncoder, reasoning_of
 from patchbay.models.encoder import NO_HEAD, AnswerHead
 from patchbay.models.wire import encode
@@ -152,7 +153,10 @@ def error_body(error: PatchbayError | str) -> bytes:
         error = UpstreamError(error)
     kind = _ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     message = str(error).encode("utf-8", "replace").decode()
-    return encode({"type": "error", "error": {"type": kind, "message": message}})
+    described: dict[str, Any] = {"type": kind, "message": message}
+    if isinstance(error, ThreadsUnsupportedError):  # by which the packages know to send whole conversations
+        described["details"] = {"error_code": error.code, "unsupported": ["thread"]}
+    return encode({"type": "error", "error": described})
 
 
 def _event(event: dict[str, Any]) -> bytes:

@@ -20,10 +20,21 @@ _REFERENCED: Final = "This tool can be called from now on: "
 _IMAGES: Final = "Images that the tools returned:"
 
 
+class ThreadsUnsupportedError(InvalidRequestError):
+    """A request of a thread, whose earlier messages the server would have to know; the client sends all of them then."""
+
+    code = "thread_unsupported_request"
+
+    def __init__(self) -> None:
+        super().__init__("Threads are not kept here: send all messages, without 'thread'.", param="thread")
+
+
 def decode_request(body: bytes) -> dict[str, Any]:
     """The body of chat completions for one of ``POST /v1/messages``. Raises InvalidRequestError."""
     given = read_body(body)
     member(given, "model", str, "", "a string")
+    if given.get("thread") is not None:
+        raise ThreadsUnsupportedError
     limit = given.get("max_tokens")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InvalidRequestError("'max_tokens' must be a whole number above 0.", param="max_tokens")
