@@ -69,7 +69,8 @@ async def work(steps: int, ctx: Context) -> str:
 
 @server.tool(structured_output=False)
 async def wait(mark: str) -> str:
-    """Wait until the call is cancelled, and leave a mark then."""
+    """Wait until the call is cancelled, and leave a mark then, as another one before."""
+    Path(f"{mark}.began").touch()
     try:
         await asyncio.sleep(60)
     except asyncio.CancelledError:
