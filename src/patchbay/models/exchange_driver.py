@@ -1,7 +1,6 @@
 """Drives an Exchange over one server: sends its requests, feeds it what comes, and yields the bytes of the client's answer.
 
-What is asked next, and whether an error is the client's answer, is decided by ``Exchange.steps``; here is only the I/O, once
-blocking and once not.
+What is asked next, and whether an error is the client's answer, is decided by ``Exchange.steps``; here is only the I/O.
 """
 
 from __future__ import annotations
@@ -29,21 +28,8 @@ class Steppable(Protocol):
         """Take a piece of the upstream's stream; return what to write."""
 
 
-class Upstream(Protocol):
-    """A server that a blocking driver asks."""
-
-    def send(self, body: bytes, /) -> Rejection | bytes | None:
-        """Send a request; return an error status, a whole answer, or None for a stream to read."""
-
-    def read(self) -> bytes:
-        """Read the next piece of the stream; b"" at its end."""
-
-    def close(self) -> None:
-        """Close the response that was read last, if there is one."""
-
-
 class AsyncUpstream(Protocol):
-    """The same for an event loop."""
+    """A server that is asked. Over a blocking client none of these waits for anything else (``wrap``)."""
 
     async def send(self, body: bytes, /) -> Rejection | bytes | None:
         """Send a request; return an error status, a whole answer, or None for a stream to read."""
@@ -55,43 +41,13 @@ class AsyncUpstream(Protocol):
         """Close the response that was read last, if there is one."""
 
 
-def drive(
-    exchange: Steppable, upstream: Upstream, failures: tuple[type[Exception], ...] = (PatchbayError,)
-) -> Generator[bytes, None, None]:
+async def drive_async(
+    exchange: Steppable, upstream: AsyncUpstream, failures: tuple[type[Exception], ...] = (PatchbayError,)
+) -> AsyncGenerator[bytes, None]:
     """Yield the client's answer. Raises what the exchange and the upstream raise, unless an earlier answer can be given.
 
     ``failures`` are the errors of one attempt; any other ends the exchange.
     """
-    steps = exchange.steps()
-    response: Rejection | bytes | None = None
-    failure: Exception | None = None
-    attempts = 0
-    try:
-        while not exchange.complete:
-            step: Any = steps.send(response) if failure is None else steps.throw(failure)
-            response = failure = None
-            try:
-                if step is Step.SEND:
-                    if attempts:
-                        upstream.close()
-                    attempts += 1
-                    response = upstream.send(exchange.request)
-                elif step is Step.RECEIVE:
-                    while not exchange.finished and (data := upstream.read()):
-                        if out := exchange.feed(data):
-                            yield out
-            except failures as error:
-                failure = error
-            if type(step) is bytes:
-                yield step
-    finally:
-        upstream.close()
-
-
-async def drive_async(
-    exchange: Steppable, upstream: AsyncUpstream, failures: tuple[type[Exception], ...] = (PatchbayError,)
-) -> AsyncGenerator[bytes, None]:
-    """Yield the client's answer, as ``drive`` does."""
     steps = exchange.steps()
     response: Rejection | bytes | None = None
     failure: Exception | None = None

@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,7 +22,7 @@ from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
-from patchbay.models.exchange_driver import drive, drive_async
+from patchbay.models.exchange_driver import drive_async
 from patchbay.models.options import TextOptions, make_options
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class _TransformingClient:
     """What both kinds share."""
 
     patchbay: _Settings
+    is_async = False
 
     def _exchange(self, request: Any) -> Exchange | Any | None:
         """The exchange for a request, an answer that refuses it, or None where the request is none of ours."""
@@ -198,6 +199,53 @@ class _TransformingClient:
             extensions={OURS: error},
         )
 
+    async def _send(self, request: Any, forward: Callable[..., Any], *, stream: bool) -> Any:
+        """The response that the SDK reads; ``forward`` is the HTTP client's own ``send``."""
+        is_async = self.is_async
+        exchange = self._exchange(request)
+        if exchange is None:
+            return await forward(request, stream=stream) if is_async else forward(request, stream=stream)
+        if not isinstance(exchange, Exchange):
+            return exchange
+        send = lambda: forward(self._request(request, exchange), stream=exchange.streaming)  # noqa: E731
+        upstream = _Upstream(send, exchange, is_async=is_async)
+        library = self.patchbay.library
+        chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
+        try:
+            first = await anext(chunks, b"")
+        except PatchbayError as error:
+            return self._failure(request, error)
+        if not (exchange.streaming or stream):
+            await chunks.aclose()
+            return self._answer(request, upstream, first)
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            yield first
+            try:
+                async for data in chunks:
+                    yield data
+            except PatchbayError as error:
+                yield exchange.error_event(error)
+
+        class Body(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc,name-defined]
+            def __iter__(self) -> Iterator[bytes]:
+                body = pieces()
+                return iter(lambda: _completed(anext(body, b"")), b"")
+
+            def __aiter__(self) -> AsyncIterator[bytes]:
+                return pieces()
+
+            def close(self) -> None:
+                _completed(chunks.aclose())
+
+            async def aclose(self) -> None:
+                await chunks.aclose()
+
+        response = self._response(request, upstream, stream=Body())
+        if not stream:
+            await response.aread() if is_async else response.read()
+        return response
+
     def _answer(self, request: Any, upstream: _Upstream, first: bytes) -> Any:
         """A whole answer; the upstream's own response where nothing in it was changed."""
         response = upstream.response
@@ -235,51 +283,50 @@ def _is_stream(response: Any) -> bool:
 
 
 class _Upstream:
-    """The server behind the HTTP client. ``response`` is the one being read, ``transformed`` the one that the SDK reads."""
+    """The server behind the HTTP client. ``response`` is the one being read, ``transformed`` the one that the SDK reads.
 
-    def __init__(self, send: Callable[[], Any], exchange: Exchange) -> None:
+    A blocking client blocks here too: nothing of it is awaited.
+    """
+
+    def __init__(self, send: Callable[[], Any], exchange: Exchange, *, is_async: bool) -> None:
         self._send = send
+        self._is_async = is_async
         self.exchange = exchange
         self.response: Any = None
         self.transformed: Any = None
-        self.read: Callable[[], Any]
+        self._next: Callable[[], Any]
 
-    def _opened(self, response: Any) -> None:
-        self.response = response
+    async def send(self, _body: bytes) -> Rejection | bytes | None:
+        self.response = response = await self._send() if self._is_async else self._send()
         if self.transformed is not None:  # it names the connection that is really in use
             self.transformed.extensions = response.extensions
-
-    @property
-    def _streams(self) -> bool:
-        return self.exchange.streaming and _is_stream(self.response)
-
-
-class _SyncUpstream(_Upstream):
-    def send(self, _body: bytes) -> Rejection | bytes | None:
-        self._opened(response := self._send())
-        if response.is_success and self._streams:
-            self.read = functools.partial(next, response.iter_bytes(), b"")
+        if response.is_success and self.exchange.streaming and _is_stream(response):
+            pieces = response.aiter_bytes() if self._is_async else response.iter_bytes()
+            self._next = functools.partial(anext if self._is_async else next, pieces, b"")
             return None
-        content: bytes = response.read()
+        content: bytes = await response.aread() if self._is_async else response.read()
         return content if response.is_success else _rejection(response)
 
-    def close(self) -> None:
-        if self.response is not None:
+    async def read(self) -> bytes:
+        piece: bytes = await self._next() if self._is_async else self._next()
+        return piece
+
+    async def close(self) -> None:
+        if self.response is None:
+            return
+        if self._is_async:
+            await self.response.aclose()
+        else:
             self.response.close()
 
 
-class _AsyncUpstream(_Upstream):
-    async def send(self, _body: bytes) -> Rejection | bytes | None:
-        self._opened(response := await self._send())
-        if response.is_success and self._streams:
-            self.read = functools.partial(anext, response.aiter_bytes(), b"")
-            return None
-        content: bytes = await response.aread()
-        return content if response.is_success else _rejection(response)
-
-    async def close(self) -> None:
-        if self.response is not None:
-            await self.response.aclose()
+def _completed(work: Awaitable[Any]) -> Any:
+    """The result of what is awaited over a blocking client: it never waits, so it needs no event loop."""
+    try:
+        next(work.__await__())
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("A blocking client was awaited.")
 
 
 class _SyncClient(_TransformingClient):
@@ -287,71 +334,14 @@ class _SyncClient(_TransformingClient):
 
     def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
         """Send a request; chat completions with tools go through an exchange."""
-        forward = super().send  # type: ignore[misc]
-        exchange = self._exchange(request)
-        if not isinstance(exchange, Exchange):
-            return exchange if exchange is not None else forward(request, stream=stream, **rest)
-        upstream = _SyncUpstream(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
-        library = self.patchbay.library
-        chunks = drive(exchange, upstream, (PatchbayError, library.TransportError))
-        try:
-            first = next(chunks, b"")
-        except PatchbayError as error:
-            return self._failure(request, error)
-        if not (exchange.streaming or stream):
-            chunks.close()
-            return self._answer(request, upstream, first)
-
-        class Body(library.SyncByteStream):  # type: ignore[misc,name-defined]
-            def __iter__(self) -> Iterator[bytes]:
-                yield first
-                try:
-                    yield from chunks
-                except PatchbayError as error:
-                    yield upstream.exchange.error_event(error)
-
-            def close(self) -> None:
-                chunks.close()
-
-        response = self._response(request, upstream, stream=Body())
-        if not stream:
-            response.read()
-        return response
+        return _completed(self._send(request, functools.partial(super().send, **rest), stream=stream))  # type: ignore[misc]
 
 
 class _AsyncClient(_TransformingClient):
     """``send`` of an asynchronous client."""
 
+    is_async = True
+
     async def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
         """Send a request; chat completions with tools go through an exchange."""
-        forward = super().send  # type: ignore[misc]
-        exchange = self._exchange(request)
-        if not isinstance(exchange, Exchange):
-            return exchange if exchange is not None else await forward(request, stream=stream, **rest)
-        upstream = _AsyncUpstream(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
-        library = self.patchbay.library
-        chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
-        try:
-            first = await anext(chunks, b"")
-        except PatchbayError as error:
-            return self._failure(request, error)
-        if not (exchange.streaming or stream):
-            await chunks.aclose()
-            return self._answer(request, upstream, first)
-
-        class Body(library.AsyncByteStream):  # type: ignore[misc,name-defined]
-            async def __aiter__(self) -> AsyncIterator[bytes]:
-                yield first
-                try:
-                    async for data in chunks:
-                        yield data
-                except PatchbayError as error:
-                    yield upstream.exchange.error_event(error)
-
-            async def aclose(self) -> None:
-                await chunks.aclose()
-
-        response = self._response(request, upstream, stream=Body())
-        if not stream:
-            await response.aread()
-        return response
+        return await self._send(request, functools.partial(super().send, **rest), stream=stream)  # type: ignore[misc]
