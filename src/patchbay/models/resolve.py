@@ -16,10 +16,11 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -29,48 +30,20 @@ from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent
 from patchbay.models.options import TextOptions, make_options
 from patchbay.models.providers import OTHER, PROVIDERS, Provider, provider_at, provider_named
 
-Thing = TypeVar("Thing")
-
-
-class PerLoop(Generic[Thing]):
-    """Makes a thing for each event loop that asks, and forgets it with the loop."""
-
-    def __init__(self, make: Callable[[], Thing]) -> None:
-        self._make = make
-        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Thing] = WeakKeyDictionary()
-
-    def get(self) -> Thing:
-        """Return the running loop's."""
-        loop = asyncio.get_running_loop()
-        thing = self._made.get(loop)
-        if thing is None:
-            thing = self._made[loop] = self._make()
-        return thing
-
-    def take(self) -> Thing | None:
-        """Return the running loop's and forget it; None where there is none."""
-        return self._made.pop(asyncio.get_running_loop(), None)
-
-
 _SHOWN: Final = 10
 """How many models an error names."""
 
 
-class Link(Protocol):
-    """A client and the ChatModel over it."""
+@dataclass(frozen=True)
+class Link:
+    """The ChatModel over a client; ``close`` closes the client's connections.
 
-    @property
-    def model(self) -> ChatModel:
-        """The model over the client."""
-        ...
+    ``names`` asks for the names of the models that the server has; none where it does not tell. Raises UpstreamError.
+    """
 
-    async def names(self) -> list[str]:
-        """The names of the models that the server has; nothing where it does not tell. Raises UpstreamError."""
-        ...
-
-    async def close(self) -> None:
-        """Close the client's connections."""
-        ...
+    model: ChatModel
+    close: Callable[[], Awaitable[None]]
+    names: Callable[[], Awaitable[list[str]]]
 
 
 class NotOneModelError(ConfigurationError):
@@ -94,14 +67,23 @@ class HostedModel:
         self.name = name
         self.provider = provider
         self._where = where
-        self._links = PerLoop(connect)
+        self._connect = connect
+        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<HostedModel {self.name or '(the only one)'} at {self._where}>"
 
+    def _link(self) -> Link:
+        """The running event loop's."""
+        loop = asyncio.get_running_loop()
+        link = self._links.get(loop)
+        if link is None:
+            link = self._links[loop] = self._connect()
+        return link
+
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises UpstreamError, and ConfigurationError where the server has several models or none."""
-        link = self._links.get()
+        link = self._link()
         if "model" not in request.parameters:
             name = self.name if self.name is not None else await self.only_one()
             request = replace(request, parameters={"model": name, **request.parameters})
@@ -115,7 +97,7 @@ class HostedModel:
 
         Raises UpstreamError, and NotOneModelError where it has several or names none.
         """
-        names = await self._links.get().names()
+        names = await self._link().names()
         if len(names) != 1:
             raise NotOneModelError(self._where, names)
         self.name = names[0]
@@ -123,7 +105,7 @@ class HostedModel:
 
     async def aclose(self) -> None:
         """Close the connections that this event loop has opened."""
-        link = self._links.take()
+        link = self._links.pop(asyncio.get_running_loop(), None)
         if link is not None:
             await link.close()
 
@@ -330,33 +312,25 @@ def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOpt
             settings,
             capabilities,
         )
-        return _OpenAILink(client, place.key, OpenAIChatModel(client, provider=place.provider, capabilities=capabilities))
+        model = OpenAIChatModel(client, provider=place.provider, capabilities=capabilities)
+        return Link(model, client.close, partial(_model_names, client, place.key))
 
     return connect
 
 
-@dataclass(frozen=True)
-class _OpenAILink:
-    client: Any
-    key: str = field(repr=False)
-    model: ChatModel
+async def _model_names(client: Any, key: str) -> list[str]:
+    from patchbay.models.error_bodies import client_errors
 
-    async def names(self) -> list[str]:
-        from patchbay.models.error_bodies import client_errors
-
-        # The text: where the list is another one than OpenAI's, the client's own reading fails with an error of no use.
-        with client_errors(lambda: (self.key,)):
-            response = await self.client.models.with_raw_response.list()
-        try:
-            listed = json.loads(response.content)
-        except (ValueError, RecursionError):
-            return []
-        models = listed.get("data") if isinstance(listed, dict) else None
-        names = [model.get("id") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
-        return [name for name in names if isinstance(name, str) and name]
-
-    async def close(self) -> None:
-        await self.client.close()
+    # The text: where the list is another one than OpenAI's, the client's own reading fails with an error of no use.
+    with client_errors(lambda: (key,)):
+        response = await client.models.with_raw_response.list()
+    try:
+        listed = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return []
+    models = listed.get("data") if isinstance(listed, dict) else None
+    names = [model.get("id") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    return [name for name in names if isinstance(name, str) and name]
 
 
 def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions) -> Callable[[], Link]:
@@ -367,18 +341,11 @@ def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOpt
 
         given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
         client = connect_gemini(place.key, place.url, **given)
-        return _GeminiLink(client, GeminiChatModel(client, options=settings, capabilities=capabilities))
+        model = GeminiChatModel(client, options=settings, capabilities=capabilities)
+        return Link(model, client.aio.aclose, _no_names)
 
     return connect
 
 
-@dataclass(frozen=True)
-class _GeminiLink:
-    client: Any
-    model: ChatModel
-
-    async def names(self) -> list[str]:
-        raise AssertionError("a model of Gemini always has a name")
-
-    async def close(self) -> None:
-        await self.client.aio.aclose()
+async def _no_names() -> list[str]:
+    raise AssertionError("a model of Gemini always has a name")
