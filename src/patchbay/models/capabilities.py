@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from patchbay._text import one_line, printable
 from patchbay.errors import UpstreamError
-from patchbay.models.providers import REASONING_FIELDS, SENT_BACK, keep_fields
+from patchbay.models.providers import REASONING_FIELDS, SENT_BACK, keep_fields, without_fields
 from patchbay.types import Message
 
 _MOST_MODELS = 1024
@@ -305,7 +305,7 @@ def without(body: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
     if not names or names.isdisjoint(_dispensable(body)):
         return body
     smaller = {key: value for key, value in body.items() if key not in names}
-    smaller["messages"] = [_message_without(message, names) for message in body["messages"]]
+    smaller["messages"] = without_fields(body["messages"], names)
     return smaller
 
 
@@ -319,11 +319,3 @@ def _dispensable(body: Mapping[str, Any]) -> set[str]:
         for call in message.get("tool_calls") or ():
             found |= SENT_BACK & call.keys()
     return found
-
-
-def _message_without(message: Message, names: AbstractSet[str]) -> Message:
-    kept = {key: value for key, value in message.items() if key not in names}
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        kept["tool_calls"] = [{key: value for key, value in call.items() if key not in names} for call in calls]
-    return kept

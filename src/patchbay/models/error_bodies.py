@@ -68,12 +68,8 @@ _REDACTED: Final = "[redacted]"
 _WRONG_PLACE: Final = (404, 405)
 
 
-def _none() -> tuple[()]:
-    return ()
-
-
 @contextmanager
-def client_errors(keys: Callable[[], Iterable[Any]] = _none) -> Iterator[None]:
+def client_errors(keys: Callable[[], Iterable[Any]] = tuple) -> Iterator[None]:
     """Raise a client's error as one of ours; what is not about the server (a wrong argument, a bug) stays what it is.
 
     ``keys`` gives what must not be said; it is asked when something went wrong.
@@ -87,7 +83,7 @@ def client_errors(keys: Callable[[], Iterable[Any]] = _none) -> Iterator[None]:
         if ours is None:
             raise
         hidden = {form for key in keys() if isinstance(key, str) for form in (key, key.strip()) if len(form) >= _SHORTEST_KEY}
-        if not hidden or not any(key in text for key in hidden for text in (str(ours), _body(error), *_chain(error))):
+        if not hidden or not any(key in text for key in hidden for text in (str(ours), _body(error), *map(str, _causes(error)))):
             raise ours from error
         raise _redacted(ours, hidden) from None
 
@@ -115,11 +111,7 @@ def _ours(error: Exception) -> PatchbayError | None:
     message = error_message(body.encode("utf-8", "replace"))
     # An error in mid-stream: our own speak with the code that they have everywhere.
     unmet = {kind.code: kind for kind in (ToolChoiceError, ResponseFormatError)}.get(str(getattr(error, "code", None)))
-    return (unmet or _failed(body))(message)
-
-
-def _failed(body: str) -> Callable[[str], PatchbayError]:
-    return lambda message: UpstreamError(message, body=body)
+    return unmet(message) if unmet is not None else UpstreamError(message, body=body)
 
 
 def _answered(error: Exception, response: Any, status: int, body: str) -> str:
@@ -167,10 +159,6 @@ def _causes(error: BaseException) -> list[BaseException]:
         found.append(one)
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     return found
-
-
-def _chain(error: BaseException) -> list[str]:
-    return [str(one) for one in _causes(error)]
 
 
 def _redacted(error: PatchbayError, keys: Iterable[str]) -> PatchbayError:

@@ -7,6 +7,7 @@ provider is one row here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -73,7 +74,7 @@ def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reason
     dropped = SENT_BACK - kept
     older = dropped | REASONING_FIELDS
     begin = 0 if all_reasoning else turn_start(messages) + 1
-    out = [*_all_without(messages[:begin], older), *_all_without(messages[begin:], dropped)]
+    out = [*without_fields(messages[:begin], older), *without_fields(messages[begin:], dropped)]
     if not all_reasoning:
         return out
     return [
@@ -90,22 +91,25 @@ def turn_start(messages: Sequence[Message]) -> int:
     return -1
 
 
-def _all_without(messages: Sequence[Message], dropped: frozenset[str]) -> list[Message]:
-    looked_for = dropped | {"tool_calls"}
-    return [message if looked_for.isdisjoint(message) else _without(message, dropped) for message in messages]
+def without_fields(messages: Sequence[Message], names: AbstractSet[str]) -> list[Message]:
+    """Leave these fields out of messages, and of the calls in them; messages without them stay the same objects."""
+    looked_for = names | {"tool_calls"}
+    return [message if looked_for.isdisjoint(message) else _without(message, names) for message in messages]
 
 
-def _without(message: Message, dropped: frozenset[str]) -> Message:
+def _without(message: Message, names: AbstractSet[str]) -> Message:
     calls = message.get("tool_calls")
-    if not isinstance(calls, list) or not any(isinstance(call, Mapping) and not dropped.isdisjoint(call) for call in calls):
-        if dropped.isdisjoint(message):
-            return message
-        return {key: value for key, value in message.items() if key not in dropped}
-    kept = {key: value for key, value in message.items() if key not in dropped}
-    kept["tool_calls"] = [
-        {key: value for key, value in call.items() if key not in dropped} if isinstance(call, Mapping) else call for call in calls
-    ]
+    changes = isinstance(calls, list) and any(isinstance(call, Mapping) and not names.isdisjoint(call) for call in calls)
+    if not changes and names.isdisjoint(message):
+        return message
+    kept = _left(message, names)
+    if changes:
+        kept["tool_calls"] = [_left(call, names) if isinstance(call, Mapping) else call for call in message["tool_calls"]]
     return kept
+
+
+def _left(fields: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in names}
 
 
 def system_for_developer(body: Body) -> Body:

@@ -72,31 +72,14 @@ def decode_chunk(data: bytes) -> Chunk:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Servers that cut text by UTF-16 units send half a character at a time: its escape is read by the standard library only.
-        loose = msgspec.convert(json.loads(data), _LooseChunk)
-    choices = [
-        Choice(choice.index, choice.delta, choice.finish_reason, Raw(encode(choice.logprobs)), choice.message)
-        for choice in loose.choices or ()
-    ]
-    usage, error = Raw(encode(loose.usage)), Raw(encode(loose.error))
-    return Chunk(loose.id, loose.created, loose.model, loose.system_fingerprint, choices, usage, error)
+        chunk = json.loads(data)
+    for holder in (chunk, *_objects(chunk.get("choices"))) if isinstance(chunk, dict) else ():
+        holder.update({name: Raw(encode(holder[name])) for name in ("usage", "error", "logprobs") if name in holder})
+    return msgspec.convert(chunk, Chunk)
 
 
-class _LooseChoice(msgspec.Struct):
-    index: int = 0
-    delta: Delta | None = None
-    finish_reason: str | None = None
-    logprobs: Any = None
-    message: dict[str, Any] | None = None
-
-
-class _LooseChunk(msgspec.Struct):
-    id: str | None = None
-    created: Any = None
-    model: str | None = None
-    system_fingerprint: str | None = None
-    choices: list[_LooseChoice] | None = None
-    usage: Any = None
-    error: Any = None
+def _objects(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def encode(value: Any) -> bytes:
