@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from patchbay.errors import UpstreamError
 from patchbay.formats.events import ReasoningDelta, TextDelta
-from patchbay.models.tool_call_deltas import StreamedCall, ToolCallAccumulator
+from patchbay.models.tool_call_deltas import ToolCallAccumulator
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolSpec, Usage
 
 __all__ = ["ChatModel", "ChatRequest", "ModelEvent", "ModelReply", "ReasoningDelta", "TextDelta"]
@@ -100,19 +100,11 @@ class _Extra:
 
 def whole_reply(answer: Any) -> ModelReply:
     """Read an answer that was not streamed. Raises UpstreamError where it holds no choice."""
-    choice = _first_choice(answer)
-    if choice is None:
-        raise UpstreamError(_no_choices(answer))
-    message = _get(choice, "message")
-    calls = ToolCallAccumulator()
-    for position, call in enumerate(_list(_get(message, "tool_calls"))):
-        _add_call(calls, call, position)
-    reason = _string(_get(choice, "finish_reason"))
-    # A refusal is what the model has to say where it says nothing else.
-    content = _text(_get(message, "content")) or _string(_get(message, "refusal"))
-    extra = _Extra()
-    extra.add(message)
-    return _model_reply(content, _reasoning(message), calls.calls, reason, _usage(answer), extra)
+    if _first_choice(answer) is None:
+        raise UpstreamError(_error_of(answer) or f"The upstream answered without choices: {str(answer)[:_SHOWN]}")
+    assembler = ReplyAssembler()
+    assembler.add(answer)
+    return assembler.reply()
 
 
 class ReplyAssembler:
@@ -135,8 +127,10 @@ class ReplyAssembler:
             if (message := _error_of(chunk)) is not None:
                 raise UpstreamError(message)
             return []
-        # Servers that only pretend to stream send the whole message at once.
-        delta = _get(choice, "delta") or _get(choice, "message")
+        # Servers that only pretend to stream send the whole message at once; its calls need no index.
+        delta = _get(choice, "delta")
+        whole = None if delta else _get(choice, "message")
+        delta = delta or whole
         self._extra.add(delta)
         events: list[ModelEvent] = []
         if reasoning := _reasoning(delta):
@@ -145,8 +139,8 @@ class ReplyAssembler:
         if content := _text(_get(delta, "content")) or _string(_get(delta, "refusal")):
             self._content.append(content)
             events.append(TextDelta(content))
-        for call in _list(_get(delta, "tool_calls")):
-            _add_call(self._calls, call, _get(call, "index"))
+        for position, call in enumerate(_list(_get(delta, "tool_calls"))):
+            _add_call(self._calls, call, position if whole is not None else _get(call, "index"))
         self._reason = _string(_get(choice, "finish_reason")) or self._reason
         return events
 
@@ -154,8 +148,22 @@ class ReplyAssembler:
         """Return the whole reply. Raises UpstreamError where the stream ended before the answer did."""
         if self._reason is None:
             raise UpstreamError("The upstream's stream ended before the answer was complete (no finish_reason came).")
-        content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return _model_reply(content, reasoning, self._calls.calls, self._reason, self._usage, self._extra)
+        return self.reply()
+
+    def reply(self) -> ModelReply:
+        """Return the reply as far as it has come."""
+        reason = self._reason
+        complete: list[ToolCall] = []
+        cut: list[IncompleteCall] = []
+        for call in self._calls.calls:
+            arguments = call.arguments
+            if reason in _ENDED_BY_MODEL or _is_json(arguments):
+                complete.append(ToolCall(call.id, call.name, arguments, call.extra))
+            else:
+                cut.append(IncompleteCall(call.id, call.name, arguments, arguments))
+        content, reasoning = "".join(self._content) or None, "".join(self._reasoning) or None
+        reply = Reply(content, reasoning, tuple(complete), tuple(cut), extra=self._extra.fields())
+        return ModelReply(reply, reason, self._usage)
 
 
 def _add_call(calls: ToolCallAccumulator, delta: Any, index: Any) -> None:
@@ -173,33 +181,11 @@ def _add_call(calls: ToolCallAccumulator, delta: Any, index: Any) -> None:
     )
 
 
-def _model_reply(
-    content: str | None, reasoning: str | None, calls: list[StreamedCall], reason: str | None, usage: Usage, extra: _Extra
-) -> ModelReply:
-    complete: list[ToolCall] = []
-    cut: list[IncompleteCall] = []
-    for call in calls:
-        arguments = call.arguments
-        if reason in _ENDED_BY_MODEL or _is_json(arguments):
-            complete.append(ToolCall(call.id, call.name, arguments, call.extra))
-        else:
-            cut.append(IncompleteCall(call.id, call.name, arguments, arguments))
-    reply = Reply(content or None, reasoning or None, tuple(complete), tuple(cut), extra=extra.fields())
-    return ModelReply(reply, reason, usage)
-
-
 def _first_choice(answer: Any) -> Any:
     for choice in _list(_get(answer, "choices")):
         if _get(choice, "index") in (0, None):
             return choice
     return None
-
-
-def _no_choices(answer: Any) -> str:
-    message = _error_of(answer)
-    if message is not None:
-        return message
-    return f"The upstream answered without choices: {str(answer)[:_SHOWN]}"
 
 
 def _error_of(answer: Any) -> str | None:
