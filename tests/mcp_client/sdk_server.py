@@ -14,6 +14,7 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     EmbeddedResource,
+    Icon,
     InputRequiredResult,
     ResourceLink,
     TextResourceContents,
@@ -29,7 +30,10 @@ class Sum(BaseModel):
     total: int
 
 
-@server.tool(title="Add", annotations=ToolAnnotations(readOnlyHint=True, destructiveHint=False))
+ICON = Icon(src="data:image/png;base64,iVBORw0KGgo=", mime_type="image/png", sizes=["16x16"])
+
+
+@server.tool(title="Add", icons=[ICON], annotations=ToolAnnotations(readOnlyHint=True, destructiveHint=False))
 def add(a: int, b: int = 1) -> Sum:
     """Add two integers."""
     return Sum(total=a + b)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from patchbay.mcp import McpHost, McpServer
+from patchbay.mcp.call_results import describe_tool
 from patchbay.tools import tool
 from patchbay.tools.registry import Registration, ToolRegistry
 from patchbay.types import ToolCall
@@ -46,6 +47,10 @@ async def test_a_server_of_each_transport_has_its_tools_called(server, tmp_path)
         assert {"mcp__ref__add", "mcp__ref__echo", "mcp__ref__wait"} <= set(there.tools)
         add = there.registry.snapshot("default").tools["mcp__ref__add"]
         assert ("mcp:ref", "Add", {"read_only": True, "destructive": False}) == (add.source, add.title, add.annotations)
+        icon = {"src": "data:image/png;base64,iVBORw0KGgo=", "mimeType": "image/png", "sizes": ["16x16"]}
+        assert [icon] == [
+            each.model_dump(by_alias=True, exclude_none=True) for each in describe_tool(add).icons
+        ]  # for our clients
         assert {"total": 3} == (await there.call("mcp__ref__add", a=1, b=2)).value
         assert {"total": 2} == (await there.call("mcp__ref__add", a=1)).value
         misfit = await there.call("mcp__ref__add", a="one")

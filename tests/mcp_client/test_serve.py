@@ -123,3 +123,11 @@ def test_serve_reads_its_servers_again_at_a_signal_and_keeps_those_that_are_the_
         while not any("was not reloaded" in line for line in child.printed):
             ask(f"{child.url}/health")
         assert before == pid()
+
+
+def test_the_proxy_says_that_it_mounts_no_servers(tmp_path):
+    config = tmp_path / "patchbay.json"
+    config.write_text(json.dumps({"mcpServers": {"raw": raw_server().to_json()}}))
+    flags = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--store", "memory", "--config", str(config)]
+    with listening([sys.executable, "-m", "patchbay", "proxy", *flags], name="patchbay proxy", timeout=60) as child:
+        assert any("mcpServers are for patchbay serve" in line for line in child.printed)

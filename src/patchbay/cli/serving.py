@@ -67,6 +67,7 @@ def serve_proxy(values: dict[str, Any]) -> int:
     options = build(ServeOptions, values, log=values["log"])
     governance: Governance | None = None
     if values["config"] is not None:
+        _warn_of_servers(Path(values["config"]))
         approvals = store or (None if values["store"] == MEMORY else PROXY_STORE)
         governance = make_governance(Path(values["config"]), values["audit"], values["audit_days"], store=approvals)
 
@@ -81,6 +82,12 @@ def serve_proxy(values: dict[str, Any]) -> int:
         options,
         ready=lambda url: _announce(url, options.host, settings, governance),
     )
+
+
+def _warn_of_servers(config: Path) -> None:
+    """Print that the proxy, which has no tools of its own, mounts no MCP servers. Raises ConfigurationError."""
+    if (path := config.expanduser()).is_file() and mcp_servers(Path(_NONE), path):
+        print(f"patchbay: warning: {config}: mcpServers are for patchbay serve: see its --upstream.", file=sys.stderr)
 
 
 def _announce(url: str, host: str, settings: ProxySettings, governance: Governance | None) -> None:

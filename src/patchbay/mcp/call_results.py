@@ -44,6 +44,7 @@ def describe_tool(tool: Tool) -> types.Tool:
         input_schema={**_plain(spec.parameters), "type": "object"},
         output_schema=_plain(output) if output is not None else None,
         annotations=types.ToolAnnotations(**hints) if hints else None,
+        icons=[types.Icon.model_validate(each, by_name=False) for each in tool.icons] or None,
     )
 
 

@@ -92,6 +92,7 @@ class McpTool(ForeignTool):
             title=definition.title or (definition.annotations.title if definition.annotations else None) or "",
             output_schema=definition.output_schema,
         )
+        self.icons = [each.model_dump(by_alias=True, mode="json", exclude_none=True) for each in definition.icons or ()]
         self.definition = definition
         self.source = server.source
         self.endpoint = server.address

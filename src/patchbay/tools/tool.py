@@ -11,7 +11,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -126,6 +126,9 @@ class Tool(ABC):
 
     output_schema: Mapping[str, Any] | None = None
     """The JSON Schema of its results, None for none. A subclass may set it for all its tools."""
+
+    icons: Sequence[Mapping[str, Any]] = ()
+    """Its icons for people, as in MCP: ``src``, ``mimeType``, ``sizes``."""
 
     facts: Callable[[dict[str, Any]], Any] | None = None
     """A function that finds facts about a call which its arguments do not show: the target of a symlink, the row of an id.
