@@ -17,6 +17,7 @@ WHOLE_WAY = "POST /api/tools/call, host, plugin"
 FLOOR_OURS = "Starlette, a POST by our client"
 FLOOR_HTTPX = "Starlette, a POST by httpx"
 MCP_STDIO = "mcp over stdio"
+MCP_MOUNTED = "an MCP server over stdio, mounted"
 MCP_HTTP = "mcp over streamable HTTP"
 REGISTERING = "a registration, kept in SQLite"
 
@@ -52,6 +53,7 @@ def rows() -> tuple[Row, ...]:
         Row(WHOLE_WAY, "bench.calls.whole_way", ours, _here),
         Row(FLOOR_OURS, "bench.calls.floor_ours", starlette, _here),
         Row(FLOOR_HTTPX, "bench.calls.floor_httpx", starlette, _here),
+        Row(MCP_MOUNTED, "bench.calls.mcp_mounted", ours, _here),
         Row(MCP_STDIO, "bench.calls.mcp_stdio", mcp, _peer),
         Row(MCP_HTTP, "bench.calls.mcp_http", mcp, _peer),
     )

@@ -47,12 +47,15 @@ def figures(one_by_one: dict[str, float], together: dict[str, float] | None = No
     return made
 
 
-def everybody(plugin: float, callback: float, first: float) -> Outcome:
+def everybody(plugin: float, callback: float, first: float, mounted: float | None = None) -> Outcome:
     rows_ = {
         rows.SAME_PROCESS: figures({"caller": 20.0}),
         rows.PLUGIN: figures({"caller": 20.0, "plugin": plugin}),
         rows.CALLBACK: figures({"caller": 50.0, "callback": callback - 50.0}),
     }
+    if mounted is not None:
+        rows_[rows.MCP_MOUNTED] = figures({"caller": mounted - 600.0, "server": 600.0})
+        rows_[rows.MCP_STDIO] = figures({"caller": 400.0, "server": 600.0})
     found = [Many(first, 1.0, {"server": 1.0, "host and plugins": 8.0})]
     return Outcome(rows_, figures({"caller": 100.0, "server": 900.0}), dict.fromkeys(KINDS, found))
 
@@ -201,23 +204,24 @@ def test_every_row_has_its_module_and_the_peer_its_pins() -> None:
 
 
 def test_a_plugin_is_held_against_the_same_process_and_a_callback_against_all_it_costs() -> None:
-    plugin, callback, first, _ = bars.of_calls(everybody(plugin=200.0, callback=600.0, first=4.9))
+    plugin, callback, mcp, first, _ = bars.of_calls(everybody(plugin=200.0, callback=600.0, first=4.9, mounted=1150.0))
     assert ("≤ 0.2 ms", "0.200 ms, 16 at once 0.200 ms", True) == (plugin.bar, plugin.measured, plugin.met)
     assert ("≤ 0.6 ms", "0.600 ms, 16 at once 0.600 ms", True) == (callback.bar, callback.measured, callback.met)
+    assert ("≤ 1.15", "1.15", True) == (mcp.bar, mcp.measured, mcp.met)
     assert ("< 5 s", "4.9 s", True) == (first.bar, first.measured, first.met)
-    missed = bars.of_calls(everybody(plugin=201.0, callback=601.0, first=5.0))
-    assert ["**MISSED**"] * 4 == [verdict.word for verdict in missed]
+    missed = bars.of_calls(everybody(plugin=201.0, callback=601.0, first=5.0, mounted=1160.0))
+    assert ["**MISSED**"] * 5 == [verdict.word for verdict in missed]
 
 
 def test_a_bar_holds_for_calls_one_by_one_and_for_many_at_once() -> None:
     outcome = everybody(plugin=100.0, callback=100.0, first=1.0)
     outcome.figures[rows.CALLBACK] = figures({"caller": 100.0}, {"caller": 700.0})
-    assert [True, False, True, True] == [verdict.met for verdict in bars.of_calls(outcome)]
+    assert [True, False, None, True, True] == [verdict.met for verdict in bars.of_calls(outcome)]
 
 
 def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
     verdicts = list(bars.of_calls(Outcome()))
-    assert [None] * 4 == [verdict.met for verdict in verdicts]
+    assert [None] * 5 == [verdict.met for verdict in verdicts]
     without = everybody(plugin=100.0, callback=100.0, first=1.0)
     del without.figures[rows.SAME_PROCESS]
     assert "no figures of the same process" == next(iter(bars.of_calls(without))).measured
