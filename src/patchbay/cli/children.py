@@ -58,50 +58,35 @@ def listening(
     with start(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
-        output = _Output(process, name)
+        printed: list[str] = []
+        found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+        def read_to_the_end() -> None:  # so that the pipe never fills up
+            assert process.stdout is not None
+            for line in process.stdout:
+                printed.append(line)
+                if match := _ADDRESS.search(line):
+                    found.put(match[0])
+            found.put(None)
+
+        reader = threading.Thread(target=read_to_the_end, name=f"output of {name}", daemon=True)
+        reader.start()
         try:
-            yield Child(output.address(timeout), process.pid, output.printed)
+            try:
+                url = found.get(timeout=timeout)
+            except queue.Empty:
+                raise ChildError(f"{name} printed no address within {timeout:g} s: {_text(printed)}") from None
+            if url is None:
+                raise ChildError(f"{name} ended with code {process.wait()}: {_text(printed)}")
+            yield Child(url, process.pid, printed)
         finally:
-            _stop(process)
-            output.join(_STOP_SECONDS)
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            reader.join(_STOP_SECONDS)
 
 
-class _Output(threading.Thread):
-    """Reads the output of a child to the end, so that its pipe never fills up."""
-
-    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
-        super().__init__(name=f"output of {name}", daemon=True)
-        self._process = process
-        self._child = name
-        self.printed: list[str] = []
-        self._found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.printed.append(line)
-            if match := _ADDRESS.search(line):
-                self._found.put(match[0])
-        self._found.put(None)
-
-    def address(self, timeout: float) -> str:
-        try:
-            address = self._found.get(timeout=timeout)
-        except queue.Empty:
-            raise ChildError(f"{self._child} printed no address within {timeout:g} s: {self._text()}") from None
-        if address is None:
-            raise ChildError(f"{self._child} ended with code {self._process.wait()}: {self._text()}")
-        return address
-
-    def _text(self) -> str:
-        return "".join(self.printed).strip() or "no output."
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """Terminate a process, and kill it if it does not end."""
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+def _text(printed: Sequence[str]) -> str:
+    return "".join(printed).strip() or "no output."

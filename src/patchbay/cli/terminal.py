@@ -97,10 +97,10 @@ class LineWriter:
     Past 10,000 waiting lines the rest is dropped, and their number printed. Lines for a closed pipe are dropped.
     """
 
-    def __init__(self, fd: int | None = None, *, max_lines: int = _MAX_LINES) -> None:
-        self._fd = sys.stdout.fileno() if fd is None else fd
+    def __init__(self) -> None:
+        self._fd = sys.stdout.fileno()
         self._encoding = sys.stdout.encoding or "utf-8"
-        self._lines: queue.Queue[str | None] = queue.Queue(max_lines)
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
         self._dropped = 0
         # A daemon that bypasses sys.stdout: a blocked write delays neither the exit nor the last flush.
         self._thread = threading.Thread(target=self._write, name="patchbay-lines", daemon=True)
