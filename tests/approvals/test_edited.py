@@ -135,7 +135,7 @@ def test_it_can_be_typed_at_a_terminal():
     assert ("approve", EDITED) == ((answer := parse_answer(f"e {json.dumps(EDITED)}", request)).verdict, answer.arguments)
     assert "required property 'path'" in parse_answer("e {}", request)
     assert "Expecting" in parse_answer("e {path", request)
-    assert "" == parse_answer("e", request)
+    assert parse_answer("e", request).startswith("answer ")
 
 
 def test_a_hook_that_denies_comes_before_anybody_edits():

@@ -14,7 +14,7 @@ import pytest
 
 from patchbay.approvals import ApprovalPolicy, ApprovalRequest, Rule, State, TerminalApprover
 from patchbay.approvals.request import Answer
-from patchbay.approvals.terminal import MAX_LINE, VIEW, LineBuffer, parse_answer, render, render_outcome, render_question
+from patchbay.approvals.terminal import MAX_LINE, LineBuffer, parse_answer, render, render_outcome, render_question
 from support.running import run
 
 from .asking import LONG, NO_SESSION, Files, call_of, executor_of, going, service_at, waiting
@@ -266,12 +266,15 @@ def test_other_languages_are_shown_as_they_are():
     assert "猫" in render(request(arguments='{"a": "\\u732b"}'))
 
 
+HINT = "answer y, n, s or v"
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("y", Answer("approve")), (" YES ", Answer("approve")), ("n", Answer("deny")), ("no", Answer("deny")),
-        ("N not that  one ", Answer("deny", "not that  one")), ("s", Answer("approve_session")), ("v", VIEW),
-        ("", ""), ("yy", ""), ("y n", ""), ("yes, but", ""), ("\x00", ""), ("ｙ", ""),
+        ("N not that  one ", Answer("deny", "not that  one")), ("s", Answer("approve_session")),
+        ("v", render(request(), whole=True)), ("", ""), ("yy", HINT), ("y n", HINT), ("yes, but", HINT), ("\x00", HINT), ("ｙ", HINT),
     ],
 )  # fmt: skip
 def test_only_a_plain_yes_is_one(line, expected):

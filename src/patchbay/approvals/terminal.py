@@ -19,9 +19,6 @@ from typing import Any, Final
 from patchbay._text import printable
 from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
 
-VIEW: Final = "view"
-"""Result of ``parse_answer`` if the person wants to see all arguments."""
-
 MAX_LINE: Final = 4096
 """Bytes of a typed line; a longer one is no answer."""
 
@@ -112,7 +109,7 @@ def render_revoked(grant: SessionGrant) -> str:
 
 
 def parse_answer(line: str, request: ApprovalRequest) -> Answer | str:
-    """Parse a typed line: an Answer, ``VIEW``, an error message about edited arguments, or "" for an unknown answer."""
+    """Parse a typed line: an Answer, or what to print before the next question (all arguments, an error, a hint, or nothing)."""
     word, _, rest = line.strip().partition(" ")
     word, rest = word.lower(), rest.strip()
     if word in ("n", "no"):
@@ -121,24 +118,15 @@ def parse_answer(line: str, request: ApprovalRequest) -> Answer | str:
         try:
             request.check_edited(arguments := json.loads(rest))
         except (ValueError, RecursionError) as error:
-            return str(error)
+            return printable(str(error))
         return Answer("approve", arguments=arguments)
-    if rest:
-        return ""
-    if word in ("y", "yes"):
+    if word in ("y", "yes") and not rest:
         return Answer("approve")
-    if word in ("s", "session") and request.session != "never":
+    if word in ("s", "session") and not rest and request.session != "never":
         return Answer("approve_session")
-    return VIEW if word in ("v", "view") else ""
-
-
-def reply_to(answer: str, line: str, request: ApprovalRequest) -> str:
-    """Return what to print after a line that did not decide: all arguments, an error, or a hint."""
-    if answer == VIEW:
+    if word in ("v", "view") and not rest:
         return render(request, whole=True)
-    if answer:
-        return printable(answer)
-    if not line.strip():
+    if not word:
         return ""
     return "answer y, n or v" if request.session == "never" else "answer y, n, s or v"
 
@@ -242,8 +230,8 @@ async def _ask(terminal: int, request: ApprovalRequest) -> Answer | None:
             answer = parse_answer(line, request)
             if isinstance(answer, Answer):
                 return replace(answer, by=_user())
-            if reply := reply_to(answer, line, request):
-                await _write(terminal, f"{reply}\n")
+            if answer:
+                await _write(terminal, f"{answer}\n")
             await _write(terminal, render_question(request, time.time()))
     finally:
         loop.remove_reader(terminal)

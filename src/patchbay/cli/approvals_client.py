@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay._text import printable
 from patchbay.approvals import ApprovalRequest, SessionGrant, State, Verdict
-from patchbay.approvals.terminal import LineBuffer, parse_answer, render, render_outcome, render_question, reply_to
+from patchbay.approvals.terminal import LineBuffer, parse_answer, render, render_outcome, render_question
 from patchbay.cli.http import ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.errors import ApprovalNotFoundError
 
@@ -169,8 +169,8 @@ class Watch:
                 continue
             answer = parse_answer(line, request)
             if isinstance(answer, str):
-                if reply := reply_to(answer, line, request):
-                    print(reply)
+                if answer:
+                    print(answer)
                 self._prompt(request)
                 continue
             self._decide(request, answer)
