@@ -16,7 +16,6 @@ from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, pro
 from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
 from patchbay.hooks.process.child import HookProcess
-from patchbay.hooks.process.client import Supervisor
 from support.running import run
 
 ECHO = """
@@ -482,7 +481,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path):
 async def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
     closing = []
 
-    class ClosedByGreeting(Supervisor):
+    class ClosedByGreeting(ProcessHook):
         async def _greet(self, process):
             await process.call("hook.hello", {})
             closing.append(asyncio.create_task(self.aclose()))

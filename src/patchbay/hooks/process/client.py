@@ -153,11 +153,25 @@ State = Literal["not started", "running", "waiting to be started again", "given 
 _logger = logging.getLogger(__name__)
 
 
-class Supervisor:
-    """Runs the processes of one hook, one after the other, with ``restarts``."""
+_OVER = ("given up", "closed")
+_MOST_AT_ONCE = 5
+_MOST_ODDITIES = 50
+"""How many findings go into one error, and are logged at all."""
+
+
+class ProcessHook:
+    """The hook of a ProcessSpec: ``start`` it, mount it for its ``methods``, ``aclose`` it (the manager does).
+
+    Runs its processes one after the other; ``restarts`` counts those after the first. ``tools`` are what the process offered in
+    its answer to hello (policy P9). They are added to every request while the process runs or waits for a restart, even if it is
+    not asked about requests or fails to answer; not if it answers too late.
+    """
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
+        self.name = name = spec.name
+        self.fail_closed = spec.fail_closed
+        self.tools: tuple[ToolSpec, ...] = ()
         self.state: State = "not started"
         self.restarts = 0
         self._process: HookProcess | None = None
@@ -165,7 +179,8 @@ class Supervisor:
         self._why = "it was not started"
         self._watch: asyncio.Task[None] | None = None
         self._closing = asyncio.Lock()
-        name = spec.name
+        self._asks_llm = "llm" in spec.modes
+        self._logged: set[tuple[str, str]] = set()
         printed = "The hook %r printed a line that is not a reply: %s"
         self._stray = LogRateLimiter(lambda text: _logger.warning(printed, name, escape_controls(text)))
         self._stderr = LogRateLimiter(lambda text: _logger.warning("[%s] %s", name, escape_controls(text)))
@@ -206,102 +221,6 @@ class Supervisor:
             if self._latest is not None:
                 await self._latest.close()
             self._flush()
-
-    async def _greet(self, process: HookProcess) -> None:
-        """Say hello to a process that has started. Raises HookProcessError if that fails."""
-        raise NotImplementedError
-
-    def _refuse_if_closed(self) -> None:
-        if self.state == "closed":
-            raise HookProcessError(self._why)
-
-    async def _started(self) -> HookProcess:
-        process = self._latest = HookProcess(self.spec, stray=self._stray.log, stderr=self._stderr.log)
-        limit = self.spec.limits.hello
-        try:
-            await process.start()
-            try:
-                async with asyncio.timeout(limit):
-                    await self._greet(process)
-            except TimeoutError:
-                raise HookProcessError(f"hook.hello failed: no answer within {limit:g} s") from None
-            except HookProcessError as error:
-                raise HookProcessError(f"hook.hello failed: {error}") from None
-        except HookProcessError as error:
-            await process.close()  # its output is complete then
-            output = f" ({escape_controls(process.last_words):.300})" if process.last_words else ""
-            raise HookProcessError(f"{error}{output}") from None
-        except BaseException:
-            await process.close()
-            raise
-        return process
-
-    async def _keep_running(self, process: HookProcess) -> None:
-        """Replace the process whenever it ends; end it if the event loop ends without ``aclose``."""
-        try:
-            await self._restart_loop(process)
-        finally:
-            if self.state == "running" and self._latest is not None:
-                self.state, self._process = "closed", None
-                await self._latest.close()
-
-    async def _restart_loop(self, process: HookProcess) -> None:
-        """Restart the process each time it ends, until that has failed too often."""
-        name, limits = self.spec.name, self.spec.limits
-        failures, since = 0, time.monotonic()
-        while True:
-            why = await process.ended()
-            self._process, self._why = None, why
-            await process.close()
-            self._flush()
-            if time.monotonic() - since >= limits.healthy_after:
-                failures = 0
-            replaced: HookProcess | None = None
-            while replaced is None:
-                failures += 1
-                if failures > limits.restarts:
-                    self.state = "given up"
-                    _logger.error("The hook %r has ended and is not started again: %s", name, why)
-                    return
-                delay = limits.restart_delay(failures)
-                self.state = "waiting to be started again"
-                self._why = f"{why}; it is about to be started again"
-                _logger.warning("The hook %r has ended: %s; it is started again in %.1f s", name, why, delay)
-                await asyncio.sleep(delay)
-                try:
-                    replaced = await self._started()
-                except HookProcessError as error:
-                    why = str(error)
-            process, since = replaced, time.monotonic()
-            self.restarts += 1
-            self._process, self.state = process, "running"
-
-    def _flush(self) -> None:
-        self._stray.flush()
-        self._stderr.flush()
-
-
-_OVER = ("given up", "closed")
-_MOST_AT_ONCE = 5
-_MOST_ODDITIES = 50
-"""How many findings go into one error, and are logged at all."""
-
-
-class ProcessHook(Supervisor):
-    """The hook of a ProcessSpec: ``start`` it, mount it for its ``methods``, ``aclose`` it (the manager does).
-
-    ``tools`` are what the process offered in its answer to hello (policy P9). They are added to every request while the
-    process runs or waits for a restart, even if it is not asked about requests or fails to answer; not if it answers too
-    late.
-    """
-
-    def __init__(self, spec: ProcessSpec) -> None:
-        super().__init__(spec)
-        self.name = spec.name
-        self.fail_closed = spec.fail_closed
-        self.tools: tuple[ToolSpec, ...] = ()
-        self._asks_llm = "llm" in spec.modes
-        self._logged: set[tuple[str, str]] = set()
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -385,6 +304,75 @@ class ProcessHook(Supervisor):
             if len(self._logged) < _MOST_ODDITIES and (point, about) not in self._logged:
                 self._logged.add((point, about))
                 _logger.warning("The hook %r answered hook.%s oddly (logged once): %s", self.name, point, words)
+
+    def _refuse_if_closed(self) -> None:
+        if self.state == "closed":
+            raise HookProcessError(self._why)
+
+    async def _started(self) -> HookProcess:
+        process = self._latest = HookProcess(self.spec, stray=self._stray.log, stderr=self._stderr.log)
+        limit = self.spec.limits.hello
+        try:
+            await process.start()
+            try:
+                async with asyncio.timeout(limit):
+                    await self._greet(process)
+            except TimeoutError:
+                raise HookProcessError(f"hook.hello failed: no answer within {limit:g} s") from None
+            except HookProcessError as error:
+                raise HookProcessError(f"hook.hello failed: {error}") from None
+        except HookProcessError as error:
+            await process.close()  # its output is complete then
+            output = f" ({escape_controls(process.last_words):.300})" if process.last_words else ""
+            raise HookProcessError(f"{error}{output}") from None
+        except BaseException:
+            await process.close()
+            raise
+        return process
+
+    async def _keep_running(self, process: HookProcess) -> None:
+        """Replace the process whenever it ends; end it if the event loop ends without ``aclose``."""
+        try:
+            await self._restart_loop(process)
+        finally:
+            if self.state == "running" and self._latest is not None:
+                self.state, self._process = "closed", None
+                await self._latest.close()
+
+    async def _restart_loop(self, process: HookProcess) -> None:
+        """Restart the process each time it ends, until that has failed too often."""
+        name, limits = self.name, self.spec.limits
+        failures, since = 0, time.monotonic()
+        while True:
+            why = await process.ended()
+            self._process, self._why = None, why
+            await process.close()
+            self._flush()
+            if time.monotonic() - since >= limits.healthy_after:
+                failures = 0
+            replaced: HookProcess | None = None
+            while replaced is None:
+                failures += 1
+                if failures > limits.restarts:
+                    self.state = "given up"
+                    _logger.error("The hook %r has ended and is not started again: %s", name, why)
+                    return
+                delay = limits.restart_delay(failures)
+                self.state = "waiting to be started again"
+                self._why = f"{why}; it is about to be started again"
+                _logger.warning("The hook %r has ended: %s; it is started again in %.1f s", name, why, delay)
+                await asyncio.sleep(delay)
+                try:
+                    replaced = await self._started()
+                except HookProcessError as error:
+                    why = str(error)
+            process, since = replaced, time.monotonic()
+            self.restarts += 1
+            self._process, self.state = process, "running"
+
+    def _flush(self) -> None:
+        self._stray.flush()
+        self._stderr.flush()
 
     async def _greet(self, process: HookProcess) -> None:
         result = await process.call("hook.hello", hello_params(self.spec))
