@@ -1,4 +1,4 @@
-"""Ports for tests that need to know one before anybody listens on it, or again when nobody does any more."""
+"""Ports for tests that need a known port before a server listens on it, or after it has closed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _held: list[socket.socket] = []
 
 
 def held_port() -> tuple[int, socket.socket]:
-    """Return a port of 127.0.0.1 where nobody listens, and a socket: until it is closed the system gives the port to nobody else.
+    """Return a free port of 127.0.0.1, and a socket that reserves it until closed.
 
-    Who listens there meanwhile sets SO_REUSEADDR, as servers do.
+    A server that listens there meanwhile sets SO_REUSEADDR, as servers do.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("127.0.0.1", 0))
     port = int(holder.getsockname()[1])
-    if sys.platform != "linux":  # elsewhere nobody could listen there
+    if sys.platform != "linux":  # elsewhere the port could not be used
         holder.close()
     return port, holder
 

@@ -1,4 +1,4 @@
-"""Text of others reaches a person as characters that obey nobody, and no more of it than there is room for."""
+"""Untrusted text is shown to a person escaped and truncated."""
 
 from __future__ import annotations
 

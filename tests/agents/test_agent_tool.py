@@ -42,7 +42,7 @@ def response(events, number: int = 0) -> dict:
     return next(found for event in events if (found := event.get_function_responses()))[number].response
 
 
-def test_the_agent_is_told_of_as_a_tool_with_one_parameter():
+def test_agent_tool_has_one_required_parameter():
     boss = asks(helper("x", description="Helps."), Says("other"))
     run(run_turn(Runner(boss)))
     specs = {spec.name: spec for spec in boss.model.requests[0].tools}
@@ -314,7 +314,7 @@ async def test_a_stopped_run_stops_the_agents_that_work_as_tools():
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_an_agent_whose_time_is_up_is_stopped_and_the_caller_told():
+def test_agent_tool_timeout_stops_the_agent_and_is_the_calls_error():
     async def scenario():
         left = []
 

@@ -139,7 +139,7 @@ def test_the_text_of_a_stream_that_is_cut_is_not_lost():
     assert ["~half an answ", "half an answ[UPSTREAM_ERROR]"] == kinds(told)
 
 
-def test_a_server_that_nobody_listens_at_ends_the_run_with_an_event():
+def test_unreachable_server_ends_the_run_with_an_error_event():
     with ScriptedUpstream([]) as upstream:
         model = url(upstream)
     chat = Chat(LlmAgent(name="a", model=model))
@@ -164,7 +164,7 @@ def test_a_request_that_is_given_up_is_given_up_at_the_server_too():
         assert upstream.chats[0].left.wait(60)
 
 
-def test_a_callback_is_told_the_models_bare_name_and_may_ask_another_one_of_the_same_server():
+def test_model_callback_sees_the_bare_model_name_and_may_change_it():
     names = []
 
     def before(ctx: Any, request: LlmRequest) -> None:

@@ -1,4 +1,4 @@
-"""The event bus: who is told of what, and that nobody who listens can harm who is listened to."""
+"""The event bus: subscriptions, filters, and isolation of publishers from their handlers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def exits(_event):
     ("handler", "error"),
     [(fails, "ValueError: broken"), (fails_later, "ValueError: broken"), (cancels, "CancelledError"), (exits, "SystemExit: 3")],
 )
-async def test_what_a_handler_raises_becomes_a_dead_letter_and_it_is_told_of_the_next(handler, error):
+async def test_failing_handler_adds_a_dead_letter_and_gets_the_next_event(handler, error):
     bus = EventBus()
     seen: list[str] = []
     bus.subscribe("*", handler)
@@ -134,7 +134,7 @@ async def test_what_a_handler_raises_becomes_a_dead_letter_and_it_is_told_of_the
     assert [] == bus.get_dead_letters()
 
 
-async def test_a_filter_that_raises_harms_nobody_else():  # defect 21
+async def test_failing_filter_does_not_affect_other_subscribers():  # defect 21
     bus = EventBus()
     seen: list[str] = []
     bus.subscribe("*", recording(seen, "filtered"), filter_func=lambda event: event.data["unknown"])
@@ -145,7 +145,7 @@ async def test_a_filter_that_raises_harms_nobody_else():  # defect 21
     assert ["KeyError: 'unknown'"] == [letter.error for letter in bus.get_dead_letters()]
 
 
-async def test_a_filter_decides_whether_its_handler_is_told():
+async def test_filter_selects_the_events_of_its_handler():
     bus = EventBus()
     seen: list[BusEvent] = []
     bus.subscribe("*", recording(seen), filter_func=lambda event: event.data["n"] == 1)
@@ -175,7 +175,7 @@ async def test_handlers_get_copies_and_can_change_nothing():  # defect 21
     assert seen[0] == seen[1]
 
 
-async def test_data_without_json_is_told_as_the_nearest_thing_that_has_it():
+async def test_event_data_without_json_form_is_converted():
     bus = EventBus()
     seen: list[BusEvent] = []
     bus.subscribe("*", recording(seen))
@@ -194,7 +194,7 @@ async def test_there_is_one_order_of_priority_whatever_the_patterns():
     assert ["* 10", "tool.* 10", "tool.* 5", "tool.call 0", "* 0", "tool.call -1"] == seen
 
 
-async def test_a_handler_is_told_of_one_event_after_the_other_in_their_order():
+async def test_handler_gets_events_one_at_a_time_and_in_order():
     bus = EventBus()
     seen: list[str] = []
     at_once = 0
@@ -231,7 +231,7 @@ async def test_an_object_with_an_async_call_and_a_function_that_returns_a_corout
     assert (["a"], ["later"], 2) == (listener.seen, seen, bus.get_stats()["delivered"])
 
 
-async def test_who_has_unsubscribed_is_told_nothing_more():
+async def test_unsubscribed_handler_gets_no_more_events():
     bus = EventBus()
     seen: list[BusEvent] = []
     handler = recording(seen)
@@ -299,7 +299,7 @@ def test_what_a_closed_loop_left_waiting_is_delivered_in_the_next():
         seen.append(event)
 
     bus.subscribe("*", handler)
-    run(publish(bus, "a", "b"))  # the loop ends before anyone was told
+    run(publish(bus, "a", "b"))  # the loop ends before any handler runs
 
     async def later():
         await publish(bus, "c")

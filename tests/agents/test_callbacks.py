@@ -164,7 +164,7 @@ def test_a_tool_callback_that_raises_is_the_failure_of_the_call(name, callback):
 
 
 @pytest.mark.parametrize("said", ["instead", Content("model", [Part("instead")])])
-async def test_what_a_before_agent_callback_says_is_said_in_the_agents_place(said):
+async def test_before_agent_callback_replaces_the_agents_answer(said):
     asked = []
     one = agent([], before_agent_callback=lambda ctx: said, after_agent_callback=asked.append, output_key="out")
     chat = Chat(one)
@@ -210,7 +210,7 @@ async def test_what_callbacks_put_into_the_state_is_kept_with_the_next_event():
     assert dict.fromkeys(SIX, 1) | {"before_model": 2, "after_model": 2} == state
 
 
-def test_what_a_before_agent_callback_puts_into_the_state_is_there_for_the_instruction_and_the_sub_agents():
+def test_state_of_a_before_agent_callback_reaches_instructions_and_sub_agents():
     def begin(ctx: Any) -> None:
         ctx.state["mood"] = "kind"
 
@@ -287,7 +287,7 @@ def test_a_request_can_be_changed_for_one_round():
     assert GenerateContentConfig(max_output_tokens=5, stop_sequences=["X"]) == config
 
 
-def test_a_run_that_has_been_ended_hands_over_to_nobody():
+def test_ended_invocation_does_not_transfer():
     def end(ctx: Any, *about: Any) -> None:
         ctx.end_invocation = True
 
@@ -490,7 +490,7 @@ def test_arguments_without_json_in_a_callbacks_call_are_brought_into_it():
 # after_model
 
 
-def test_what_an_after_model_callback_returns_stands_for_the_answer():
+def test_after_model_callback_replaces_the_answer():
     events = play(
         [ModelReply(Reply("done"), "stop", Usage(1, 2, 3))], after_model_callback=lambda ctx, response: "better", output_key="out"
     )
@@ -581,7 +581,7 @@ def test_what_a_before_tool_callback_returns_is_the_result_and_the_tool_is_not_r
     assert ([], []) == (ran, after)
 
 
-def test_arguments_that_a_callback_changes_are_those_that_the_tool_gets_and_the_event_has_the_models():
+def test_callback_changes_reach_the_tool_and_the_event_keeps_the_models_arguments():
     def change(ctx: Any, name: str, args: dict[str, Any]) -> None:
         args["a"] = 41
 

@@ -106,7 +106,7 @@ def test_a_contents_text_is_its_parts_without_thoughts():
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"content": 1}', '{"content": {"parts": [{"text": 5}]}}', b"\xff", "[" * 100_000])
-def test_what_is_no_event_is_an_error_that_says_so(text):
+def test_invalid_event_json_is_an_error(text):
     with pytest.raises(InvalidRequestError, match="Invalid Event"):
         Event.from_json(text)
 

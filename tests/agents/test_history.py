@@ -99,7 +99,7 @@ async def test_what_was_recorded_is_counted_and_deleted(history, user):
     assert 0 == await history.count(user)
 
 
-async def test_text_that_no_database_holds_is_recorded_all_the_same(history, user):
+async def test_text_with_nul_and_surrogates_is_recorded(history, user):
     await fill(history, user, "nul\0 and \ud800 too")
     assert 1 == len(await history.search(user, "bot", "and"))
 

@@ -53,7 +53,7 @@ async def test_the_next_turn_can_read_what_an_excerpt_of_the_last_one_left_out(s
     await chat.say("thanks")
     assert PIECE == response_of(events, "read_result")["result"]
     assert ADVICE in one.model.requests[2].messages[2]["content"]
-    # From the turn after it was first offered it is offered from the start: what the model is told of its tools stays the same.
+    # From the turn after its first use the tool is offered from the start, so that the tools of a request stay the same.
     assert [["read_log"], *[["read_log", "read_result"]] * 4] == offered(one.model)
     assert one.model.requests[1].tools == one.model.requests[2].tools == one.model.requests[4].tools
 
@@ -172,7 +172,7 @@ async def test_an_id_that_nothing_is_kept_by_is_none(service, session_id, result
     assert await service.results(session).read(result_id) is None
 
 
-async def test_the_model_is_told_that_an_id_is_none(service, session_id):
+async def test_unknown_result_id_is_an_error_for_the_model(service, session_id):
     one = agent([READ, "read", reading("result_7"), "done"], read_log)
     chat = Chat(one, service, session_id=session_id)
     await chat.say("read")

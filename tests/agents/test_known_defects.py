@@ -89,7 +89,7 @@ def test_d06_a_timeout_of_the_tools_own_is_its_own():
     ("error", "told"),
     [(KeyError("foo"), "KeyError: 'foo'"), (AssertionError(), "AssertionError"), (ValueError("no"), "ValueError: no")],
 )
-def test_d07_what_a_tool_raised_is_told_with_its_type(error, told):
+def test_d07_tool_error_includes_the_exception_type(error, told):
     async def fail() -> None:
         raise error
 
@@ -210,7 +210,7 @@ async def test_d12_no_update_is_lost_where_calls_change_the_same_key_at_the_same
     assert {"n": 5, "log": ["0", "1", "2", "3", "4"]} == (await chat.session()).state
 
 
-async def test_d14_the_answer_is_in_the_state_when_the_event_that_brings_it_is_told():
+async def test_d14_output_key_is_in_the_state_before_the_final_event_is_yielded():
     chat = Chat(agent(["done"], output_key="out"))
     events = chat.begin()
     async for event in events:
@@ -240,7 +240,7 @@ def test_d16_limits_and_failures_of_models_are_events_and_nothing_escapes():
         assert not events[-1].is_final_response()
 
 
-def test_d23_whoever_edits_a_request_or_an_event_does_not_edit_history():
+def test_d23_edits_of_requests_and_events_do_not_change_history():
     def edit(ctx: Any, request: LlmRequest) -> None:
         for content in request.contents:
             content.parts[0].text = "edited"

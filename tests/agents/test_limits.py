@@ -408,7 +408,7 @@ async def test_nothing_that_a_model_calls_ends_the_run(call):  # law 2
         assert_settled(request.messages)
 
 
-async def test_what_went_wrong_is_told_on_the_bus():
+async def test_bus_gets_error_events():
     told = []
     bus = EventBus()
     bus.subscribe("*", lambda event: told.append((event.type, event.data.get("error"))) if "error" in event.type else None)

@@ -99,7 +99,7 @@ def test_a_tool_of_a_name_that_is_taken_ends_the_run_with_an_event_where_it_was_
         ([Query], TypeError, "Query is a class"),
     ],
 )
-def test_what_is_no_tool_or_no_new_one_is_refused_when_the_agent_is_made(tools, error, words):  # defect 29
+def test_invalid_and_duplicate_tools_are_rejected_at_agent_creation(tools, error, words):  # defect 29
     with pytest.raises(error, match=words):
         LlmAgent(name="a", model="m", tools=tools)
     for each in tools:
@@ -334,7 +334,7 @@ async def test_a_message_that_is_too_long_is_refused_and_not_kept():
     assert ["1234", "done"] == kinds((await chat.session()).events)
 
 
-async def test_what_the_tools_context_tells_of_the_agent():
+async def test_tool_context_has_agent_session_and_call():
     told: dict[str, Any] = {}
 
     async def look(tool_context: ToolContext) -> None:

@@ -27,7 +27,7 @@ def call(**fields: Any) -> Part:
     return Part(function_call=FunctionCall("look", {"at": 1}, "1", **fields))
 
 
-def test_what_is_said_becomes_messages():
+def test_contents_become_messages():
     contents = [
         Content("user", [Part("hi"), Part("there")]),
         Content("model", [Part("hm", thought=True), Part("let "), Part("me see"), call()]),
@@ -175,7 +175,7 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def test_images_of_calls_that_settle_one_by_one_stand_together_behind_the_results():
+async def test_images_of_calls_that_settle_separately_follow_all_results():
     release = asyncio.Event()
 
     async def late(tool_context: ToolContext) -> Any:

@@ -21,7 +21,7 @@ from .turns import Chat, agent, assert_settled, kinds, said_to
 
 
 class Watched(InMemorySessionService):
-    """Says when results were appended, fails where it is told to, and takes its time where it is told to."""
+    """Session service that signals appends, and fails or blocks on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def _quiet(caplog):
     caplog.set_level(logging.CRITICAL, "patchbay")
 
 
-async def test_each_result_is_in_the_log_the_moment_it_has_settled_and_told_together_in_call_order():  # law 3
+async def test_results_are_logged_as_they_settle_and_yielded_in_call_order():  # law 3
     gates = Gates("a", "b", "c")
     chat, model = made([waits("a", "b", "c"), "done"], gates.wait)
     events: list[Event] = []
@@ -108,7 +108,7 @@ async def test_each_result_is_in_the_log_the_moment_it_has_settled_and_told_toge
     assert "done" == events[-1].content.text
 
 
-async def test_what_settles_together_is_one_event_in_the_log_and_the_same_that_is_told():
+async def test_results_that_settle_together_are_one_event_in_log_and_stream():
     async def quick(n: int) -> int:
         return n
 
@@ -128,7 +128,7 @@ async def test_a_consumer_that_takes_its_time_keeps_no_result_from_the_log():
     chat, _ = made([[ToolCall("t", "talk")], "done"], talk)
     async for event in chat.begin():
         if event.progress is not None:
-            await chat.service.has("t")  # while nobody asks the run for anything
+            await chat.service.has("t")  # while the run has no consumer
 
 
 @settings(max_examples=40, deadline=None)
@@ -204,7 +204,7 @@ async def test_leaving_a_run_early_stops_its_tools_and_keeps_what_they_had_done(
     assert_settled(said_to(model))
 
 
-async def test_a_run_that_is_cancelled_while_results_are_written_writes_them_all_the_same():
+async def test_cancelled_run_completes_writing_its_results():
     gates = Gates("a")
     gates.open["a"].set()
     service = Watched()
@@ -254,7 +254,7 @@ async def test_a_service_that_fails_once_loses_no_result(after_the_commit, toget
 
 
 @pytest.mark.parametrize("what", ["calls", "responses", "answer", "everything"])
-async def test_a_service_that_is_broken_is_told_by_an_event_or_raised_and_never_passed_over(what):
+async def test_failing_session_service_is_an_error_event_or_an_exception(what):
     gates = Gates("a")
     gates.open["a"].set()
     service = Watched()
@@ -275,7 +275,7 @@ async def test_a_service_that_is_broken_is_told_by_an_event_or_raised_and_never_
     assert kinds(await chat.say("again"))[-1] in ("done", "better")
 
 
-async def test_results_are_told_on_the_bus_as_they_settle():
+async def test_bus_gets_results_as_they_settle():
     gates = Gates("a", "b")
     bus = EventBus()
     told: list[str] = []
@@ -296,7 +296,7 @@ async def test_results_are_told_on_the_bus_as_they_settle():
     assert ["b", "a"] == told
 
 
-async def test_changes_of_a_callback_are_in_the_event_that_is_told_as_they_are_in_the_log():
+async def test_state_changes_of_a_callback_are_in_the_yielded_event_and_the_log():
     gates = Gates("a", "b")
 
     def before(ctx: Any, name: str, args: dict[str, Any]) -> None:

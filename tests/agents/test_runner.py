@@ -108,12 +108,12 @@ def test_a_message_may_be_a_content_with_an_image_and_is_always_the_users(role):
 
 
 @pytest.mark.parametrize("message", [None, 5, b"hi", ["hi"]])
-def test_what_is_no_message_is_refused_when_it_is_given(message):
+def test_invalid_message_is_rejected(message):
     with pytest.raises(TypeError, match="message must be"):
         Runner(agent()).run("u", "s", message)
 
 
-def test_what_is_no_agent_is_refused():
+def test_runner_rejects_an_invalid_agent():
     with pytest.raises(TypeError, match="agent must be"):
         Runner("a")
 
@@ -153,7 +153,7 @@ async def test_events_can_be_taken_one_by_one():
     assert (["a > noop", "a < noop", "a: done"], []) == (lines([first, *rest]), [event async for event in events])
 
 
-async def test_a_run_that_nobody_iterates_over_does_nothing():
+async def test_run_without_a_consumer_does_nothing():
     runner = Runner(agent("never"))
     untouched, closed, dropped = (runner.run("u", "s", "hi") for _ in range(3))
     await closed.aclose()
@@ -378,10 +378,10 @@ def test_an_interrupt_from_the_keyboard_stops_the_tools_and_frees_the_session(ho
     assert "" == err
 
 
-# --- what is told
+# --- events
 
 
-def test_the_bus_is_told_of_a_run_in_order():
+def test_bus_gets_the_events_of_a_run_in_order():
     async def scenario():
         bus, told = EventBus(), []
 
@@ -572,7 +572,7 @@ def test_a_plain_loop_over_a_model_given_by_its_url_closes_what_it_has_opened(mo
     ("options", "words"),
     [({"session_service": "sqlite:///x.db"}, r"DatabaseSessionService\(url\)"), ({"bus": 5}, "EventBus")],
 )
-def test_what_is_no_service_and_no_bus_is_refused_when_the_runner_is_made(options, words):
+def test_runner_rejects_invalid_services_and_run_config(options, words):
     with pytest.raises(TypeError, match=words):
         Runner(agent("x"), **options)
     with pytest.raises(TypeError, match="RunConfig"):

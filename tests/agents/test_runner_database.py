@@ -181,7 +181,7 @@ def test_leaving_a_run_early_frees_the_session_for_another_process(database_url,
     assert ["user", "answer", "user", "calls"] == [kind(event) for event in session.events][:4]
 
 
-def test_a_result_that_is_being_written_when_the_run_is_cancelled_is_kept_and_so_are_those_behind_it(tmp_path):
+def test_results_being_written_at_cancellation_are_stored(tmp_path):
     class Slow(DatabaseSessionService):
         """Lets its writes wait for ``open``, once there is a result among them."""
 

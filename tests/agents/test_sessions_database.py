@@ -1,4 +1,4 @@
-"""Sessions in a database and several processes: nothing lost, nothing twice, whoever is killed when."""
+"""Sessions in a database and several processes: no event lost or duplicated if any is killed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def kill_after(child: Process, acknowledged: int, rounds: int) -> int:
     for _ in range(acknowledged):
         said_last = int(child.stdout.readline())
     for _ in range(rounds):
-        pass  # how far it is in its next append, nobody knows
+        pass  # its next append is at an unknown stage
     child.kill()
     rest = child.stdout.read().split("\n")  # not communicate(): it knows nothing of what readline has read ahead
     numbers = [int(line) for line in rest[:-1]]  # what comes after the last line break was not written whole
@@ -138,7 +138,7 @@ def test_two_processes_that_write_at_once_get_one_order(database_url, session_id
     for name in ("a", "b"):
         assert list(range(1, 41)) == [int(event.content.text) for event in found.events if event.author == name]
     assert (81, 40, 40) == (found.seq, found.state["a"], found.state["b"])
-    assert mine.events == found.events  # and whoever slept through it all has heard of everything
+    assert mine.events == found.events  # and an idle reader has all events as well
 
 
 def test_processes_that_make_the_tables_at_once_do_not_hurt_each_other(new_database_url):
@@ -226,7 +226,7 @@ def test_a_server_that_breaks_its_connections_breaks_no_run_and_no_later_lock(po
     assert ["1", "2", "2"] == run(work())
 
 
-async def test_no_lock_is_left_on_a_file_when_nobody_holds_one(tmp_path):
+async def test_released_session_locks_leave_no_open_files(tmp_path):
     async with DatabaseSessionService(tmp_path / "s.db") as service:
         async with service.lock("app", "user", "a"):
             pass

@@ -32,7 +32,7 @@ def pieces(events: list[Event], *, thought: bool) -> str:
     )
 
 
-async def test_pieces_add_up_to_what_is_said_and_are_not_kept():
+async def test_partial_events_add_up_to_the_answer_and_are_not_logged():
     asking = Reply("let me see", reasoning="hm, a sum", tool_calls=(ToolCall("1", "add", '{"a": 1}'),))
     chat = Chat(agent([asking, Reply("it is two", reasoning="so")], add))
     events = await chat.say(streaming=True)
@@ -49,7 +49,7 @@ async def test_pieces_add_up_to_what_is_said_and_are_not_kept():
     assert not any(event.partial for event in kept)
 
 
-def test_a_run_that_does_not_stream_tells_no_pieces_and_asks_for_none():
+def test_non_streaming_run_requests_and_yields_no_partial_events():
     one = agent([Reply("done", reasoning="hm")])
     assert ["done"] == kinds(asyncio.run(Chat(one).say()))
     assert [False] == [request.stream for request in one.model.requests]
@@ -58,7 +58,7 @@ def test_a_run_that_does_not_stream_tells_no_pieces_and_asks_for_none():
     assert [True] == [request.stream for request in one.model.requests]
 
 
-def test_a_model_that_does_not_stream_is_told_in_one_piece():
+def test_answer_of_a_non_streaming_model_is_one_partial_event():
     class Whole:
         async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
             yield ModelReply(Reply("done", reasoning="hm"), "stop")
@@ -82,7 +82,7 @@ async def test_a_model_that_ends_its_stream_with_a_piece_says_its_answer_once():
     assert ["hi", "done"] == kinds((await chat.session()).events)
 
 
-async def test_tokens_are_told_with_each_answer_and_summed_over_the_run():
+async def test_usage_is_in_each_answer_and_summed_over_the_run():
     steps = [
         ModelReply(Reply(None, tool_calls=(ToolCall("1", "add", '{"a": 1}'),)), "tool_calls", Usage(10, 2, 12)),
         ModelReply(Reply("done"), "stop", Usage(20, 3, 23)),
@@ -99,11 +99,11 @@ async def test_tokens_are_told_with_each_answer_and_summed_over_the_run():
     assert [event.usage for event in events] == [event.usage for event in (await chat.session()).events][1:]
 
 
-def test_a_server_that_counts_no_tokens_is_told_as_one():
+def test_answer_without_usage_has_none():
     assert [None] == [event.usage for event in play(["done"])]
 
 
-async def test_progress_is_told_while_a_tool_runs_and_never_kept():
+async def test_progress_is_streamed_while_a_tool_runs_and_not_logged():
     seen_by_tool = asyncio.Event
     told = seen_by_tool()
 
@@ -126,7 +126,7 @@ async def test_progress_is_told_while_a_tool_runs_and_never_kept():
     assert not any(event.progress is not None for event in (await chat.session()).events)
 
 
-def test_pieces_are_told_on_the_bus_where_the_run_streams():
+def test_bus_gets_chunks_of_streaming_runs_only():
     async def topics_of(**settings: Any) -> list[str]:
         bus = EventBus()
         told: list[str] = []
@@ -139,7 +139,7 @@ def test_pieces_are_told_on_the_bus_where_the_run_streams():
     assert ["request", "response"] == asyncio.run(topics_of())
 
 
-async def test_the_order_of_what_the_bus_is_told_in_a_turn():
+async def test_bus_event_order_of_a_turn_with_calls():
     bus = EventBus()
     told: list[str] = []
     bus.subscribe("*", lambda event: told.append(event.type))
@@ -176,7 +176,7 @@ async def test_the_answer_is_in_the_state_by_the_event_that_brings_it(service, s
     async for event in run:
         assert event.is_final_response()
         assert {"out": "one"} == event.actions.state_delta
-        assert {"out": "one"} == (await chat.session()).state, "it is kept when it is told"
+        assert {"out": "one"} == (await chat.session()).state, "the state is stored before the event is yielded"
         if stops_early:
             break
     await run.aclose()

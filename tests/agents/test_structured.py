@@ -98,7 +98,7 @@ async def test_a_model_that_writes_its_answer_as_json_is_taken_at_its_word(schem
     assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts[:-1]]
 
 
-def test_the_model_is_told_of_the_tool_and_nothing_else_is_left_to_it():
+def test_structured_output_forces_the_answer_tool():
     model = ScriptedModel([give({"x": 1})])
     asyncio.run(Chat(agent(model, output_schema=Point, instruction="Be so.")).say())
     (request,) = model.requests

@@ -1,4 +1,4 @@
-"""Handing over: who can be handed to, what becomes of a hand-over to nobody, and what is kept of the call that asked for it."""
+"""Transfer: valid and invalid targets, and how the log keeps the transfer's call."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_changes_of_the_call_that_hands_over_are_kept():
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "Other", "root", "user"])
-def test_a_hand_over_to_nobody_or_to_the_agent_itself_is_answered_to_the_model(name):  # defects 17, 18
+def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):  # defects 17, 18
     root = LlmAgent(name="root", model=ScriptedModel([to(name), "then I answer"]), sub_agents=[Says("other")])
     events = run(run_turn(Runner(root)))
     assert ["root > transfer_to_agent", "root < transfer_to_agent", "root: then I answer"] == lines(events)
@@ -97,7 +97,7 @@ def test_a_hand_over_to_nobody_or_to_the_agent_itself_is_answered_to_the_model(n
 
 
 @pytest.mark.parametrize(("name", "words"), [("nobody", "Unknown agent 'nobody'. Available: other."), ("root", "yourself")])
-def test_a_tool_of_ones_own_that_hands_over_to_nobody_fails_and_changes_nothing(name, words):  # defects 17, 18
+def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, words):  # defects 17, 18
     model = ScriptedModel([call("go"), "then I answer"])
     root = LlmAgent(name="root", model=model, tools=[goes_to(name)], sub_agents=[Says("other")])
     runner = Runner(root)
@@ -164,7 +164,7 @@ def test_of_two_hand_overs_in_one_reply_the_later_call_has_its_way():
     assert ["root > transfer_to_agent transfer_to_agent", "root < transfer_to_agent transfer_to_agent", "b: b"] == lines(events)
 
 
-def test_a_hand_over_beside_a_call_that_fails_stands_and_the_failure_is_in_the_log():
+def test_transfer_succeeds_beside_a_failing_call_that_is_logged():
     def broken() -> None:
         raise ValueError("no")
 

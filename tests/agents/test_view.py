@@ -40,7 +40,7 @@ def test_a_run_that_was_killed_between_call_and_result_can_be_taken_up_again():
     assert ["hi", "?1", "!1-", "again"] == shape(model_contents([said("hi"), called("1"), said("again")]))
 
 
-def test_responses_recorded_one_by_one_stand_together_in_call_order():
+def test_separately_recorded_responses_are_merged_in_call_order():
     assert ["?1?2?3", "!1!2!3"] == shape(model_contents([called("1", "2", "3"), answered("3"), answered("1"), answered("2")]))
 
 
@@ -192,7 +192,7 @@ def test_for_any_log_the_view_of_a_view_is_the_view(log):
     assert contents == model_contents([Event(content=content) for content in contents])
 
 
-def test_what_stands_behind_a_response_stands_behind_all_of_them_in_the_order_of_the_calls():
+def test_parts_after_responses_follow_all_responses_in_call_order():
     first, second = answered("2"), answered("1")
     first.content.parts += [Part("two"), Part("more of two")]
     second.content.parts.append(Part("one"))
@@ -200,7 +200,7 @@ def test_what_stands_behind_a_response_stands_behind_all_of_them_in_the_order_of
     assert ["?1?2", "!1!2", "onetwomore of two", "go on"] == shape(model_contents(log))
 
 
-def test_what_stands_behind_a_response_that_is_left_out_stays_where_it_is():
+def test_parts_after_an_unmatched_response_stay_in_place():
     event = answered("9")
     event.content.parts.append(Part("left"))
     assert ["hi", "left", "go on"] == shape(model_contents([said("hi"), event, said("go on")]))

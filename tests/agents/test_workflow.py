@@ -96,12 +96,12 @@ def test_an_agent_of_no_agents_says_nothing(kind):
 # --- again and again
 
 
-def test_a_loop_runs_its_children_in_order_as_often_as_it_is_told():
+def test_loop_agent_runs_its_children_in_order_max_iterations_times():
     loop = LoopAgent(name="all", sub_agents=[Says("a"), Says("b")], max_iterations=3)
     assert ["a: a", "b: b"] * 3 == lines(run(run_turn(Runner(loop))))
 
 
-def test_a_loop_goes_ten_rounds_where_it_is_told_nothing():
+def test_loop_agent_defaults_to_ten_iterations():
     agent = Says("a")
     run(run_turn(Runner(LoopAgent(name="all", sub_agents=[agent]))))
     assert 10 == agent.times
@@ -133,7 +133,7 @@ def test_a_number_of_rounds_that_cannot_be_kept_is_refused(number):
     child = Says("a")
     with pytest.raises(ConfigurationError, match="max_iterations"):
         LoopAgent(name="all", sub_agents=[child], max_iterations=number)
-    assert child is LoopAgent(name="all", sub_agents=[child]).sub_agents[0]  # it belongs to nobody yet
+    assert child is LoopAgent(name="all", sub_agents=[child]).sub_agents[0]  # it has no parent yet
 
 
 def test_a_child_that_escalates_finishes_and_ends_the_loop_and_only_the_loop():
@@ -311,7 +311,7 @@ async def test_the_usage_of_all_branches_is_one_sum():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
-def test_a_failing_branch_is_told_of_and_the_others_go_on(error):
+def test_failing_parallel_branch_is_an_error_event_and_others_continue(error):
     async def scenario():
         failed = asyncio.Event()
 

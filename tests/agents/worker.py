@@ -1,7 +1,7 @@
-"""A process that runs a turn and waits at every moment of it until it is told to go on: ``worker.py URL SESSION``.
+"""A process that runs a turn and waits at each step for a line to continue: ``worker.py URL SESSION``.
 
 At each moment it writes a line, such as "before calls" (the event is about to be recorded), "after calls" (it is), "tool a", "model
-1"; the line that comes back lets that moment go on. With a third argument, a number, it runs so many turns without waiting.
+1"; the line that it reads lets that step continue. With a third argument, a number, it runs so many turns without waiting.
 """
 
 from __future__ import annotations

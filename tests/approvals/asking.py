@@ -1,4 +1,4 @@
-"""Calls that wait for somebody's yes, and what the tests decide them with."""
+"""Calls that await approval, and helpers to decide them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Files:
 
 
 class Clock:
-    """The time of day, which goes on only when it is told to."""
+    """A manual wall clock."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0

@@ -33,7 +33,7 @@ DIES = os.environ.get("DIES", "")
 
 
 class Served:
-    """The application, which is told before it is stopped."""
+    """The application, with a shutdown notice before it stops."""
 
     def __init__(self, database: str, log: Path, token: str | None) -> None:
         self.service = ApprovalService(ApprovalPolicy(otherwise=Rule(name="all", deadline=600)), database)

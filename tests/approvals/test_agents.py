@@ -69,7 +69,7 @@ def test_a_session_approval_covers_the_agents_of_the_session():
     assert ["/1", "/2"] == run(main())
 
 
-def test_the_time_of_a_run_stands_still_while_a_call_of_an_agent_that_works_in_it_waits():
+def test_run_deadline_is_paused_while_a_sub_agents_call_awaits_approval():
     """What becomes of limits meanwhile is in tests/executor/test_pauses.py."""
 
     async def main():

@@ -63,7 +63,7 @@ def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits
 
 
 def test_who_has_not_said_for_long_that_it_waits_does_not(tmp_path, monkeypatch):
-    """Its machine is gone, or it was killed: nobody takes the row away."""
+    """After a crash of the machine or a kill, the row stays."""
     monkeypatch.setattr(service_module, "HEARTBEAT", 3600)
     monkeypatch.setattr(store_module, "ABSENT", 0.0)
     url = str(tmp_path / "approvals.db")
@@ -107,7 +107,7 @@ def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails
     assert "Could not record" in caplog.text
 
 
-def test_what_nobody_could_ever_be_given_is_not_pending_and_cannot_be_decided(tmp_path):
+def test_request_of_an_abandoned_run_is_withdrawn_after_a_restart(tmp_path):
     """Its run is gone, and no other can come for it: it is of no session."""
     url = str(tmp_path / "approvals.db")
 

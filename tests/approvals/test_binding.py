@@ -31,7 +31,7 @@ class Heard(Tool):
 
     async def run(self, arguments, context):
         self.heard.append((json.dumps(arguments), context.raw_arguments))
-        arguments.clear()  # what it does to its own is nobody's business
+        arguments.clear()  # it may change its own copy
         return "done"
 
 
@@ -115,7 +115,7 @@ def test_what_a_hook_makes_of_a_call_is_all_that_the_tool_hears():
     assert (mended, [(mended, mended)]) == run(main())
 
 
-def test_a_hook_that_changes_what_it_was_shown_while_people_think_and_while_the_tool_runs_changes_nothing():
+def test_late_changes_of_a_hooks_arguments_have_no_effect():
     kept = []
 
     class Sly:

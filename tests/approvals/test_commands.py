@@ -108,7 +108,7 @@ def test_a_call_is_approved_for_the_session(server):
 
 
 @pytest.mark.parametrize("request_id", ["000000000000", "../tools", "%00", "x y", ""])
-def test_an_id_that_is_none_is_told(server, request_id):
+def test_unknown_request_id_is_an_error(server, request_id):
     done = patchbay("show", request_id, url=server.url)
     assert 1 == done.returncode
     assert 1 == len(done.stderr.splitlines())
@@ -126,14 +126,14 @@ def test_the_token_is_read_from_its_file(tmp_path):
         assert (2, True) == (done.returncode, "chmod 600" in done.stderr)
 
 
-def test_a_server_that_is_not_there_is_told():
+def test_unreachable_server_is_an_error():
     for command in (("list",), ("watch",), ("approve", "000000000000")):
         done = patchbay(*command, url="http://127.0.0.1:9")
         assert (1, True) == (done.returncode, done.stderr.startswith("patchbay: No response from http://127.0.0.1:9: "))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[", "http://127.0.0.1:99999", "http://127.0.0.1:x", "127.0.0.1:1"])
-def test_an_address_that_is_none_is_told(url):
+def test_invalid_server_url_is_an_error(url):
     done = patchbay("list", url=url)
     assert (2, f"patchbay: Invalid server URL {url!r}: use a base URL such as http://127.0.0.1:48911.\n") == (
         done.returncode,
@@ -197,7 +197,7 @@ def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server):
     assert "Traceback" not in terminal.read
 
 
-def test_what_is_typed_before_a_question_stands_is_no_answer(server):
+def test_input_before_the_prompt_is_not_an_answer(server):
     with Terminal(server.url) as terminal:
         terminal.seen("Watching")
         terminal.type("y\ny\n")
@@ -285,7 +285,7 @@ def test_two_people_who_decide_at_the_same_moment_decide_once(server):
     assert "Traceback" not in ann.read + ben.read
 
 
-def test_what_was_decided_while_another_question_stood_is_not_asked_about(server):
+def test_request_decided_during_another_prompt_is_not_prompted(server):
     with Terminal(server.url) as terminal:
         terminal.seen("Watching")
         server.run("/first")
@@ -302,7 +302,7 @@ def test_what_was_decided_while_another_question_stood_is_not_asked_about(server
     assert "/second" not in terminal.read
 
 
-def test_nothing_that_a_model_wrote_moves_the_cursor_and_long_arguments_are_told_of(server):
+def test_terminal_escapes_arguments_and_truncates_long_ones(server):
     hostile = "\x1b[2J\x1b]0;t\x07\r\nMay it run? \x9b1m\u202e" + "x" * 200_000 + "END"
     with Terminal(server.url) as terminal:
         server.run(hostile)
@@ -389,7 +389,7 @@ def test_the_token_is_shown_to_no_other_server_than_the_one_that_was_named(tmp_p
 
 @pytest.mark.parametrize("command", ["list", "watch", "show", "approve", "deny"])
 @pytest.mark.parametrize("token", [None, "another-token-0123456789"])
-def test_nothing_is_told_or_decided_without_the_token(locked, tmp_path, command, token):
+def test_commands_without_the_token_show_and_decide_nothing(locked, tmp_path, command, token):
     file = tmp_path / "wrong"
     file.write_text(token or "")
     file.chmod(0o600)
@@ -410,7 +410,7 @@ def test_watching_without_a_terminal_reads_answers_line_by_line(server):
 
 
 @pytest.mark.parametrize(("session", "words"), [("s1", "answer y, n, s or v"), ("", "answer y, n or v")])
-def test_what_is_no_answer_is_told_what_would_be_one(server, session, words):
+def test_invalid_answer_prints_the_valid_ones(server, session, words):
     server.run("/a", session=session)
     server.pending()
     done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="maybe\n\n")  # and then the input ends

@@ -94,7 +94,7 @@ def test_a_condition_holds_or_does_not(wanted, holds, fails):
         ("1*", 10**120),
     ],
 )
-def test_what_a_condition_cannot_tell_is_denied_by_a_rule_that_denies_and_not_allowed_by_one_that_allows(wanted, value):
+def test_condition_on_a_value_of_another_type_is_undecidable(wanted, value):
     assert told({"value": wanted}, request(value=value)) is None
 
 
@@ -110,7 +110,7 @@ def test_what_a_condition_cannot_tell_is_denied_by_a_rule_that_denies_and_not_al
     ],
     ids=["no such argument", "optional", "default", "other default", "given", "null"],
 )
-def test_an_argument_that_is_left_out_has_its_default_or_cannot_be_told(schema, arguments, holds):
+def test_missing_argument_uses_its_default_or_is_undecidable(schema, arguments, holds):
     assert holds is told({"path": "/etc/*"}, request(schema, **arguments))
 
 
@@ -122,7 +122,7 @@ def test_a_rule_can_say_what_a_missing_argument_counts_as():
     assert told({"recursive": {"eq": True, "missing": True}}, request(recursive=False)) is False
 
 
-def test_of_arguments_that_are_no_json_nothing_can_be_told():
+def test_conditions_on_invalid_json_arguments_are_undecidable():
     schema = {"properties": {"path": TEXT}}
     condition = read_conditions({"path": {"glob": "/etc/*", "missing": False}})[0]
     assert (None, False) == (condition.holds({"_raw": "{path: /etc/x"}, schema), condition.holds({}, schema))
@@ -153,7 +153,7 @@ def test_where_a_schema_refers_elsewhere_a_nested_argument_may_be_one_of_its():
     assert told({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False
 
 
-def test_an_argument_that_is_left_out_of_an_item_or_with_the_list_cannot_be_told():
+def test_argument_missing_from_a_list_item_is_undecidable():
     schema = {"files": {"type": "array", "items": {"type": "object", "properties": {"path": TEXT}}}}
     given = [{}, {"files": [{"name": "x"}]}]
     assert [None, None] == [told({"files.path": "/etc/*"}, request(schema, **arguments)) for arguments in given]
@@ -170,7 +170,7 @@ def test_all_conditions_of_a_rule_must_hold():
 @pytest.mark.parametrize(
     ("path", "outcome"), [("/tmp/a", "allow"), ("/etc/a", "ask"), ("/tmp/../etc/a", "deny"), ("/srv/a", "deny"), (None, "deny")]
 )
-def test_a_rule_that_cannot_tell_does_not_stand_before_stricter_ones(path, outcome):
+def test_undecidable_rule_does_not_precede_stricter_ones(path, outcome):
     policy = {
         "default": "deny",
         "rules": [

@@ -1,4 +1,4 @@
-"""An approver gives a call other arguments: they are checked, run exactly so, and the model and the audit are told."""
+"""Approvers edit a call's arguments: they are validated, run exactly, and shown to the model and in the audit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def decided(
         return execution, files, request, records
 
 
-def test_what_runs_is_what_the_approver_has_written_and_the_model_is_told():
+def test_edited_arguments_run_and_the_result_notes_it():
     execution, files, request, [record] = run(decided())
     assert (["/tmp/b"], f"{NOTE}\ndeleted /tmp/b") == (files.deleted, execution.content)
     assert ('{"path": "/etc/a"}', EDITED) == (request.arguments, request.edited)
@@ -138,7 +138,7 @@ def test_it_can_be_typed_at_a_terminal():
     assert parse_answer("e", request).startswith("answer ")
 
 
-def test_a_hook_that_denies_comes_before_anybody_edits():
+def test_hook_denial_precedes_approval():
     async def work() -> Any:
         files = Files()
         async with service_at() as service:

@@ -1,4 +1,4 @@
-"""Observers are told of each call that waits for approval, and of what became of it."""
+"""Observer events of calls that await approval, and of their decisions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def watched(service: ApprovalService, files: Files):
     ("verdict", "state", "severity"),
     [("approve", "approved", "info"), ("deny", "denied", "warn"), ("approve_session", "approved", "info")],
 )
-def test_who_observes_is_told_that_a_call_waits_and_how_it_was_decided(verdict, state, severity):
+def test_observers_get_approval_requested_and_decided_events(verdict, state, severity):
     async def main():
         async with service_at() as service:
             executor, watching = watched(service, Files())
@@ -68,7 +68,7 @@ def test_who_observes_is_told_that_a_call_waits_and_how_it_was_decided(verdict, 
 
 
 @pytest.mark.parametrize(("at_deadline", "severity"), [("deny", "warn"), ("allow", "info")])
-def test_silence_is_told(at_deadline, severity):
+def test_expired_approval_is_an_event_with_its_severity(at_deadline, severity):
     async def main():
         clock = Clock()
         async with service_at(policy=policy(at_deadline=at_deadline), clock=clock) as service:
@@ -85,7 +85,7 @@ def test_silence_is_told(at_deadline, severity):
     assert ("agent.approval.decided", "expired", severity) == (kind, payload["Decision"], said)
 
 
-def test_a_run_that_is_stopped_is_told_to_wait_no_more_and_one_that_the_program_leaves_is_not():
+def test_cancelled_run_withdraws_its_request_unless_the_service_is_leaving():
     async def stopped(leaves: bool):
         async with service_at() as service:
             executor, watching = watched(service, Files())
@@ -118,7 +118,7 @@ def test_what_is_decided_without_waiting_is_no_event():
     assert 2 == run(main())
 
 
-def test_a_desk_of_two_managers_tells_the_observers_of_both_and_keeps_neither_alive():
+def test_approval_service_notifies_observers_of_all_managers_and_holds_weak_references():
     async def main():
         async with service_at() as service:
             executor, watching = watched(service, Files())

@@ -194,14 +194,14 @@ def test_the_api_shows_them():
     assert ("object", True) == (schema["properties"]["facts"]["type"], "facts" in schema["required"])
 
 
-def test_a_server_that_knows_no_facts_and_one_that_tells_nonsense_are_understood():
+def test_request_json_without_facts_is_read_and_invalid_facts_are_rejected():
     told = request().as_json()
     assert {} == ApprovalRequest.from_json({name: value for name, value in told.items() if name != "facts"}).facts
     with pytest.raises(ValueError, match="facts"):
         ApprovalRequest.from_json({**told, "facts": "none"})
 
 
-async def test_observers_are_told_of_them():
+async def test_approval_event_includes_the_facts():
     seen = []
 
     class Sees:

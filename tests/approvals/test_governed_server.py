@@ -1,4 +1,4 @@
-"""Calls that come in by a server's doors wait for the same people: they are shown whose they are, and go when nobody waits for them."""
+"""Approvals of calls from each entry point of a server: their origin is shown, and they are withdrawn with their caller."""
 
 from __future__ import annotations
 

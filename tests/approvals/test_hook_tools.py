@@ -1,4 +1,4 @@
-"""Tools that hooks add to a turn are put to the policy as all others are, unless somebody has said otherwise."""
+"""The policy applies to tools that hooks add to a turn, unless configured otherwise."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tu
 
 
 async def answered(hooks: HookManager) -> str:
-    """Run a turn whose model calls the hook's tool; return what it was told."""
+    """Run a turn whose model calls the hook's tool; return the result for the model."""
     model = ScriptedModel(SCRIPT)
     bound = Executor([], hooks=hooks).begin(scope=HookScope("helper", "t1", "", "s1"))
     async for _ in turn(model, bound, [{"role": "user", "content": "hi"}]):
@@ -108,7 +108,7 @@ STRICT = {"rules": [{"name": "looking", "tools": ["lookup_*"], "outcome": "deny"
 
 @pytest.mark.parametrize("said", ["foreign", "seed"])
 @pytest.mark.parametrize("by", ["approvals", "hooks"])
-def test_who_says_otherwise_has_it_so_and_is_told_which_rules_are_not_about_hooks_tools(said, by, caplog):
+def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(said, by, caplog):
     if by == "approvals":
         outcome = outcome_of({**STRICT, "respond_approval": said})
     else:
@@ -125,7 +125,7 @@ def test_what_approvals_say_counts_before_what_hooks_say(caplog):
 
 
 @pytest.mark.parametrize("said", ["foreign", "seed"])
-def test_a_rule_about_tools_of_hooks_that_nobody_would_be_asked_about_is_refused(said):
+def test_hook_tool_rule_without_approval_is_rejected(said):
     policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
     for made, hooks in (({**policy, "respond_approval": said}, None), (policy, HookPolicy(respond_approval=said))):
         with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):

@@ -52,7 +52,7 @@ def approved_where_it_is_asked_for(server: Server, path: str = "/a") -> int:
     return yes
 
 
-# When it dies, how often the tool has run by then, and how often somebody must say yes for the next run of the call.
+# The moment of the kill, the runs of the tool by then, and the approvals that the call's next run needs.
 MOMENTS = [
     ("before open", 0, 1),
     ("after open", 0, 1),
@@ -103,7 +103,7 @@ def test_killed_while_a_run_is_being_stopped_its_request_is_there_or_withdrawn(d
 
 
 @pytest.mark.parametrize("moment", ["before open", "after open", "before get", "after get", "before take"])
-def test_a_run_that_is_stopped_at_any_step_leaves_nothing_that_waits_and_nothing_that_is_approved(url, moment):
+def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, moment):
     when, name = moment.split()
 
     async def main():

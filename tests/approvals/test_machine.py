@@ -1,6 +1,6 @@
 """The service against a model of it: any order of calls, decisions, silence, stopped runs and restarts (law 9).
 
-What must hold: a call that somebody must approve runs once for each yes that is for it, and never otherwise.
+Invariant: a call that needs approval runs once per approval of it, and never otherwise.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Desks(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([5.0, 30.0, 60.0]))
     def time_passes(self, seconds):
-        """Nobody says anything; those whose time is up are denied."""
+        """No decision is made; expired requests are denied."""
         self.clock.now += seconds
         late = [each for each in self.waiting() if each.created + DEADLINE <= self.clock.now + 1]
 

@@ -1,4 +1,4 @@
-"""Which rule decides about a call, and what a policy's file is told that cannot work."""
+"""Rule selection for a call, and errors of policy files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_rule_fits_where_all_that_it_says_does():
         assert "allow" == outcome({"rules": [rule]}, **{"context": ann, **other})
 
 
-def test_the_role_is_the_agent_where_nobody_says_another():
+def test_role_defaults_to_the_agent():
     rule = {"roles": ["ann"], "outcome": "deny"}
     assert ["deny", "allow"] == [outcome({"rules": [rule]}, agent=agent) for agent in ("ann", "ben")]
     assert "deny" == outcome({"rules": [rule]}, agent="ann", context={"scope": "ben"})
@@ -89,7 +89,7 @@ def test_an_annotation_may_have_any_value():
     assert ["ask", "allow"] == [outcome(policy, annotations={"risk": risk}) for risk in ("high", "low")]
 
 
-def test_a_tool_of_others_does_not_spare_itself_a_question_by_what_it_says_of_itself():
+def test_remote_tools_own_annotations_do_not_avoid_an_approval():
     allow = {"default": "ask", "rules": [{"annotations": ["read_only"], "outcome": "allow"}]}
     ask = {"rules": [{"annotations": ["!read_only"], "outcome": "ask"}]}
     claim = {"annotations": {"read_only": True}, "source": "plugin:x"}
@@ -109,7 +109,7 @@ def test_a_tool_of_others_does_not_spare_itself_a_question_by_what_it_says_of_it
         {"annotations": {"risk": "low"}, "outcome": "ask"},
     ],
 )
-def test_a_rule_that_fits_a_tool_of_others_by_its_word_alone_spares_it_no_stricter_one(milder):
+def test_rule_matched_by_a_remote_tools_annotations_does_not_override_stricter_rules(milder):
     claim = {"annotations": {"safe": True, "risk": "low"}, "source": "plugin:x"}
     policy = {"default": "deny", "rules": [milder]}
     assert "deny" == outcome(policy, **claim)
@@ -118,18 +118,18 @@ def test_a_rule_that_fits_a_tool_of_others_by_its_word_alone_spares_it_no_strict
     assert "deny" == outcome(policy, **claim)
 
 
-def test_a_tool_of_others_is_not_spared_a_no_by_saying_what_would_have_it_asked_about():
+def test_remote_tools_annotations_cannot_turn_a_denial_into_an_approval_request():
     rules = [{"annotations": ["destructive"], "outcome": "ask"}, {"annotations": ["financial"], "outcome": "deny"}]
     claim = {"annotations": {"destructive": True, "financial": True}}
     assert ["ask", "deny"] == [outcome({"rules": rules}, **claim, source=source) for source in ("", "plugin:x")]
 
 
-def test_what_a_tool_of_others_says_against_itself_is_believed():
+def test_restrictive_annotations_of_a_remote_tool_count():
     policy = {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}
     assert "ask" == outcome(policy, annotations={"destructive": True}, source="plugin:x")
 
 
-def test_what_stands_beside_the_rules_is_for_all_that_do_not_say_otherwise():
+def test_policy_settings_are_defaults_of_its_rules():
     policy = parse_policy(
         {
             "deadline": 60,
@@ -218,12 +218,12 @@ def test_a_policy_is_the_same_in_all_kinds_of_files_alone_or_beside_the_hooks(tm
     assert [parse_policy(DATA)] * len(texts) == found
 
 
-def test_a_configuration_of_hooks_alone_asks_nobody(tmp_path):
+def test_configuration_without_approvals_is_the_empty_policy(tmp_path):
     (tmp_path / "a.json").write_text('{"hooks": {"enabled": true}}', encoding="utf-8")
     assert parse_policy({}) == read_policy(tmp_path / "a.json")
 
 
-def test_what_is_wrong_in_a_file_is_told_with_its_name(tmp_path):
+def test_policy_errors_name_the_file(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text("rules = 1", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"policy\.toml: approvals\.rules must be"):

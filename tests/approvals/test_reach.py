@@ -52,7 +52,7 @@ def test_a_session_approval_covers_one_role(url):
 
 
 def test_a_session_approval_does_not_cover_another_endpoint(url):
-    """Somebody else has registered one of the same name, and calls itself what the first one did."""
+    """Another endpoint registers a tool with the same name and source."""
     first = {"source": "external", "endpoint": "http://127.0.0.1:9001/call"}
 
     async def main():

@@ -65,7 +65,7 @@ def test_a_session_approval_covers_the_next_call(server):
     assert ["/a", "/b"] == server.ran()
 
 
-def test_the_second_of_two_deciders_is_told_of_the_first(server):
+def test_second_decision_is_a_conflict_that_names_the_first(server):
     server.run("/a")
     [listed] = server.pending()
     results = []
@@ -192,7 +192,7 @@ def events_of(server):
         connection.close()
 
 
-def test_events_tell_what_is_pending_and_what_comes_and_end_with_the_server(tmp_path):
+def test_event_stream_lists_pending_and_new_requests_and_ends_with_the_server(tmp_path):
     with serving(tmp_path) as server:
         server.run("/a")
         [first] = server.pending()
@@ -228,7 +228,7 @@ def test_what_waits_when_the_server_is_stopped_waits_when_it_is_back(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_whoever_is_killed_between_the_question_and_the_answer_asks_once(kind, tmp_path, request):
+def test_request_survives_a_killed_server_and_is_not_repeated(kind, tmp_path, request):
     database = None
     if kind == "postgres":
         database = request.getfixturevalue("postgres_url")
@@ -247,7 +247,7 @@ def test_whoever_is_killed_between_the_question_and_the_answer_asks_once(kind, t
 
 
 def test_killed_at_any_moment_an_approval_is_used_by_one_run_at_most(tmp_path):
-    """Each round somebody says yes once, and the server is killed at about that time; then it says what it has done."""
+    """Each round approves once and kills the server at about that time; then the tool's runs are counted."""
     chance = random.Random(8)
     yes = 0
     for _ in range(6):

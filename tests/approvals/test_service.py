@@ -1,4 +1,4 @@
-"""Calls wait for somebody's yes: who may say it, how often it holds, and what runs then. Over SQLite and PostgreSQL."""
+"""Calls await approval: valid approvers, one use per approval, and the call that runs. Over SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def denied(reason: str) -> str:
     return f"Tool execution denied by approval hook: {reason}"
 
 
-def test_a_call_runs_once_somebody_has_approved_it(url):
+def test_call_runs_after_approval(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -62,7 +62,7 @@ def test_a_call_runs_once_somebody_has_approved_it(url):
     assert digest_of("delete", {"path": "/a"}) == request.digest
 
 
-def test_a_call_that_is_denied_does_not_run_and_the_model_is_told_why(url):
+def test_denied_call_does_not_run_and_its_result_has_the_reason(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -81,7 +81,7 @@ def test_a_call_that_is_denied_does_not_run_and_the_model_is_told_why(url):
     )
 
 
-def test_a_request_is_kept_before_anybody_is_asked(url):
+def test_request_is_stored_before_it_is_published(url):
     async def main():
         async with service_at(url) as service:
             changes = service.watch()
@@ -99,7 +99,7 @@ def test_a_request_is_kept_before_anybody_is_asked(url):
     assert request == kept
 
 
-def test_the_first_decision_counts_and_the_second_is_told_of_it(url):
+def test_first_of_concurrent_decisions_wins_and_others_conflict(url):
     async def main():
         async with service_at(url) as service:
             task = going(executor_of(service, Files()), call_of())
@@ -162,7 +162,7 @@ def test_a_deadline_comes_by_itself():
     assert [denied("no decision within 0.01 s")] == run(main())
 
 
-def test_what_comes_after_the_deadline_is_no_decision_even_if_nobody_has_noticed_it(url):
+def test_decision_after_the_deadline_is_a_conflict(url):
     async def main():
         clock = Clock()
         async with service_at(url, clock=clock) as service:
@@ -198,7 +198,7 @@ def test_the_request_of_a_run_that_is_stopped_is_withdrawn(url):
     assert (State.WITHDRAWN, True, []) == run(main())
 
 
-def test_the_time_of_a_run_that_is_up_before_a_person_is_asked_withdraws_nothing_and_asks_nobody(url):
+def test_run_timeout_before_the_request_creates_no_request(url):
     async def main():
         async with service_at(url) as service:
             executor = executor_of(service, Files())
@@ -340,7 +340,7 @@ async def left_behind(url, clock, call=None, scope=SCOPE):
     return request
 
 
-async def test_what_was_pending_is_pending_after_a_restart_and_a_decision_is_used_once_by_the_same_call(url):
+async def test_pending_request_survives_a_restart_and_its_decision_is_used_once(url):
     clock, files = Clock(), Files()
     request = await left_behind(url, clock)
     async with service_at(url, clock=clock) as service:
@@ -390,7 +390,7 @@ def test_a_no_that_was_said_meanwhile_is_used_once_too(url):
     assert [denied("no")] == run(main())
 
 
-def test_a_decision_that_nobody_came_for_is_not_kept_for_ever(url):
+def test_unused_decision_expires(url):
     async def main():
         clock = Clock()
         request = await left_behind(url, clock)
@@ -514,7 +514,7 @@ def test_what_a_hook_makes_of_a_call_is_what_is_shown_and_what_runs():
 
 
 def test_arguments_that_are_changed_after_they_were_approved_never_run():
-    """Whoever was given the arguments themselves changes them while a person looks at them, and afterwards."""
+    """A holder of the arguments object changes it during and after the approval."""
     kept = []
 
     def before(_call, _tool, arguments, _context):
@@ -561,7 +561,7 @@ def test_an_approver_cannot_change_what_it_is_shown():
     assert ('{"path": "/a"}', ["/a"]) == run(main())
 
 
-def test_a_row_that_somebody_has_changed_is_not_decided(tmp_path):
+def test_tampered_request_row_cannot_be_decided(tmp_path):
     """The file says a harmless path, and the digest is that of the real one."""
 
     async def main():
@@ -617,7 +617,7 @@ def test_an_answer_of_another_hook_is_approved_first():
 # Who is asked
 
 
-def test_rules_that_ask_nobody_decide_at_once():
+def test_allow_and_deny_rules_decide_without_a_request():
     rules = (Rule(tools=("show",), outcome="allow"), Rule(outcome="deny", reason="never"))
 
     async def main():
@@ -627,7 +627,7 @@ def test_rules_that_ask_nobody_decide_at_once():
     assert (["/a", denied("never")], []) == run(main())
 
 
-async def test_where_nobody_can_be_asked_the_call_is_denied_at_once():
+async def test_call_is_denied_if_no_approver_exists():
     service = ApprovalService(ASK)
     assert [denied("it needs a person's approval, and no person can be asked here")] == contents(
         await going(executor_of(service, Files()), call_of())
@@ -707,7 +707,7 @@ def test_who_may_not_decide_cannot():
 
 
 class Silent:
-    """A terminal where nobody types."""
+    """A terminal without input."""
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()
@@ -720,7 +720,7 @@ class Silent:
 
 
 class Typing:
-    """A terminal where somebody types ``answers``, one to each question."""
+    """A terminal with ``answers`` as input, one per prompt."""
 
     def __init__(self, *answers) -> None:
         self.answers = list(answers)
@@ -742,7 +742,7 @@ def test_a_person_at_the_terminal_decides():
     assert (["deleted /a", denied("no")], ["delete", "show"]) == (shown, asked)
 
 
-def test_the_question_at_the_terminal_goes_when_somebody_else_has_answered_it():
+def test_decision_elsewhere_cancels_the_terminal_prompt():
     async def main():
         terminal = Silent()
         async with service_at(terminal=terminal) as service:
@@ -756,7 +756,7 @@ def test_the_question_at_the_terminal_goes_when_somebody_else_has_answered_it():
     assert ["deleted /a"] == run(main())
 
 
-def test_where_nobody_is_at_the_only_terminal_the_call_is_denied():
+def test_call_is_denied_if_the_only_terminal_is_closed():
     async def main():
         service = ApprovalService(ASK, terminal=Typing(None))
         try:
@@ -830,7 +830,7 @@ def test_any_text_that_json_can_hold_is_kept(url):
     assert (odd, odd) == (decided.by, decided.reason)
 
 
-def test_arguments_that_nobody_can_read_are_denied():
+def test_call_with_too_long_arguments_is_denied():
     async def main():
         async with service_at() as service:
             return contents(await going(executor_of(service, Files()), call_of("x" * MAX_ARGUMENTS)))
@@ -917,7 +917,7 @@ def test_the_file_is_for_its_owner_only(tmp_path):
     assert {"-rw-------"} == {*modes.values()}
 
 
-def test_watchers_that_are_too_slow_are_let_go_and_harm_nobody(monkeypatch):
+def test_slow_watchers_are_dropped(monkeypatch):
     monkeypatch.setattr(service_module, "WATCHER_QUEUE", 3)
 
     async def main():

@@ -33,7 +33,7 @@ async def ended(*tasks):
     await asyncio.wait(tasks)
 
 
-def test_what_holds_is_listed_with_who_said_so_and_until_when(url):
+def test_session_grants_are_listed_with_approver_and_expiry(url):
     async def main():
         clock = Clock()
         async with service_at(url, clock=clock, session=100) as service:
@@ -132,7 +132,7 @@ def test_a_long_session_approval_is_listed_after_the_history_limit(url):
     assert run(main())
 
 
-def test_one_of_two_who_take_it_back_at_the_same_moment_is_told_that_it_is_gone(url):
+def test_concurrent_revocations_succeed_once(url):
     async def main():
         async with service_at(url) as service:
             request = await approved_for_the_session(service, executor_of(service, Files()))
@@ -161,7 +161,7 @@ def test_the_record_says_which_yes_was_for_the_session_and_by_which_others_ran(u
     ] == decisions
 
 
-def test_a_grant_is_what_it_was_told_as_and_nonsense_is_none():
+def test_session_grant_round_trips_through_json_and_rejects_invalid_fields():
     request = ApprovalRequest(id="1", created=0.0, deadline=1.0, tool="t", arguments="{}", digest="d")
     grant = SessionGrant(request, 5.0)
     assert grant == SessionGrant.from_json(grant.as_json())

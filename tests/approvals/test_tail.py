@@ -44,7 +44,7 @@ def test_how_it_was_decided_is_shown(payload, line):
     assert [line] == shown(told("agent.approval.decided", {"ID": "3f0c9a1b2d4e", "Tool": "delete", **payload}))
 
 
-def test_calls_of_one_name_are_told_apart_from_the_first_word_to_the_last():
+def test_calls_of_one_tool_are_numbered_in_each_line():
     lines = shown(
         told("agent.approval.requested", WAITS, call_id="c1"),
         told("agent.tool.exec_start", {"Tool": "delete", "Arguments": {"path": "/b"}}, call_id="c2"),
@@ -59,7 +59,7 @@ def test_calls_of_one_name_are_told_apart_from_the_first_word_to_the_last():
     assert ["delete", "delete #2", "show", "delete #2", "delete", "delete", "delete #3", "delete"] == words
 
 
-def test_the_turn_that_has_ended_is_forgotten_and_so_are_those_of_which_nobody_hears():
+def test_call_numbers_are_dropped_with_their_turn_and_bounded():
     numbers = CallNumbers()
     assert [1, 2] == [numbers.of("t", "add", (1, each)) for each in "ab"]
     numbers.forget("t")

@@ -23,7 +23,7 @@ ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",))
 
 
 class Typist:
-    """The other end of a terminal: whoever sits before it."""
+    """The master end of a pseudo-terminal, as its user."""
 
     def __init__(self, master: int) -> None:
         self.master = master
@@ -85,7 +85,7 @@ def test_the_person_is_shown_the_call_and_says_yes():
         assert shown in typist.read
 
 
-def test_a_no_may_say_why_and_what_is_no_answer_is_asked_again():
+def test_denial_may_have_a_reason_and_invalid_answers_repeat_the_prompt():
     async def main(typist, path):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
             task = going(executor_of(service, Files()), call_of(), scope=NO_SESSION)
@@ -102,7 +102,7 @@ def test_a_no_may_say_why_and_what_is_no_answer_is_asked_again():
     assert 3 == typist.read.count("answer y, n or v\r\n")
 
 
-def test_one_question_stands_at_a_time_and_what_was_typed_before_it_is_no_answer():
+def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input():
     async def main(typist, path):
         files = Files()
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
@@ -176,7 +176,7 @@ def test_a_terminal_that_is_closed_while_it_asks_denies():
     assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main(os.ttyname(slave), master, slave))
 
 
-def test_long_arguments_are_cut_until_somebody_wants_to_see_them():
+def test_long_arguments_are_truncated_until_requested():
     async def main(typist, path):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
             task = going(executor_of(service, Files()), call_of("x" * 6000 + "END"))
@@ -194,7 +194,7 @@ def test_long_arguments_are_cut_until_somebody_wants_to_see_them():
 
 
 def test_a_terminal_that_is_not_read_holds_up_nothing_else():
-    """Somebody has pressed Ctrl-S, or the line is slow: the question waits, and the program does not."""
+    """After Ctrl-S or on a slow line the prompt blocks, and the program continues."""
 
     async def main(typist, path):
         files = Files()
@@ -205,7 +205,7 @@ def test_a_terminal_that_is_not_read_holds_up_nothing_else():
             typist.type("v\n")
             [request] = await waiting(service)
             while await asyncio.to_thread(select.select, [typist.master], [], [], LONG) == ([], [], []):
-                pass  # it writes, and nobody reads
+                pass  # its output is not read
             await asyncio.sleep(0)
             await service.decide(request.id, "approve")
             await task
@@ -289,7 +289,7 @@ def test_the_question_says_what_silence_means_and_what_a_session_is_for():
     assert "[s]" not in render_question(request(session="never"), 0)
 
 
-def test_a_decision_that_no_run_has_waited_for_is_said_to_be_for_the_next_one():
+def test_decision_without_a_waiting_run_is_shown_as_for_the_next():
     later = "(no run waits for it: {} when the call comes again in this session)"
     approved, denied = (
         request(state=State.APPROVED, by="ann", awaited=False),

@@ -34,7 +34,7 @@ class Policy:
 
 
 class Served:
-    """The application, which is told before it is stopped."""
+    """The application, with a shutdown notice before it stops."""
 
     def __init__(self, database: str, token: str | None, *, most_readers: int = 3, port: int = 0) -> None:
         hooks = HookManager()

@@ -93,7 +93,7 @@ def test_what_is_asked_for_is_found(store, capsys):
     assert {key: key.strip() for key in asked} == {key: listed_here(*words) for key, words in asked.items()}
 
 
-def test_nothing_found_is_said_and_no_failure(store):
+def test_audit_without_matches_says_so_and_exits_0(store):
     assert (0, "", "No matching calls.\n") == patchbay("audit", "--store", store, "--session", "nobody")
 
 
@@ -114,25 +114,25 @@ def test_nothing_found_is_said_and_no_failure(store):
         (["--store", "a.db", "--since", "2026-01-01", "--until", "2026-01-01"], "--since must be before --until"),
     ],
 )
-def test_what_is_called_wrongly_is_said_in_a_line(arguments, words):
+def test_invalid_arguments_are_a_one_line_error(arguments, words):
     status, out, err = patchbay("audit", *arguments)
     assert (2, "", 1) == (status, out, err.count("\n"))
     assert words in err
 
 
-def test_a_file_that_is_no_database_is_said_in_a_line(tmp_path):
+def test_file_that_is_not_a_database_is_a_one_line_error(tmp_path):
     (tmp_path / "audit.db").write_text("no database" * 1000)
     status, out, err = patchbay("audit", "--store", str(tmp_path / "audit.db"))
     assert (2, "", 1) == (status, out, err.count("\n"))
     assert "not a database" in err
 
 
-def test_a_server_that_is_not_there_is_said_in_a_line():
+def test_unreachable_server_is_a_one_line_error():
     status, out, err = patchbay("audit", "--server", "http://127.0.0.1:9")
     assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
 
 
-def test_who_named_neither_a_server_nor_a_database_is_told_how_to(monkeypatch, capsys):
+def test_audit_without_server_or_store_says_how_to_name_one(monkeypatch, capsys):
     monkeypatch.setattr(audit_command, "SERVER", "http://127.0.0.1:9")
     monkeypatch.delenv("PATCHBAY_SERVER", raising=False)
     monkeypatch.delenv("PATCHBAY_AUDIT", raising=False)
@@ -180,7 +180,7 @@ def test_who_follows_ends_when_its_reader_is_gone_though_nothing_comes(store):
         assert 1 == reading.leave()
 
 
-def test_where_nothing_is_printed_to_nobody_can_leave(monkeypatch):
+def test_stdout_that_is_not_a_file_starts_no_reader_thread(monkeypatch):
     monkeypatch.setattr("sys.stdout", io.StringIO())
     exit_when_stdout_closes()
     assert "patchbay-reader" not in {thread.name for thread in threading.enumerate()}
@@ -241,6 +241,6 @@ def test_moments_are_read():
             parse_time(wrong, 0, "--since")
 
 
-def test_spans_are_told_in_few_digits():
+def test_durations_are_printed_with_few_digits():
     told = {0.00012: "0.1 ms", 0.0456: "46 ms", 0.9994: "999 ms", 0.9996: "1.0 s", 61.23: "61.2 s", 600: "10 min", 9000: "2.5 h"}
     assert told == {seconds: format_duration(seconds) for seconds in told}

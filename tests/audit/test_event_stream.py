@@ -25,7 +25,7 @@ def numbers(events: list[StreamedEvent | int]) -> list[object]:
 
 
 class Mounted:
-    """A stream, and the turn that events are told of."""
+    """A stream mounted on a hook manager, and a turn that emits its events."""
 
     def __init__(self, **options: object) -> None:
         self.manager = HookManager()
@@ -43,7 +43,7 @@ class Mounted:
         await self.manager.events.flush()
 
 
-def test_a_reader_is_told_what_happens_from_its_coming_on():
+def test_reader_gets_events_from_its_start_on():
     async def work():
         mounted = Mounted()
         await mounted.tell(1)
@@ -59,7 +59,7 @@ def test_a_reader_is_told_what_happens_from_its_coming_on():
     assert ({"session_key": "s1"}, "agent.test") == (told["scope"], told["kind"])
 
 
-async def test_a_reader_that_chooses_is_not_told_of_the_rest():
+async def test_reader_with_filters_gets_matching_events_only():
     mounted = Mounted()
     some, one, both = (
         mounted.stream.join(kinds=["agent.tool.*", "agent.error"]),
@@ -73,7 +73,7 @@ async def test_a_reader_that_chooses_is_not_told_of_the_rest():
     assert [["#0", "#1"], ["#1", "#3"], ["#2"]] == [numbers(await each.read(30)) for each in (some, one, both)]
 
 
-def test_a_slow_reader_holds_up_nobody_and_is_told_how_much_it_missed(monkeypatch):
+def test_slow_reader_does_not_block_others_and_learns_how_many_events_it_missed(monkeypatch):
     monkeypatch.setattr(event_stream, "MAX_QUEUED", 3)
 
     async def work():
@@ -102,7 +102,7 @@ async def test_what_waits_for_a_reader_is_bounded_in_bytes_too(monkeypatch):
     assert ["#0", "#1", "#2", 2] == numbers(await reader.read(30))
 
 
-async def test_what_the_dispatcher_dropped_is_told_too():
+async def test_reader_gets_the_count_of_events_dropped_by_the_dispatcher():
     mounted = Mounted()
     reader = mounted.stream.join()
     turn = mounted.manager.begin(HookScope())
@@ -151,7 +151,7 @@ async def test_what_is_remembered_is_bounded_in_bytes_too(monkeypatch):
     assert [1, "#2", "#3", "#4"] == numbers(await mounted.stream.join(last_id=last).read(30))
 
 
-async def test_it_observes_only_while_somebody_reads_and_a_little_longer():
+async def test_stream_observes_while_readers_exist_and_lingers_after_the_last():
     mounted = Mounted(linger=0.01)
     states = [mounted.is_observing]
     reader = mounted.stream.join()
@@ -182,7 +182,7 @@ async def test_there_are_no_more_readers_than_there_may_be():
     assert 2 == mounted.stream.readers
 
 
-async def test_quiet_is_told_and_the_end_comes_after_what_waits():
+async def test_read_times_out_empty_and_the_end_follows_queued_events():
     mounted = Mounted()
     reader = mounted.stream.join()
     quiet = await reader.read(0.01)
@@ -193,7 +193,7 @@ async def test_quiet_is_told_and_the_end_comes_after_what_waits():
     assert ([], ["#1"], None) == (quiet, numbers(await reader.read(30)), await reader.read(30))
 
 
-async def test_whoever_unmounts_it_ends_the_streams_and_others_may_begin():
+async def test_unmounting_ends_open_streams_and_new_readers_may_join():
     mounted = Mounted()
     reader = mounted.stream.join()
     await mounted.manager.aclose()

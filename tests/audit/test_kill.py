@@ -27,7 +27,7 @@ def killed_after(url: str, acknowledged: int, spins: int) -> int:
         for _ in range(acknowledged):
             said = int(child.stdout.readline())
         for _ in range(spins):
-            pass  # how far it is by now, nobody knows
+            pass  # it is at an unknown stage
         child.send_signal(signal.SIGKILL)
         rest = child.stdout.read().split("\n")[:-1]
         return int(rest[-1]) if rest else said

@@ -168,7 +168,7 @@ def test_a_context_of_another_shape_is_no_reason_to_lose_a_record(url):
     assert ["b", "a"] == ids(run(found(url)))
 
 
-def test_a_record_that_cannot_be_written_is_counted_and_holds_up_nobody(tmp_path, caplog):
+def test_unwritable_record_is_counted_as_lost_and_does_not_block_others(tmp_path, caplog):
     class Odd:
         def __str__(self):
             raise ValueError("no words")
@@ -286,7 +286,7 @@ def test_a_flood_is_counted_where_it_was_lost_and_never_waits(tmp_path, held, ca
     assert 1 == len([each for each in caplog.records if "records are lost" in each.getMessage()])
 
 
-def test_what_was_lost_is_told_whatever_is_asked_for(tmp_path, held):
+def test_lost_records_match_any_filter_of_their_time(tmp_path, held):
     async def work():
         async with AuditLog(tmp_path / "audit.db", most_waiting=1) as log:
             log(record("a"))
@@ -299,7 +299,7 @@ def test_what_was_lost_is_told_whatever_is_asked_for(tmp_path, held):
     assert ([1], []) == ([each.lost for each in asked.entries], ids(elsewhere))
 
 
-def test_a_database_that_cannot_be_written_is_told_and_written_when_it_can(tmp_path, caplog, monkeypatch):
+def test_failed_audit_writes_are_logged_and_retried(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
     folder = tmp_path / "later"
 

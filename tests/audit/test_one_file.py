@@ -41,7 +41,7 @@ def request(number: int) -> ApprovalRequest:
     )
 
 
-async def test_whoever_reads_and_leaves_takes_nothing_from_whoever_writes(url):
+async def test_closing_reader_process_does_not_lose_a_writers_records(url):
     """A process that is the last to leave a SQLite file deletes its log: it must not take itself for the last."""
     seen = []
     async with AuditLog(url) as log:
@@ -166,7 +166,7 @@ def test_what_is_read_is_one_moment_of_it(url):
 
 
 def test_who_follows_misses_nothing_that_two_writers_commit(url):
-    """Ids are in the order of the commits: what is newer has a greater one, whoever wrote it."""
+    """Ids follow the order of commits across writers."""
 
     async def write(log: AuditLog, name: str) -> None:
         for number in range(60):

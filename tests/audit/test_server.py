@@ -75,7 +75,7 @@ def test_a_reader_that_leaves_makes_room(server):
     Events(server).close()
 
 
-def test_a_reader_that_does_not_read_is_told_what_it_missed_and_the_server_goes_on(server):
+def test_stalled_reader_gets_a_dropped_count_and_the_server_continues(server):
     until(lambda: server.ask("GET", "/readers")[1] == 0)
     with contextlib.closing(Events(server, "/api/events?kind=agent.user_output&kind=agent.turn.end")) as events:
         for _ in range(60):  # 12 MB: more than sockets hold, and more than may wait
@@ -131,7 +131,7 @@ def test_a_parameter_that_there_is_not_is_refused_by_its_name(server, path, name
 
 
 @pytest.mark.parametrize("file", ["nowhere/audit.db", "junk.db"])
-def test_a_database_that_does_not_answer_is_no_mistake_of_whoever_asks(tmp_path, file):
+def test_unreadable_audit_database_is_http_503(tmp_path, file):
     (tmp_path / "junk.db").write_bytes(b"no database at all\n" * 100)
     with serving(tmp_path, database=f"sqlite:///{tmp_path / file}") as server:
         status, told = server.ask("GET", "/api/audit")

@@ -101,7 +101,7 @@ def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
                 assert 130 == command.end(signal.SIGINT)
 
 
-def test_a_server_that_was_never_there_or_refuses_is_said_in_a_line(tmp_path):
+def test_unreachable_or_refusing_server_is_a_one_line_error(tmp_path):
     status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9")
     assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
     with serving(tmp_path, token=TOKEN) as server:
@@ -129,10 +129,10 @@ def test_a_kind_of_which_there_is_none_is_refused(kind):
 
 @pytest.mark.parametrize("kind", ["*", "agent.tool.*", "agent.user_output", "stream.dropped", "gateway.ready", "*.turn.[se]*"])
 def test_a_kind_that_may_happen_is_asked_for(kind):
-    assert 1 == patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", kind)[0]  # nobody is there
+    assert 1 == patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", kind)[0]  # no server there
 
 
-def test_a_server_without_events_is_said_in_a_line(proxied):
+def test_server_without_an_event_stream_is_a_one_line_error(proxied):
     status, out, err = patchbay("tail", "--server", proxied.url)
     assert (1, "", 1) == (status, out, err.count("\n"))
     assert "The server has no event stream" in err

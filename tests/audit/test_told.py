@@ -1,4 +1,4 @@
-"""What observers are told of a turn: the kinds and payloads of the contract (spec/hooks.md, section 9.2), member by member."""
+"""Observer events of a turn: the kinds and payloads of the contract (spec/hooks.md, section 9.2), member by member."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_each_kind_has_the_members_of_the_contract():
             assert value is None if kind is None else type(value) in (kind, int if kind is float else kind, type(None)), name
 
 
-def test_what_a_turn_is_told_to_have_been():
+def test_event_payloads_of_a_turn():
     calls = [ToolCall("1", "add", '{"a": 1, "b": 2}'), ToolCall("2", "remove"), ToolCall("3", "fail")]
     watching = watched(calls, "It is 3.", parameters={"max_tokens": 9, "temperature": 0.5})
     assert {"UserMessage": "Add.", "MediaCount": 1} == watching.told("agent.turn.start")
@@ -161,7 +161,7 @@ async def test_a_turn_that_is_left_at_its_end_is_complete_and_one_that_is_left_b
     assert status == watching.told("agent.turn.end")["Status"]
 
 
-def test_the_turn_of_a_sub_agent_is_told_around_its_own_events():
+def test_subturn_events_enclose_the_turn_of_a_sub_agent():
     watching = watched("Done.", scope=HookScope("helper", "t2", "t1", "s1"))
     kinds = [each.kind for each in watching.events]
     assert ["agent.subturn.spawn", "agent.turn.start", "agent.turn.end", "agent.subturn.end"] == [*kinds[:2], *kinds[-2:]]
@@ -188,7 +188,7 @@ async def test_an_agent_behind_a_tool_is_a_turn_within_a_turn():
     assert ("helper", watching.events[0].meta.turn_id) == (spawned["AgentID"], spawned["ParentTurnID"])
 
 
-def test_all_that_is_told_may_be_observed_by_name_and_by_its_short_name():
+def test_each_event_kind_has_a_full_and_a_short_name():
     assert PAYLOADS.keys() <= KINDS
     short = [kind.removeprefix("agent.").replace(".", "_") for kind in PAYLOADS if kind != "agent.user_output"]
     assert PAYLOADS.keys() - {"agent.user_output"} == parse_kinds(short, "here")

@@ -67,7 +67,7 @@ def outcome(**cpu: float) -> proxies.Outcome:
     return proxies.Outcome([Figures(names[name], REQUEST.name, [value] * 3, [50.0] * 3) for name, value in cpu.items()])
 
 
-def test_a_ratio_is_held_against_its_bar() -> None:
+def test_ratio_is_compared_with_its_bar() -> None:
     met, missed, *_ = bars.of_proxies(outcome(ours=80.0, original=200.0, litellm=3_999.0), (REQUEST,))
     assert ("0.40", True, "met") == (met.measured, met.met, met.word)
     assert ("1/50", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
@@ -96,7 +96,7 @@ def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
     assert {None} == {verdict.met for verdict in listed}
 
 
-def test_a_parser_that_finds_the_wrong_calls_is_said() -> None:
+def test_parser_with_wrong_calls_misses_its_bar() -> None:
     wrong = parsers.Outcome(wrong=["patchbay, many_calls 20000 whole: 3 calls instead of 231"])
     assert [False] == [verdict.met for verdict in bars.of_parsers(wrong) if verdict.bar == "all"]
 

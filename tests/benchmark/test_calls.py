@@ -35,7 +35,7 @@ def left_in(folder: Path) -> list[str]:
         try:
             if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(folder):
                 found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # ended while we looked, or somebody else's
+        except OSError:  # ended meanwhile, or of another user
             continue
     return found
 
@@ -79,7 +79,7 @@ def test_the_tools_of_many_plugins_come_and_come_back(run_folder: Path) -> None:
     assert [] == left_in(run_folder)
 
 
-def test_a_host_that_ends_is_said_with_its_last_words(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
+def test_ended_host_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
     monkeypatch.setattr(many.plugin_folder, "_MANIFEST", "[plugin]\nid = 5\n")
     with pytest.raises(UnavailableError, match=r"the host of plugins ended: .*no plugin of"):
         many.measure(run_folder, DECLARED, plugins=1, tools=1)
@@ -203,7 +203,7 @@ def test_every_row_has_its_module_and_the_peer_its_pins() -> None:
     assert install.pinned(rows.PEER)[0].isdigit()
 
 
-def test_a_plugin_is_held_against_the_same_process_and_a_callback_against_all_it_costs() -> None:
+def test_plugin_and_callback_calls_have_their_own_bars() -> None:
     plugin, callback, mcp, first, _ = bars.of_calls(everybody(plugin=200.0, callback=600.0, first=4.9, mounted=1150.0))
     assert ("≤ 0.2 ms", "0.200 ms, 16 at once 0.200 ms", True) == (plugin.bar, plugin.measured, plugin.met)
     assert ("≤ 0.6 ms", "0.600 ms, 16 at once 0.600 ms", True) == (callback.bar, callback.measured, callback.met)

@@ -73,7 +73,7 @@ def test_the_pieces_of_a_text_are_the_text(cut):
     assert [] == pieces("", cut or 1)
 
 
-def test_a_reading_that_raises_is_told_and_not_raised():
+def test_reader_exception_is_recorded_as_an_error():
     reading = read("x", None, 0, format="morse")
     assert "ConfigurationError: Unknown format 'morse'" in reading.error
     assert Reply(None) == reading.reply
@@ -162,7 +162,7 @@ def test_rows_are_read_by_other_processes_too():
     assert [1, 2, 3] == list(spread(len, ["a", "bb", "ccc"], jobs=2, title="rows"))
 
 
-def test_a_corpus_that_is_absent_is_said_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
+def test_missing_corpus_is_reported_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(corpora, "FORMATS", corpora.ROOT.parent / "nowhere" / "dev.jsonl.gz")
     assert 0 == fidelity.main(["--only", "formats", "--json", str(tmp_path / "out.json")])
     told = json.loads((tmp_path / "out.json").read_text())
@@ -178,7 +178,7 @@ def test_a_sample_is_always_the_same_and_of_the_size_that_was_asked_for(corpus):
     assert (10, 50) == (len(chosen), len(corpora.lines(corpora.FORMATS)))
 
 
-def test_a_word_that_no_row_has_is_said(corpus):
+def test_filter_without_a_matching_row_is_an_error(corpus):
     corpus("FORMATS", FORMATS_SCORE, [row()])
     with pytest.raises(UnavailableError, match="no row has 'morse'"):
         formats.measure(jobs=1, sample=0, only="morse")

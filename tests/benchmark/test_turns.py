@@ -60,7 +60,7 @@ def test_a_row_over_the_real_client_makes_its_turn(name: str, monkeypatch: pytes
     assert [SMALL.name] == list(found["microseconds"])
 
 
-def test_a_turn_over_the_client_is_held_against_the_client_alone() -> None:
+def test_client_turns_are_compared_with_the_bare_client() -> None:
     def spent(milliseconds: float) -> Figures:
         return Figures("1.0", {case.name: [milliseconds * 1e3] for case in CLIENT_CASES}, [100.0], [50.0])
 
@@ -163,7 +163,7 @@ def test_a_figure_is_the_median_of_the_processes() -> None:
     assert 7.0 == Figures("", {ONE.name: [9.0, 7.0, 1.0]}).cpu(ONE)
 
 
-def test_a_turn_is_held_against_its_time_and_against_the_best_at_it() -> None:
+def test_turns_are_compared_with_a_time_and_the_best_framework() -> None:
     said = {verdict.what: verdict for verdict in bars.of_turns(everybody(figures(100, 450, 301)))}
     assert 8 == len(said)
     one = said["Turn of an agent, 1 call: CPU beside the best framework"]
@@ -175,7 +175,7 @@ def test_a_turn_is_held_against_its_time_and_against_the_best_at_it() -> None:
     assert (True, False) == (said["Turn of an agent, 16 calls: CPU"].met, said["Turn of an agent, 20 tools, 1 call: CPU"].met)
 
 
-def test_without_one_of_the_frameworks_nobody_knows_the_best() -> None:
+def test_missing_framework_leaves_the_comparison_without_a_verdict() -> None:
     outcome = everybody(figures(100, 400, 100))
     del outcome.figures[rows.GOOGLE_ADK]
     verdicts = list(bars.of_turns(outcome))

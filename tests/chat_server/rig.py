@@ -72,7 +72,7 @@ def serve_chat(
     governance: Governance | None = None,
     **settings: Any,
 ) -> Iterator[ChatServer]:
-    """Run one. ``tools`` is how the model is told of tools, ``refuses``: its server takes none."""
+    """Run a chat server. ``tools`` is the tool mode; with ``refuses`` the upstream rejects tools."""
     with ScriptedUpstream(script, tools="refuse" if refuses else "ignore") as upstream:
         app = create_tools_app(
             roles,

@@ -37,7 +37,7 @@ def test_an_upstreams_refusal_keeps_its_status(status: int, streamed: bool) -> N
         )  # fmt: skip
 
 
-def test_where_a_tool_has_run_nobody_is_to_ask_again_by_himself() -> None:
+def test_error_after_a_tool_ran_forbids_automatic_retries() -> None:
     for answer in (refusal(503, **{"x-should-retry": "true"}), Raw([b"<html>"], content_type="text/html")):
         with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), answer]) as at:
             at.server.register("weather", callback.url)
@@ -75,7 +75,7 @@ def test_an_answer_that_breaks_off_is_a_failure(end: Any) -> None:
             at.stream()
 
 
-def test_one_json_for_a_stream_is_told_as_a_stream() -> None:
+def test_json_response_to_a_stream_request_is_streamed() -> None:
     def whole(message: dict[str, Any], reason: str) -> Raw:
         choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
         answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -198,7 +198,7 @@ FUNCTIONS = {"functions": [THEIRS["function"]]}
     [(False, {}), (False, {"n": 2}), (True, {"tool_choice": "none"}), (True, {"tool_choice": "none", "tools": [THEIRS]}), (True, FUNCTIONS),
      (True, {"tools": [CUSTOM]}), (True, {"tools": [THEIRS, CUSTOM]}), (False, {"tools": [THEIRS]})],
 )  # fmt: skip
-def test_where_there_is_nothing_to_add_all_passes_as_in_the_proxy(registered: bool, fields: dict[str, Any]) -> None:
+def test_request_without_tools_to_add_passes_through_unchanged(registered: bool, fields: dict[str, Any]) -> None:
     body = json.dumps({**BODY, **fields}, indent=1).encode()
     said = b'{"id": "x", "object": "chat.completion",   "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}'
     with serve_chat([Raw([said], content_type="application/json")]) as at:
@@ -228,7 +228,7 @@ def test_headers_of_the_client_go_up_with_every_round_but_not_one_that_is_for_on
         ]
 
 
-def test_the_log_tells_of_every_round(tmp_path: Any) -> None:
+def test_request_log_has_each_round(tmp_path: Any) -> None:
     log = tmp_path / "log"
     with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), "ok"], proxy={"log_file": str(log)}) as at:
         at.server.register("weather", callback.url)
@@ -238,7 +238,7 @@ def test_the_log_tells_of_every_round(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_turn_that_the_end_of_the_server_cuts_short_says_so_and_is_not_asked_for_again(streamed: bool) -> None:
+def test_turn_cut_short_by_server_stop_says_so_and_forbids_retries(streamed: bool) -> None:
     with contextlib.ExitStack() as stack:
         callback = stack.enter_context(calling_back(hangs))
         with serve_chat([calls(call("weather"), content="Let me see." if streamed else None)]) as at:

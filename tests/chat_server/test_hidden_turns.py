@@ -1,4 +1,4 @@
-"""What is kept between two requests: found by ids that nobody can guess, within limits, and never another conversation's."""
+"""Turns stored between two requests: found by unguessable ids, bounded, and never of another conversation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_found(stretches: HiddenTurnStore, message: dict[str, Any]) -> bool:
     return restored.found
 
 
-def test_a_message_is_replaced_by_all_that_it_stands_for() -> None:
+def test_restored_message_is_replaced_by_its_hidden_turns() -> None:
     stretches = store()
     message = kept(stretches)
     id_ = message["tool_calls"][0]["id"]
@@ -83,7 +83,7 @@ def test_two_branches_of_a_conversation_have_their_own_long_results() -> None:
     assert [None, None] == [asyncio.run(results.read("result_2")) for results in (one, other)]
 
 
-def test_one_that_nobody_asks_about_goes_with_time() -> None:
+def test_unused_hidden_turns_expire() -> None:
     now = 0.0
     stretches = store(lambda: now)
     first, second = kept(stretches), kept(stretches)
@@ -110,7 +110,7 @@ def test_only_a_message_of_nothing_but_its_calls_is_taken_for_it() -> None:
     assert not stretches.restored([{**one, "role": "user"}]).found
 
 
-def test_what_is_hidden_is_more_than_one_message_or_a_field_that_is_not_told() -> None:
+def test_turns_are_hidden_if_more_than_one_message_or_unknown_fields() -> None:
     message = {"role": "assistant", "content": "x"}
     shown = frozenset(message)
     assert [False, True, True] == [hides([message], shown), hides([message, message], shown), hides([{**message, "y": 1}], shown)]

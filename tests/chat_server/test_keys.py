@@ -53,7 +53,7 @@ def test_the_token_stays_here_in_whichever_header_it_comes(value: str) -> None:
                 assert value not in at.upstream.requests[-1].headers.values(), name
 
 
-def test_the_servers_own_key_stands_in_the_place_of_the_clients() -> None:
+def test_upstream_key_replaces_the_clients_key() -> None:
     for given in ({}, {"authorization": "Bearer theirs", "x_api_key": "theirs"}, {"authorization": f"Bearer {TOKEN}"}):
         with serve_chat(lambda _: "ok", token=TOKEN, proxy={"upstream_key": "operators"}) as at:
             at.server.register("weather")
@@ -79,7 +79,7 @@ def test_without_a_token_of_the_servers_every_bearer_is_the_clients() -> None:
     [({"host": "evil.com"}, 400, "untrusted_host"), ({"origin": "https://evil.com"}, 403, "untrusted_origin"),
      ({"x_forwarded_for": "127.0.0.1"}, 403, "unexpected_proxy"), ({"content_type": "text/plain"}, 422, "not_json")],
 )  # fmt: skip
-def test_who_is_not_let_in_is_told_in_openais_words(headers: dict[str, str], status: int, code: str) -> None:
+def test_rejected_requests_get_errors_in_openai_format(headers: dict[str, str], status: int, code: str) -> None:
     with serve_chat([]) as at:
         answer = at.post(BODY, **headers)
         error = answer.json["error"]

@@ -85,7 +85,7 @@ def test_the_usage_of_all_rounds_is_summed_also_its_details() -> None:
         assert ([], 32) == (chunks[-1].choices, chunks[-1].usage.total_tokens)
 
 
-def test_usage_is_told_in_a_stream_only_where_it_was_asked_for() -> None:
+def test_stream_includes_usage_only_on_request() -> None:
     with calling_back(SUNNY) as callback, serve_chat([rome(), "x"] * 2) as at:
         at.server.register("weather", callback.url)
         assert not any(chunk.usage for chunk in at.stream())
@@ -179,7 +179,7 @@ def test_an_unknown_tool_and_arguments_that_are_none_are_answered_too() -> None:
         assert {"_raw": '{"city": '} == callback.calls[0].json["arguments"]
 
 
-def test_the_text_of_all_rounds_is_told_whole_and_streamed_alike() -> None:
+def test_text_of_all_rounds_is_the_same_whole_and_streamed() -> None:
     script = [calls(call("weather"), content="Let me see."), "It is clear."]
     with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
         at.server.register("weather", callback.url)
@@ -208,14 +208,14 @@ def test_a_text_only_model_uses_the_tool_and_gives_the_json_that_was_asked_for(k
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_beside_calls_for_the_client_no_content_stands_where_json_was_asked_for(streamed: bool) -> None:
+def test_response_format_drops_content_beside_client_calls(streamed: bool) -> None:
     with serve_chat([calls(call("open_door"), content='{"sky":')]) as at:
         at.server.register("weather", "http://127.0.0.1:9/x")
         wanted = {"response_format": {"type": "json_object"}, "tools": [THEIRS]}
         assert not (text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content)
 
 
-def test_reasoning_is_told_as_reasoning_content() -> None:
+def test_reasoning_is_returned_as_reasoning_content() -> None:
     script = [calls(call("weather"), reasoning_content="Hm."), Message({"content": "<think>So.</think>Clear."})]
     with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
         at.server.register("weather", callback.url)
@@ -304,7 +304,7 @@ def test_tools_of_this_process_are_carried_out_too() -> None:
      {"type": "object", "properties": {"a": {"pattern": "(?=x"}}}, {"$ref": "https://example.com/x.json"}, {"type": "object", "required": "a"}],
 )  # fmt: skip
 @pytest.mark.parametrize("tools", ["native", "text"])
-def test_a_schema_that_nobody_takes_does_not_harm_the_other_tools(parameters: Any, tools: str) -> None:
+def test_unsupported_schema_leaves_out_its_tool_alone(parameters: Any, tools: str) -> None:
     def script(body: dict[str, Any]) -> Any:
         if "sky" in json.dumps(body["messages"][-1]):
             return "done"
@@ -318,7 +318,7 @@ def test_a_schema_that_nobody_takes_does_not_harm_the_other_tools(parameters: An
 
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("streamed", [True, False])
-def test_where_no_tool_can_be_told_of_the_model_answers_without(streamed: bool, as_json: bool) -> None:
+def test_model_answers_without_tools_if_no_schema_is_supported(streamed: bool, as_json: bool) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     with serve_chat([Raw([json.dumps(answer).encode()], content_type="application/json") if as_json else "Hello."]) as at:

@@ -146,7 +146,7 @@ class Screen:
         (["--realtime", "--model", "nobody/x"], "There is no provider"),
     ],
 )
-def test_what_cannot_be_had_is_said_on_one_line(flags: list[str], said: str):
+def test_refused_chat_is_a_one_line_error(flags: list[str], said: str):
     with FakeOpenAI() as fake, serving(fake) as server:
         done = chatted(server, *flags)
     assert (1, "") == (done.returncode, done.stdout)
@@ -154,14 +154,14 @@ def test_what_cannot_be_had_is_said_on_one_line(flags: list[str], said: str):
     assert said in line
 
 
-def test_a_role_that_is_not_free_is_said_with_the_flag_that_takes_it_over():
+def test_role_in_use_error_names_the_takeover_flag():
     with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, server.session() as client:
         assert "--takeover takes over from it. (4409)\n" == chatted(server, "--realtime").stderr[-38:]
         assert "Hello.\n" == chatted(server, "--realtime", "--takeover", lines="Hi.").stdout
         assert 4410 == client.ended()[0]
 
 
-def test_what_is_no_server_of_ours_is_told_apart():
+def test_chat_with_a_foreign_server_is_an_error():
     with ScriptedUpstream([]) as upstream:
         command = [sys.executable, "-m", "patchbay", "chat", "--server", upstream.url.removesuffix("/v1")]
         done = run_process(command, input="", capture_output=True, text=True, timeout=BOUND)
@@ -192,7 +192,7 @@ def test_a_terminal_that_knows_few_characters_is_shown_the_others_by_their_names
     assert (0, b"21 \\xb0C\n", b"") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_a_server_that_is_lost_is_said_on_a_line_of_its_own():
+def test_lost_server_is_reported_on_its_own_line():
     with FakeOpenAI() as fake, serving(fake) as server:
         ours, theirs = pty.openpty()
         with Process(command(server, "--realtime"), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def test_a_server_that_is_lost_is_said_on_a_line_of_its_own():
         os.close(ours)
 
 
-def test_a_server_without_sessions_or_without_an_answer_or_that_wants_a_token_is_told_apart(tmp_path):
+def test_chat_errors_distinguish_missing_sessions_server_and_token(tmp_path):
     file = tmp_path / "token"
     file.write_text("a-token-of-this-server")
     file.chmod(0o600)
@@ -224,7 +224,7 @@ def test_a_failure_in_a_pipe_is_an_exit_status():
     assert "script is over" in done.stderr
 
 
-def test_a_terminal_is_told_nothing_that_moves_its_cursor(capsys: pytest.CaptureFixture[str]):
+def test_chat_output_has_no_control_sequences(capsys: pytest.CaptureFixture[str]):
     shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for delta in ("a\x1b", "[2Jb\n", "c\x1b]0;title\x07d", "\r\x08e\x1b[8m"):
         shown.show({"type": "text", "delta": delta})
@@ -238,7 +238,7 @@ def test_a_terminal_is_told_nothing_that_moves_its_cursor(capsys: pytest.Capture
     assert len(captured.err) < 250
 
 
-def test_what_the_server_could_not_tell_is_said_and_is_a_failure(capsys: pytest.CaptureFixture[str]):
+def test_dropped_events_are_reported_as_an_error(capsys: pytest.CaptureFixture[str]):
     shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for frame in (
         {"type": "text", "delta": "One "},
@@ -253,7 +253,7 @@ def test_what_the_server_could_not_tell_is_said_and_is_a_failure(capsys: pytest.
     assert "error: 421 events are missing" in captured.err
 
 
-def test_a_connection_that_is_lost_is_said_and_one_that_is_renewed_is_not(capsys: pytest.CaptureFixture[str]):
+def test_unplanned_connection_loss_is_printed_and_a_planned_one_is_not(capsys: pytest.CaptureFixture[str]):
     shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for planned in (True, False):
         shown.show({"type": "connection", "state": "lost", "reason": "another one is opened", "planned": planned})
@@ -316,7 +316,7 @@ def test_ctrl_c_in_a_pipe_says_no_further_line():
         assert ["Count."] == [each.text for each in fake.heard if each.kind == "user"]
 
 
-def test_output_that_cannot_be_written_is_said_on_one_line():
+def test_unwritable_output_is_a_one_line_error():
     with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, Path("/dev/full").open("w") as full:
         done = run_process(
             command(server, "--realtime"), input="Hi.\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND
@@ -354,14 +354,14 @@ def test_a_sequence_that_is_cut_between_two_pieces_leaves_nothing(deltas, shown,
     assert shown == capsys.readouterr().out
 
 
-def test_a_server_that_is_named_with_a_path_is_told_so():
+def test_server_url_with_a_path_is_an_error_that_names_the_base_url():
     with FakeOpenAI() as fake, serving(fake) as server:
         done = run_process([*CHAT, "--server", f"{server.url}/v1"], input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
     assert f"--server must be the base URL: {server.url}" in done.stderr
 
 
-def test_several_models_are_said_with_the_flag_that_names_one_before_anything_is_said():
+def test_chat_with_several_models_names_the_model_flag_before_any_request():
     class Two(ScriptedUpstream):
         def _answer(self, request: Recorded) -> Raw:
             if request.path.endswith("/models"):

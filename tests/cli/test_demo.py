@@ -44,7 +44,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_every_step_of_both_conversations_is_told(steps):
+def test_demo_reports_each_step_of_both_conversations(steps):
     assert ["opening"] == [step["kind"] for step in steps[:1]]
     assert {"problems": []} == steps[-1]["data"]
     first = [step["kind"] for step in steps if step["conversation"] == 1]
@@ -54,7 +54,7 @@ def test_every_step_of_both_conversations_is_told(steps):
     assert expected == second
 
 
-def test_what_it_tells_of_the_model_is_what_the_model_was_sent(steps):
+def test_demo_shows_the_real_requests_and_results(steps):
     contract = next(step["data"] for step in steps if step["kind"] == "contract")
     assert "tools" not in contract["keys"]
     assert "multiply" in contract["messages"][0]["content"]

@@ -75,7 +75,7 @@ def test_a_shown_format_has_an_example(patchbay) -> None:
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}\n</tool_call>' in out
 
 
-def test_a_model_s_name_is_told_with_the_reason(patchbay) -> None:
+def test_formats_model_prints_the_format_and_the_reason(patchbay) -> None:
     status, out, _ = patchbay("formats", "model", "qwen2.5:7b")
     assert (0, "hermes", "'qwen2.5:7b' has the words of 'qwen 2.5'", "none") == (
         status, facts(out)["format"], facts(out)["why"], facts(out)["reasoning"],
@@ -84,7 +84,7 @@ def test_a_model_s_name_is_told_with_the_reason(patchbay) -> None:
     assert (0, "qwen3_coder", True) == (status, json.loads(out)["format"], json.loads(out)["reasoning_prefilled"])
 
 
-def test_a_name_that_is_not_known_is_said_with_status_1(patchbay) -> None:
+def test_unknown_model_name_exits_1(patchbay) -> None:
     status, out, _ = patchbay("formats", "model", "my-own")
     assert 1 == status
     assert "my-own: unknown name" in out
@@ -142,7 +142,7 @@ def test_the_files_of_a_folder_are_put_together(patchbay, tmp_path: Path) -> Non
     assert "hermes" == facts(patchbay("formats", "derive", jinja)[1])["format"]
 
 
-def test_nothing_recognised_is_said_with_status_1(patchbay, tmp_path: Path) -> None:
+def test_unrecognised_template_exits_1(patchbay, tmp_path: Path) -> None:
     path = written(tmp_path / "tokenizer_config.json", {"chat_template": "{{ messages }}"})
     status, out, _ = patchbay("formats", "derive", path)
     assert (1, "none recognised") == (status, facts(out)["format"])
@@ -153,7 +153,7 @@ def test_nothing_recognised_is_said_with_status_1(patchbay, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("config", [{}, {"model_max_length": 1}])
-def test_a_file_that_shows_nothing_and_its_folder_are_told_alike(config: dict[str, int], patchbay, tmp_path: Path) -> None:
+def test_derive_without_a_match_is_the_same_for_file_and_folder(config: dict[str, int], patchbay, tmp_path: Path) -> None:
     path = written(tmp_path / "tokenizer_config.json", config)
     for place in (path, str(tmp_path)):
         status, out, err = patchbay("formats", "derive", place)
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, said: s
         (["drive"], "No such command 'drive'"),
     ],
 )
-def test_what_is_wrong_is_said_on_one_line(arguments: list[str], said: str, patchbay, tmp_path: Path) -> None:
+def test_invalid_usage_is_a_one_line_error(arguments: list[str], said: str, patchbay, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     places = {"{empty}": str(tmp_path / "empty"), "{binary}": str(tmp_path / "binary.json")}

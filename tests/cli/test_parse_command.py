@@ -95,7 +95,7 @@ def test_the_text_may_come_from_standard_input(patchbay, monkeypatch, place):
     assert json.loads(patchbay("parse", *place, "--json")[1])["content"] == "Très\r\nbien"
 
 
-def test_explain_says_which_markers_stand_where_and_when_a_call_was_known(patchbay, tmp_path, tools):
+def test_explain_shows_marker_positions_and_when_a_call_was_known(patchbay, tmp_path, tools):
     written = 'So:\n<tool_call>\n{"name": "tide_table", "arguments": {}}\n</tool_call>'
     (tmp_path / "hermes.txt").write_text(written)
     status, page, _ = patchbay("parse", tmp_path / "hermes.txt", "--tools", tools, "--explain")
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_shows_its_format_is_read_with(patchbay, tmp_path: Pat
 
 
 @pytest.mark.parametrize("named", ["nowhere.toml", "nowhere", "formats.json"])
-def test_a_format_that_is_not_there_is_said(patchbay, text: Path, named: str) -> None:
+def test_missing_format_is_an_error(patchbay, text: Path, named: str) -> None:
     status, out, err = patchbay("parse", text, "--format", named)
     assert (2, "") == (status, out)
     assert named in err

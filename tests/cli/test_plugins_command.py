@@ -67,8 +67,8 @@ def command_of(*arguments, server):
 
 @contextmanager
 def running(*arguments):
-    with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections, and answers none
-        command = command_of(*arguments, server=f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers none
+        command = command_of(*arguments, server=f"http://127.0.0.1:{silent.getsockname()[1]}")
         with listening(command, name="patchbay plugins") as child:
             yield child, child.url.rpartition(":")[2]
 
@@ -148,7 +148,7 @@ def test_a_class_is_run_by_its_name(folder, monkeypatch):
         ("main:Greeter", "SyntaxError: invalid syntax (main.py, line 1)"),
     ],
 )
-def test_a_class_that_cannot_be_loaded_is_said_on_one_line_and_ends_the_host(folder, monkeypatch, target, reason):
+def test_unloadable_plugin_class_is_a_one_line_error_and_ends_the_host(folder, monkeypatch, target, reason):
     monkeypatch.chdir(folder / "greeter")
     (folder / "greeter" / "main.py").write_text("no python")
     failed = patchbay_run(target, "--port", "0", "--server", "http://127.0.0.1:9")
@@ -234,7 +234,7 @@ def test_every_command_shows_how_it_is_used(command):
     assert re.search(rf"Examples?\b.*patchbay plugins {command}", shown.stdout, re.DOTALL)
 
 
-def test_what_cannot_be_done_is_said_on_one_line(folder):
+def test_failed_plugin_commands_are_one_line_errors(folder):
     with running(folder) as (_, port):
         failed = patchbay("reload", "nobody", "--port", port)
         assert (1, "patchbay: There is no plugin 'nobody'; there are: greeter.\n") == (failed.returncode, failed.stderr)
@@ -287,7 +287,7 @@ def test_a_line_says_when_a_plugins_tools_are_registered(folder):
             process.terminate()
 
 
-def test_a_host_whose_output_nobody_reads_goes_on(folder):
+def test_plugin_host_continues_if_its_output_is_not_read(folder):
     main = folder / "greeter" / "main.py"
     main.write_text(main.read_text().replace("class Greeter(PluginBase):", "class Greeter(PluginBase):\n" + CHATTY))
     with serving(folder) as server:
@@ -377,7 +377,7 @@ def test_what_ends_as_soon_as_it_is_reloaded_was_not_reloaded(folder):
 
 
 @pytest.mark.parametrize("server", ["ftp://x", "http://x:99999"])
-def test_an_address_of_a_server_that_is_none_is_said_on_one_line_and_leaves_nothing_behind(folder, server):
+def test_invalid_server_address_is_a_one_line_error_and_creates_no_files(folder, server):
     failed = patchbay_run(folder, "--port", "0", "--server", server)
     assert (2, 1) == (failed.returncode, len(failed.stderr.splitlines()))
     assert not (folder / "patchbay").exists()

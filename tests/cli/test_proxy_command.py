@@ -84,7 +84,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["poxy"], "No such command 'poxy'. Did you mean 'proxy'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_on_one_line(flags: list[str], said: str) -> None:
+def test_invalid_usage_is_a_one_line_error(flags: list[str], said: str) -> None:
     done = run_cli(*flags)
     assert (2, "") == (done.returncode, done.stdout)
     assert said in done.stderr
@@ -98,7 +98,7 @@ def test_a_key_in_the_url_of_the_upstream_is_not_repeated() -> None:
         assert (2, False, True) == (done.returncode, "secret" in done.stderr, "must" in done.stderr)
 
 
-def test_a_port_in_use_is_said_on_one_line() -> None:
+def test_port_in_use_is_a_one_line_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for workers in ("1", "2"):
@@ -107,7 +107,7 @@ def test_a_port_in_use_is_said_on_one_line() -> None:
             assert f"patchbay: cannot listen on 127.0.0.1 port {port}: address already in use.\n" == done.stderr
 
 
-def test_a_store_that_cannot_be_opened_is_said_on_one_line(tmp_path) -> None:
+def test_unopenable_store_is_a_one_line_error(tmp_path) -> None:
     command = [*PROXY, "--port", "0", "--upstream", UPSTREAM, "--store", f"sqlite:///{tmp_path}/none/x.db"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
     assert (2, 1, True) == (done.returncode, len(done.stderr.splitlines()), "there is no folder" in done.stderr)

@@ -68,7 +68,7 @@ def test_the_model_calls_its_tool_and_its_answer_is_of_the_type(kind: Kind, stre
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_an_answer_that_fits_already_is_not_asked_for_again(streamed: bool) -> None:
+def test_answer_that_fits_the_schema_is_not_requested_again(streamed: bool) -> None:
     script = ['Hm.\n```json\n{"city": "Rome", "degrees": 21}\n```', '\n{"city": "Rome", "degrees": 21}']
     with asking(script[1:], tools="text") as (client, upstream):
         assert Weather(city="Rome", degrees=21) == ask(client, [QUESTION], streamed=streamed).message.parsed
@@ -101,7 +101,7 @@ def test_a_model_that_never_gives_the_answer_is_an_error_that_is_not_repeated(st
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_what_is_wrong_with_an_answer_is_said_to_the_model(streamed: bool) -> None:
+def test_model_gets_the_validation_error_of_its_answer(streamed: bool) -> None:
     script = ['{"city": "Rome"}', '{"city": "Rome", "degrees": "warm"}', '{"city": "Rome", "degrees": 21}']
     with asking(script, tools="text") as (client, upstream):
         assert Weather(city="Rome", degrees=21) == ask(client, [QUESTION], streamed=streamed).message.parsed
@@ -180,7 +180,7 @@ def test_the_reasoning_of_every_question_is_streamed_and_the_role_said_once() ->
     assert 1 == sum(delta.role is not None for delta in deltas)
 
 
-def test_an_answer_that_was_cut_off_is_not_asked_for_again() -> None:
+def test_truncated_answer_is_not_requested_again() -> None:
     with asking([Text('{"city": "Ro', finish_reason="length")], tools="text") as (client, upstream):
         with pytest.raises(openai.LengthFinishReasonError):
             ask(client, [QUESTION], streamed=False)

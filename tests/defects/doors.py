@@ -107,7 +107,7 @@ class Choice:
 
 @dataclass
 class Answer:
-    """What the client was told, the same for both modes; ``chunks`` are the raw chunks of a stream."""
+    """The response to the client, the same for both modes; ``chunks`` are the raw chunks of a stream."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: Any = None

@@ -108,7 +108,7 @@ def test_d21_the_pieces_of_the_arguments_are_the_arguments() -> None:
     ]
 
 
-def test_d21_prose_is_not_held_back() -> None:
+def test_d21_prose_is_not_buffered() -> None:
     parser = patchbay.StreamParser(tools=TOOLS)
     shown = "".join(event.text for event in parser.feed("Hello there, this is prose") if isinstance(event, events.TextDelta))
     assert ["Hello", "there,", "this", "is"] == words(shown)[:4]

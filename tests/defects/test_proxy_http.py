@@ -110,8 +110,8 @@ def test_d32_the_answers_headers_pass_back(proxies: Proxies, upstream: Upstream)
         assert status == 429 or octets == response.headers["content-type"]
 
 
-def test_d32_an_error_page_that_passes_through_is_told_as_what_it_is(proxies: Proxies, upstream: Upstream) -> None:
-    """Labelled JSON only because it is JSON: the page itself could quote a key that nobody could find in its markup."""
+def test_d32_html_error_page_becomes_a_json_error_that_quotes_it(proxies: Proxies, upstream: Upstream) -> None:
+    """The error is JSON, as its content type says: the page itself could hide a key in its markup."""
     html = b"<html><body><h1>Not here</h1></body></html>"
     path = upstream.on("/v1/things/html-404", Raw([html], status=404, content_type="text/html; charset=utf-8"))
     response = http_request(proxies("--tools", "text").port, "GET", path)

@@ -1,4 +1,4 @@
-"""Defects 1, 2, 6, 12, 15, 22, 28 on the wire: what a client of a wrapped client or of the proxy is told, whole and streamed."""
+"""Defects 1, 2, 6, 12, 15, 22, 28 on the wire: responses of ``wrap`` and of the proxy, whole and streamed."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_d06_a_lone_surrogate_in_prose_does_not_end_the_answer(door: Door, upstr
     assert "before \ufffd after\x00. More." == content.replace("\ufffd\ufffd\ufffd", "\ufffd")
 
 
-def test_d12_fields_of_a_held_back_stream_survive(door: Door, upstream: Upstream, model: str) -> None:
+def test_d12_fields_of_a_buffered_stream_survive(door: Door, upstream: Upstream, model: str) -> None:
     """In auto mode the first answer is held until it is known whether to ask again."""
     first = {**chunk(model, role="assistant", content="Hi", **EXTRAS), "system_fingerprint": "fp_1"}
     refusal = chunk(model, refusal="No.")

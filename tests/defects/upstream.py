@@ -38,7 +38,7 @@ class Seen:
         return json.loads(self.body)
 
     def prompt(self) -> str:
-        """Everything that the model was told, as one text."""
+        """Return all messages to the model as one text."""
         return json.dumps(self.json["messages"], ensure_ascii=False)
 
 

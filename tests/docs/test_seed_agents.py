@@ -246,7 +246,7 @@ def test_the_types_of_the_table_are_mapped_as_it_says():
     assert [{"result": "Model None"}] == [response.response for response in responses(events)]
 
 
-def test_a_tools_context_writes_the_state_hands_over_and_tells_where_it_is():
+def test_tool_context_writes_state_transfers_and_has_its_session():
     SEEN.clear()
     specialist = LlmAgent(name="specialist_agent", model=ScriptedModel(["A specialist speaks."]))
     model = ScriptedModel([call("my_tool", query="why")])
@@ -352,7 +352,7 @@ def test_the_tools_that_come_along_are_there_under_their_names():
     assert ["Helped."] == texts(events)
 
 
-async def test_the_bus_is_told_of_calls_and_results_with_the_data_that_are_printed():
+async def test_bus_gets_calls_and_results_with_their_data():
     told: list[BusEvent] = []
 
     async def on_tool(event: BusEvent) -> None:

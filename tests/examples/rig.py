@@ -28,7 +28,7 @@ BOUND = 60.0
 
 
 def serving(*flags: str, port: int = 0) -> contextlib.AbstractContextManager[Child]:
-    """Run ``patchbay serve``, which keeps nothing unless it is told to."""
+    """Run ``patchbay serve``, with a store in memory by default."""
     command = [sys.executable, "-m", "patchbay", "serve", "--port", str(port), "--store", "memory", *flags]
     return listening(command, name="patchbay serve", timeout=BOUND)
 

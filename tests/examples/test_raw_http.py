@@ -46,7 +46,7 @@ def program(request: pytest.FixtureRequest, server: str) -> Iterator[Program]:
 def test_it_waits_for_its_server_and_comes_back_to_one_that_was_killed(command: tuple[str, ...]) -> None:
     port = kept_port()
     with running(*command, f"http://127.0.0.1:{port}") as program:
-        program.says("error: ")  # nobody is there yet
+        program.says("error: ")  # no server yet
         with serving(port=port) as killed:
             program.says("registered for default")
             assert {"city": "Oslo", "temp_c": 3, "weather": "rain"} == call(killed.url, "get_weather", city="Oslo")["output"]
@@ -92,7 +92,7 @@ def test_a_call_that_the_server_has_not_signed_is_refused(program: Program, serv
     assert 403 == ask(url, body)[0]
 
 
-def test_it_registers_again_what_somebody_took_away(program: Program, server: str) -> None:
+def test_example_registers_an_unregistered_tool_again(program: Program, server: str) -> None:
     assert ask(f"{server}/api/tools/unregister", {"name": "get_weather"})[1]["removed"]
     program.says("registered for default")
     assert ["get_weather"] == list(tools(server))
@@ -108,7 +108,7 @@ def test_it_ends_cleanly_and_takes_its_tool_away(command: tuple[str, ...], how: 
     assert {} == tools(server)
 
 
-def test_a_name_that_is_somebody_elses_is_told_and_waited_for(server: str) -> None:
+def test_example_reports_a_taken_name_and_retries(server: str) -> None:
     taken = {"name": "get_weather", "callback_url": "http://127.0.0.1:9/", "source": "somebody_else"}
     assert ask(f"{server}/api/tools/register", taken)[1]["ok"]
     with running(*PYTHON, server) as program:
@@ -119,7 +119,7 @@ def test_a_name_that_is_somebody_elses_is_told_and_waited_for(server: str) -> No
 
 
 @pytest.mark.parametrize("name", ["plugin.py", "plugin.mjs"])
-def test_each_is_short_and_stands_on_what_its_language_brings(name: str) -> None:
+def test_examples_are_short_and_use_standard_libraries_only(name: str) -> None:
     text = (EXAMPLES / "raw_http" / name).read_text(encoding="utf-8")
     imported = re.findall(r'^import .* from "(.+)";$|^(?:import|from) (\w+)', text, re.MULTILINE)
     assert imported

@@ -47,7 +47,7 @@ def test_a_model_that_takes_images_is_shown_them_behind_all_results():
     assert (PNG,) == end.tool_executions[0].result.attachments
 
 
-def test_a_model_that_does_not_take_them_is_told_what_there_is():
+def test_model_without_attachments_gets_a_description():
     end = play(PNG)
     assert ["user", "assistant", "tool", "tool", "assistant"] == [message["role"] for message in end.messages]
     expected = "cat.png (image/png, 4 bytes)\n(You are not shown attachments of the kind image.)"

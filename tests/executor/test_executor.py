@@ -67,7 +67,7 @@ def test_a_very_long_unknown_name_costs_little_and_is_not_repeated_whole():
     assert len(done.content) < 1000
 
 
-def test_bad_arguments_are_told_and_the_body_has_not_run():
+def test_invalid_arguments_are_an_error_and_the_body_does_not_run():
     ran = []
 
     async def f(a: int):
@@ -81,7 +81,7 @@ def test_bad_arguments_are_told_and_the_body_has_not_run():
     assert "The tool did not run." in done.content
 
 
-def test_a_throwing_tool_is_told_with_its_type():
+def test_tool_exception_is_an_error_with_its_type():
     async def f():
         raise KeyError("k")
 
@@ -122,7 +122,7 @@ def test_a_call_that_was_cut_off_is_never_run():
     assert '{"a": "xx' == done.call.raw_arguments
 
 
-def test_a_timeout_is_told_and_stops_an_async_tool():
+def test_timeout_is_an_error_and_cancels_an_async_tool():
     stopped = []
 
     @tool(timeout=SHORT)

@@ -127,7 +127,7 @@ def test_every_call_gets_exactly_one_result_in_call_order_whatever_its_siblings_
     assert [KINDS[kind] for kind, _ in batch] == [execution.result.code for execution in done]
     assert all(execution.is_error is (execution.result.code is not None) for execution in done)
     assert all(execution.content for execution in done)
-    # Each was told once, and none twice.
+    # Each call has exactly one event.
     assert sorted(execution.call.id for execution in told) == sorted(execution.call.id for execution in done)
     for index, (kind, _) in enumerate(batch):
         if kind in ("fine", "fine_sync"):

@@ -1,4 +1,4 @@
-"""Facts that a tool finds out about its calls: shown to whoever approves, still so when it runs, and given to its body (P15)."""
+"""Facts that a tool computes about its calls: shown to approvers, rechecked before the run, passed to its body (P15)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_call_whose_facts_have_changed_since_the_yes_is_denied():
     assert (words, "tool_denied", None, []) == (execution.content, execution.result.code, execution.arguments, disk.used)
 
 
-def test_a_symlink_that_is_turned_while_somebody_thinks_about_it_is_not_followed(tmp_path):
+def test_symlink_changed_during_approval_is_not_followed(tmp_path):
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
     link = tmp_path / "link"
@@ -149,7 +149,7 @@ def test_facts_in_another_order_are_the_same():
     assert ["a"] == [each.content for each in ran(use, hooks=hooks_of(person=Person()))]
 
 
-def test_where_nobody_approves_they_are_asked_for_once_and_the_body_has_them():
+def test_facts_without_approvers_are_computed_once_and_passed_to_the_body():
     alone, beside_others = Disk(a="/srv/data"), Disk(a="/srv/data")
 
     class Idle:
@@ -174,7 +174,7 @@ def test_a_tool_without_facts_has_none():
     assert ([("a", {})], [("use", arguments, {}, digest_of("use", arguments))]) == (seen, person.asked)
 
 
-def test_a_call_that_somebody_refuses_is_not_looked_at_again():
+def test_denied_call_computes_facts_once():
     disk = Disk(a="/srv/data")
     [execution] = ran(disk.tool(), hooks=hooks_of(person=Person(says=False)))
     assert ("tool_denied", 1, []) == (execution.result.code, disk.looked, disk.used)
@@ -362,7 +362,7 @@ def test_a_function_that_blocks_has_a_thread_and_one_that_is_async_has_none():
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("stays", [True, False])
 def test_the_time_that_it_takes_is_the_tools(asks, stays):
-    """Also that of one which does not let itself be cancelled: nobody is asked, and nothing runs."""
+    """Even if the facts function ignores cancellation: no approver is asked, and the tool does not run."""
 
     async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -381,7 +381,7 @@ def test_the_time_that_it_takes_is_the_tools(asks, stays):
 
 @pytest.mark.parametrize(("each", "code"), [(4, None), (6, "tool_timeout")])
 def test_looking_right_before_the_run_and_the_run_have_one_time_together(each, code):
-    """What is found out before somebody is asked has as much for itself, and people have all the time that they take."""
+    """Facts computed before an approval have their own timeout, and the approval itself is not limited."""
 
     async def look(arguments: dict[str, Any]) -> dict[str, Any]:
         await later(each)

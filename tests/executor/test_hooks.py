@@ -81,7 +81,7 @@ def test_hooks_that_return_none_change_nothing():
     assert 3 == one(add, '{"a": 1}', before=lambda *_: None, after=as_async(lambda *_: None)).value
 
 
-def test_the_first_answer_before_stands_and_each_after_sees_what_the_one_before_it_made():
+def test_first_before_answer_wins_and_after_callbacks_are_chained():
     asked = []
 
     def asks(name: str, answer: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_tool_that_changes_its_arguments_changes_no_record():
     assert (2, {"tags": ["a"]}) == (done.value, done.arguments)
 
 
-def test_a_default_that_stands_for_nothing_reaches_the_tool_as_the_object_that_it_is():
+def test_sentinel_default_reaches_the_tool_unchanged():
     missing = object()
 
     def look(a: Any = missing) -> bool:
@@ -164,7 +164,7 @@ def test_a_hook_that_breaks_behind_the_tool_hides_its_value_and_says_that_it_has
     )
 
 
-def test_a_before_callback_is_asked_about_arguments_that_do_not_fit_and_what_it_leaves_is_checked():
+def test_before_callback_may_fix_invalid_arguments_that_are_validated_again():
     seen = []
 
     def before(call, tool, arguments, context):
@@ -182,7 +182,7 @@ def test_a_before_callback_is_asked_about_arguments_that_do_not_fit_and_what_it_
     assert 4 == len(seen)  # of the last there is nothing to be shown
 
 
-def test_what_a_before_callback_answers_stands_also_where_the_arguments_do_not_fit():
+def test_before_callback_may_answer_a_call_with_invalid_arguments():
     done = one(add, "{}", before=lambda *_: {"mocked": True})
     assert ({"mocked": True}, False, []) == (done.value, done.is_error, ran)
 
@@ -220,7 +220,7 @@ def test_a_hook_may_write_state_for_the_call():
 
 
 @pytest.mark.parametrize("hooks", [3, "before", [None], {"a": print}])
-def test_what_is_no_hook_is_refused(hooks):
+def test_invalid_callback_is_rejected(hooks):
     with pytest.raises(ConfigurationError, match="before"):
         Executor([], before=hooks)
 

@@ -46,7 +46,7 @@ def reading(**arguments: Any) -> ToolCall:
     return ToolCall("2", "read_result", json.dumps({"result_id": "result_1", **arguments}))
 
 
-def test_head_and_tail_are_kept_and_what_is_missing_is_said_with_the_way_to_it():
+def test_long_result_keeps_head_and_tail_and_notes_how_to_read_the_rest():
     (done,), _ = play([read_log], READ)
     assert len(done.content) <= LIMIT
     assert TEXT == done.value
@@ -107,7 +107,7 @@ def test_what_the_reader_can_not_do_it_says(arguments, words):
 
 
 @pytest.mark.parametrize("arguments", [{"offset": "x"}, {"length": None}, {"offset": -3, "length": 0}, {"find": 3}, {"find": ""}])
-def test_the_reader_copes_with_arguments_that_nobody_checked(arguments):
+def test_result_reader_handles_unvalidated_arguments(arguments):
     (_, done), _ = play([read_log], READ, reading(**arguments), validation=None)
     assert done.error is None or done.result.code == "tool_retry"
 

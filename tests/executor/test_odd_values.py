@@ -1,4 +1,4 @@
-"""Values that fight back: they are shown as far as they can be, what they hide is told, and none of them holds up the run."""
+"""Hostile result values: rendered as far as possible, with a note on omissions, and without blocking the run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BY = pytest.mark.parametrize("by", ["async", "thread", "kind"])
 
 @BY
 @pytest.mark.parametrize("lazy", ["map", "generator"])
-def test_what_goes_wrong_while_a_lazy_value_is_read_is_told_and_not_taken_for_its_end(by, lazy):
+def test_error_while_reading_a_lazy_result_is_a_tool_error(by, lazy):
     words = ["1", "x", "3"]
     done = give(map(int, words) if lazy == "map" else (int(word) for word in words), by=by)
     assert "tool_error" == done.result.code
@@ -166,7 +166,7 @@ async def test_what_a_thread_raises_is_not_mistaken_for_what_it_would_mean_in_th
     assert "coroutine" not in done.content
 
 
-def test_a_tool_that_is_told_as_failed_for_want_of_a_thread_does_not_run_later(monkeypatch):
+def test_tool_that_failed_to_get_a_thread_does_not_run_later(monkeypatch):
     ran = []
 
     def work(number: int) -> int:

@@ -102,7 +102,7 @@ def test_waiting_for_ones_turn_does_not_count_as_running():
 
 
 @pytest.mark.parametrize("limit", [5.0, 5, 0.05])
-def test_the_limit_is_told_as_it_was_given(limit):
+def test_timeout_error_prints_the_limit_as_given(limit):
     from patchbay.errors import ToolTimeoutError
 
     assert f"Tool 'slow' timed out after {limit}s" == str(ToolTimeoutError("slow", limit=limit))
@@ -150,7 +150,7 @@ def test_when_the_time_of_the_run_is_up_all_calls_settle_and_nothing_more_begins
     assert "It had not begun." in done[2].content
 
 
-def test_a_thread_that_the_end_of_the_time_finds_running_is_said_to_run_on():
+def test_timeout_of_a_thread_notes_that_it_may_still_run():
     release = threading.Event()
 
     async def main() -> list[ToolExecution]:
@@ -173,7 +173,7 @@ def test_a_thread_that_the_end_of_the_time_finds_running_is_said_to_run_on():
     assert "may still be running" in done.content
 
 
-def test_calls_beyond_the_budget_are_told_so_and_do_not_run():
+def test_calls_beyond_the_budget_are_errors_and_do_not_run():
     ran = []
 
     async def f(tool_context: Any) -> None:
@@ -206,7 +206,7 @@ def test_options_that_can_not_work_are_refused(options):
         Executor([], **options)
 
 
-def test_progress_reaches_whoever_watches_in_order_and_from_threads_too(caplog):
+def test_progress_reaches_observers_in_order_and_from_threads(caplog):
     async def main() -> tuple[list[Any], list[Any]]:
         watched: list[Any] = []
 
@@ -249,7 +249,7 @@ async def test_a_flood_of_progress_is_cut_and_results_are_not():
     assert 1001 == count
 
 
-async def test_what_is_said_of_a_call_that_is_over_is_not_told_any_more():
+async def test_progress_after_the_end_of_a_call_is_ignored():
     kept = []
 
     async def keep(tool_context: Any) -> None:
@@ -262,7 +262,7 @@ async def test_what_is_said_of_a_call_that_is_over_is_not_told_any_more():
     assert ("keep", None) == (execution.call.name, nothing)
 
 
-async def test_whoever_is_told_of_what_settles_can_not_hold_up_the_run(caplog):
+async def test_failing_on_settled_callback_does_not_stop_the_run(caplog):
     seen = []
 
     def watch(execution: ToolExecution) -> None:

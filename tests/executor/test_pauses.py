@@ -99,7 +99,7 @@ def test_the_tools_own_time_begins_when_it_runs():
     assert [None] == run(main())
 
 
-def test_what_runs_beside_a_call_that_waits_keeps_its_own_limit_and_the_run_goes_on_when_the_person_has_answered():
+def test_calls_beside_a_pending_approval_keep_their_timeouts_and_the_run_deadline_resumes():
     async def main():
         @tool(timeout=100)
         async def limited() -> None:
@@ -126,7 +126,7 @@ def test_what_runs_beside_a_call_that_waits_keeps_its_own_limit_and_the_run_goes
     assert ([None, "tool_timeout", "run_timeout"], "max_seconds") == run(main())
 
 
-def test_the_clock_stands_until_the_last_person_has_answered():
+def test_deadline_is_paused_until_the_last_approval():
     async def main():
         first, second = Person("quick"), Person("other")
 
@@ -160,7 +160,7 @@ def test_a_run_that_is_stopped_while_a_person_is_asked_lets_the_clock_go_on():
     assert (["cancelled"], True, set()) == run(main())
 
 
-def test_the_limit_of_a_tool_that_has_begun_a_run_of_its_own_stands_still_too():
+def test_timeout_of_a_tool_is_paused_while_its_nested_run_awaits_approval():
     """As an agent that is a tool: its own call has a limit, and one of its calls waits for a person."""
 
     async def main():
@@ -185,7 +185,7 @@ def test_the_limit_of_a_tool_that_has_begun_a_run_of_its_own_stands_still_too():
     assert ([("quick", None)], None) == run(main())
 
 
-def test_the_limit_of_such_a_tool_goes_on_from_where_it_stood():
+def test_timeout_of_a_tool_with_a_nested_run_resumes_where_it_paused():
     async def main():
         person = Person("quick")
         inner = Executor([quick], hooks=hooks_of(person))

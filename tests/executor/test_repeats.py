@@ -1,4 +1,4 @@
-"""The same call with the same result, again and again: the model is told instead of being humoured."""
+"""Repeated calls with equal results become errors for the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def look(at: str = "", b: int = 0) -> str:
 LOOK = ToolCall("c", "look", '{"at": "x", "b": 1}')
 
 
-def test_after_three_times_the_same_call_is_not_run_again_and_the_model_is_told():
+def test_call_repeated_after_three_equal_results_is_an_error():
     done = rounds([look], *[[LOOK]] * 5)
     assert [[None]] * 3 + [["repeated_call"]] * 2 == codes(done)
     assert isinstance(done[3][0].error, RepeatedCallError)
@@ -96,7 +96,7 @@ def test_two_calls_that_take_turns_are_a_repetition():
     assert ["repeated_call"] == done[-1] == done[-2]
 
 
-def test_calls_of_one_reply_are_not_held_against_each_other():
+def test_repeated_calls_within_one_reply_count_once():
     assert [[None] * 5, [None], [None] * 2, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK], [LOOK] * 2, [LOOK]))
 
 

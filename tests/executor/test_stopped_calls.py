@@ -1,4 +1,4 @@
-"""A call that is stopped, whoever swallows that: its tool does not begin any more, and nothing is made of a value that is late."""
+"""Stopped calls, even if cancellation is swallowed: the tool does not begin, and a late value is ignored."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_a_tool_returns_too_late_is_shown_to_no_hook_and_kept_nowhere():
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_a_call_that_waits_for_its_turn_when_the_time_is_up_is_said_not_to_have_begun():
+def test_queued_call_at_the_deadline_had_not_begun():
     async def main() -> list[ToolExecution]:
         @tool(max_parallel=1)
         async def wait() -> None:
@@ -105,7 +105,7 @@ async def test_a_generator_in_a_thread_is_stopped_between_its_items():
     assert [0] == items
 
 
-async def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
+async def test_tool_thread_is_signalled_if_its_task_is_cancelled_externally():
     """As ``asyncio.run`` does at its end, with all tasks."""
     told = threading.Event()
     loop = asyncio.get_running_loop()

@@ -107,7 +107,7 @@ class House:
         return [row for rows in answer["tools_by_role"].values() for row in rows]
 
     def names(self) -> list[str]:
-        """The tools that models are told of; each as often as it is listed."""
+        """List the active tools, with one entry per role."""
         return sorted(row["name"] for row in self.rows() if row.get("state", "active") == "active")
 
     # The host, as `patchbay plugins` asks it.
@@ -129,9 +129,9 @@ def write_plugin(folder: Path, source: str) -> Path:
 
 
 def until(holds: Callable[[], T], *, within: float = BOUND, every: float = 0.02, what: str = "it") -> T:
-    """Ask again and again (``every`` so many seconds) until the answer is true, and return it: other processes do not tell of themselves.
+    """Poll every ``every`` seconds until the answer is true, and return it.
 
-    Whoever cannot be asked (a server that is away) has not answered yet.
+    A connection error (a server that is down) counts as no answer yet.
     """
     end = time.monotonic() + within
     last: Any = None

@@ -1,6 +1,6 @@
-"""Rounds of faults: calls and registrations go on all the time, somebody is killed, and then everything must be as it should.
+"""Rounds of faults: a process is killed during calls and registrations, and the system must recover.
 
-What is checked after each round stands in ``Rounds.check``.
+``Rounds.check`` has the checks after each round.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Answered:
 
 @dataclass
 class Registrar:
-    """Registers and takes away tools of its own, and keeps what it was told. ``open`` is the change that was not answered."""
+    """Registers and unregisters tools, and records acknowledged changes. ``open`` is the change without a response."""
 
     house: House
     chance: random.Random
@@ -102,7 +102,7 @@ class Registrar:
             stop.wait(0.002)
 
     def may_hold(self) -> list[dict[str, str]]:
-        """What the database may hold: what was told, with or without the change that was not answered."""
+        """List the valid contents of the database: acknowledged changes, with and without the open one."""
         if self.open is None:
             return [self.told]
         name, text = self.open
@@ -146,7 +146,7 @@ class Rounds:
         if self.chance.random() < 0.25:
             victims.append(self.chance.choice(("server", "host", "plugin")))
         stop = threading.Event()
-        # Who lost the server makes the call again, under its key. Over a host's end nobody remembers keys but the handlers.
+        # A caller that lost the server repeats the call with its key. Only handlers know a key after the host has ended.
         again = "host" not in victims
         with ThreadPoolExecutor(CALLERS + 1) as threads:
             registering = threads.submit(registrar.work, stop)
@@ -185,7 +185,7 @@ class Rounds:
                 "POST", "/api/tools/call", {"name": tool, "arguments": {"pause": pause}, "idempotency_key": key}
             )
         except (ConnectionError, http.client.HTTPException):
-            return None  # but never a timeout, which would be a call that nobody answers
+            return None  # but never a timeout, which would be an unanswered call
         assert 200 == status, said
         return said
 

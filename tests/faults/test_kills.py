@@ -22,7 +22,7 @@ def tell(line: str) -> None:
 
 
 @pytest.mark.timeout((120 + 20 * ROUNDS) * PATIENCE)
-def test_whoever_is_killed_no_call_is_lost_or_run_twice_and_the_tools_come_back(tmp_path):
+def test_random_kills_lose_and_repeat_no_call_and_tools_return(tmp_path):
     rounds = Rounds(tmp_path, seed=SEED)
     began = time.monotonic()
     rounds.run(ROUNDS)

@@ -2,7 +2,7 @@
 
 ``is_within``: content and reasoning hold nothing that the text does not, in its order. ``lost_words``: each longer word of the text is
 found again, in the content, in the reasoning, in a call or in what is left of a call that was cut off, unless it is markup or a
-repair is told.
+repair is reported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_within(part: str | None, text: str) -> bool:
 def lost_words(text: str, reply: Reply) -> list[str]:
     """Words of the text that are nowhere in the reply, and no markup.
 
-    What was left out of a damaged call is told as a repair: then nothing is said here. The last word may be half a marker.
+    With repairs the list is empty, since a repair may drop words. The last word may be half a marker.
     """
     if reply.repairs:
         return []

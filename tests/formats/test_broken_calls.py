@@ -118,7 +118,7 @@ def test_a_string_may_hold_an_end_marker_where_it_ends_behind_it() -> None:
         assert () == reply.incomplete
 
 
-def test_a_string_streams_as_it_arrives_up_to_an_end_marker_and_is_held_back_from_there() -> None:
+def test_string_argument_streams_up_to_an_end_marker_and_is_buffered_from_there() -> None:
     parser = StreamParser(TOOLS)
     parser.feed('<tool_call>{"name": "f", "arguments": {"text": "one')
     assert [CallArguments(0, " two")] == parser.feed(" two")
@@ -126,7 +126,7 @@ def test_a_string_streams_as_it_arrives_up_to_an_end_marker_and_is_held_back_fro
     assert [CallArguments(0, '</tool_call> three"')] == parser.feed(' three", ')
 
 
-def test_what_breaks_off_is_told_where_it_stands() -> None:
+def test_truncated_call_is_emitted_at_its_position() -> None:
     parser = StreamParser(TOOLS)
     events = parser.feed(
         '<tool_call>{"name": "f", "arguments": {"text": "one</tool_call>Then <tool_call>{"name": "f"}</tool_call>'

@@ -96,7 +96,7 @@ def test_messages_read_the_same_however_they_are_cut(case: Case, way: str) -> No
         ("cohere_command", "<|START_RESPONSE|>Well. ", "<|END_RESPONSE|>", TextDelta),
     ],
 )
-def test_a_body_is_told_while_it_arrives(
+def test_channel_body_streams_as_it_arrives(
     way: str, start: str, end: str, kind: type[TextDelta | ReasoningDelta | CallArguments]
 ) -> None:
     parser = StreamParser(TOOLS, format=way)
@@ -131,7 +131,7 @@ def test_a_body_is_told_while_it_arrives(
         ),
     ],
 )
-def test_reasoning_that_is_not_asked_for_stays_in_the_answer_as_it_stands(way: str, text: str, content: str) -> None:
+def test_unrequested_reasoning_stays_in_the_content_verbatim(way: str, text: str, content: str) -> None:
     for format_name in (way, "auto"):
         whole = read(text, format_name, reasoning=False)
         assert (content, None) == (whole.content, whole.reasoning)
@@ -166,7 +166,7 @@ def test_prose_about_messages_comes_out_as_it_went_in(text: str, way: str) -> No
 
 @pytest.mark.parametrize("way", ["harmony", "muse", "inkling", "kimi_k3", "functionary_v32", "functionary_v2"])
 @pytest.mark.parametrize("text", ["The ", "getting", "finally", "analysis of", "allow", "to be"])
-def test_prose_is_told_as_soon_as_it_is_no_header(text: str, way: str) -> None:
+def test_prose_is_emitted_once_it_cannot_be_a_header(text: str, way: str) -> None:
     assert [TextDelta(text)] == StreamParser(TOOLS, format=way).feed(text)
 
 
@@ -184,7 +184,7 @@ def test_a_call_of_a_tool_that_was_not_offered_is_kept_or_dropped_on_demand() ->
     assert ("Yes.", ()) == (dropped.content, dropped.tool_calls)
 
 
-def test_a_message_to_a_tool_that_nobody_offered_is_no_code() -> None:
+def test_message_to_an_unoffered_tool_is_content() -> None:
     text = "<|channel|>commentary to=container.exec<|message|>ls -l<|call|>"
     assert text == read(text, "auto").content
 

@@ -47,7 +47,7 @@ def test_an_unknown_name_is_refused() -> None:
         (["hermes"], "Give a format's name"),
     ],
 )
-def test_what_may_have_been_meant_is_said(name: object, said: str) -> None:
+def test_unknown_format_error_suggests_similar_names(name: object, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         parse(TEXT, format=name)
 

@@ -49,7 +49,7 @@ def share(results: list[formats.Result], *, of: str) -> float:
 
 
 def table(results: list[formats.Result]) -> str:
-    """Which formats are read wrongly, for whoever reads a failure."""
+    """List the formats that are read wrongly, for the failure message."""
     wrong = Counter(result.format for result in results if not result.right)
     count = Counter(result.format for result in results)
     return "\n".join(f"{name}: {number} of {count[name]} wrong" for name, number in wrong.most_common())

@@ -1,4 +1,4 @@
-"""What a declaration describes is read by the one engine: in any pieces, with nothing lost, and what is no call stays prose."""
+"""Declared formats are read by the one engine: in any chunks, without loss, and other text stays prose."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_without_the_format_named_a_list_in_a_line_is_prose(text: str) -> None:
         "> quoted [\n> [get_weather(city='Rome')]",
     ],
 )
-def test_what_is_no_list_of_calls_stays_prose(text: str) -> None:
+def test_list_without_calls_stays_prose(text: str) -> None:
     assert ([], text) == (calls_of(reply := read(text, TOOLS, format="pythonic")), reply.content)
 
 

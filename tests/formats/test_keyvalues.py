@@ -204,7 +204,7 @@ def arguments_after(text: str) -> str:
     return "".join(event.text for event in events if isinstance(event, CallArguments))
 
 
-def test_a_text_is_told_as_it_arrives_and_what_may_end_it_is_held_back() -> None:
+def test_text_argument_streams_and_a_possible_end_tag_is_buffered() -> None:
     begin = COMPACT[: COMPACT.index("Riga")]
     for end in range(1, 30):
         value = ("Riga and " * 5)[:end]
@@ -214,7 +214,7 @@ def test_a_text_is_told_as_it_arrives_and_what_may_end_it_is_held_back() -> None
         assert '{"port": "Ri' + json.dumps(tail)[1:-1] + ". " == arguments_after(f"{begin}Ri{tail}. ")
 
 
-def test_nothing_is_told_of_a_name_that_may_go_on() -> None:
+def test_incomplete_tool_name_emits_no_call() -> None:
     assert "" == arguments_after("<tool_call>moor")
     assert "{}" == arguments_after("<tool_call>moor</tool_call>\n")
 

@@ -69,7 +69,7 @@ def test_names_are_known_as_users_have_them(expected: str, names: list[str]) -> 
         "Llama-3.1-8B-Qwen2.5-merge", "/models/llama3.1/my-finetune.gguf", "Qwen/my-finetune",
     ],
 )  # fmt: skip
-def test_a_name_that_does_not_tell_gives_no_hint(name: str) -> None:
+def test_unknown_model_name_gives_no_format(name: str) -> None:
     assert None is format_of(name)
 
 

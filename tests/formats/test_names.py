@@ -255,7 +255,7 @@ def test_a_schema_that_is_none_leaves_texts_texts(parameters: Any) -> None:
 
 
 @given(st.text(), st.sampled_from(["city", "days", "unit", "note", "tags", "anything", "other"]))
-def test_what_may_be_told_before_it_has_ended_is_a_string_whatever_it_says(text: str, key: str) -> None:
+def test_only_parameters_that_accept_any_text_stream_as_strings(text: str, key: str) -> None:
     types = make_rules([WEATHER], "text").types("get_weather")
     if types.is_text(key):
         assert text == json.loads(types.json(key, text))
@@ -263,7 +263,7 @@ def test_what_may_be_told_before_it_has_ended_is_a_string_whatever_it_says(text:
 
 
 class Untouchable(dict[str, Any]):
-    """A schema that nobody may look into."""
+    """A schema that fails on access."""
 
     def get(self, key: str, default: Any = None) -> Any:
         raise AssertionError(key)

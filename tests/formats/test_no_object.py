@@ -23,7 +23,7 @@ _TEXT = {"type": "string"}
     ],
 )
 @pytest.mark.parametrize("text", ['{{"name": "{}", "arguments": {}}}', '{{"arguments": {1}, "name": "{0}"}}'])
-def test_arguments_that_are_no_object_are_valid_json_and_told_as_a_repair(text: str, written: str, arguments: Any) -> None:
+def test_non_object_arguments_become_valid_json_with_a_repair(text: str, written: str, arguments: Any) -> None:
     reply = read(f"<tool_call>{text.format('pick', written)}</tool_call>", [tool("pick", what=_TEXT, bed=_TEXT)])
     assert [("pick", arguments)] == calls_of(reply)
     assert "arguments_not_object" in [repair.kind for repair in reply.repairs]

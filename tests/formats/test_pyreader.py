@@ -161,7 +161,7 @@ ARGUMENTS = {
     "(days=9**9**9)": '{"days": "9**9**9"}',
     "(days=1/0)": '{"days": "1/0"}',
     "(days=(-8)**0.5)": '{"days": "(-8)**0.5"}',
-    # what is no literal
+    # non-literals
     "(city=my_data, days=len)": '{"city": "my_data", "days": "len"}',
     "(city=The Thinker, days=1)": '{"city": "The Thinker", "days": 1}',
     "(city=Boston, MA, days=1)": '{"city": "Boston, MA", "days": 1}',
@@ -233,7 +233,7 @@ def test_positional_arguments_of_an_unknown_tool_are_no_call() -> None:
     assert read("(city='Rome', days=x, tags=2*3)", UNTYPED) == '{"city": "Rome", "days": "x", "tags": 6}'
 
 
-def test_none_stands_where_the_schema_needs_a_value_or_takes_null() -> None:
+def test_none_is_kept_if_required_or_nullable() -> None:
     shape = {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "string"}},
@@ -443,7 +443,7 @@ def test_any_split_gives_what_the_whole_text_gives(data: st.DataObject, text: st
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join))
-def test_what_is_told_is_valid_json_that_can_be_encoded(text: str) -> None:
+def test_python_arguments_are_valid_encodable_json(text: str) -> None:
     told = outcome(["(" + text]).told
     if not isinstance(told, PythonArguments):
         assert told in (Truncated, NoMatch)

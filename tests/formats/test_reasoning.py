@@ -36,7 +36,7 @@ def test_reasoning_that_is_not_asked_for_stays_as_it_is(text: str) -> None:
     assert text.rstrip() == (read(text, TOOLS, reasoning=False).content or "").rstrip()
 
 
-def test_a_call_behind_an_opener_alone_is_told_and_the_opener_kept() -> None:
+def test_call_after_an_unclosed_opener_is_read_and_the_opener_is_content() -> None:
     reply = read(f"<think>\n{CALL}", TOOLS, reasoning=False)
     assert [("get_weather", {})] == calls_of(reply)
     assert "<think>" == (reply.content or "").strip()
@@ -55,7 +55,7 @@ def test_a_special_token_in_the_middle_of_reasoning_is_a_word_of_it() -> None:
     assert (text, "Yes.") == (reply.reasoning, reply.content)
 
 
-def test_a_closing_token_tells_of_reasoning_whatever_the_caller_says_of_the_prompt() -> None:
+def test_closing_token_implies_reasoning_for_any_prompt_setting() -> None:
     """A tag may be a word of the answer there; a special token is none."""
     reply = read("Hm.<|close|>think<|sep|>Yes.", TOOLS, format="kimi_k3", reasoning_prefilled=False)
     assert ("Hm.", "Yes.") == (reply.reasoning, reply.content)

@@ -103,7 +103,7 @@ def test_a_chat_template_of_another_shape_is_refused(wrong: Any) -> None:
         {"extra_special_tokens": {"call": "<|tool_calls_section_begin|>"}, "chat_template": "nothing of use"},
     ],
 )
-def test_without_a_telling_template_the_vocabulary_tells(config: dict[str, Any]) -> None:
+def test_vocabulary_identifies_the_format_if_the_template_does_not(config: dict[str, Any]) -> None:
     found = recognise(config)
     assert ("kimi_k2", "vocabulary") == (found.format, found.source)
 
@@ -164,7 +164,7 @@ def test_a_generation_prompt_inside_of_the_loop_is_found() -> None:
     assert recognise_template(source).reasoning[0].prefilled
 
 
-def test_the_marks_of_reasoning_are_told_with_the_format() -> None:
+def test_recognised_template_includes_reasoning_markers() -> None:
     found = recognise_template(f"<tool_call>{{}}</tool_call>{THINK}{{% if add_generation_prompt %}}<A><think>{{% endif %}}")
     assert (Reasoning("<think>", "</think>", True),) == found.reasoning
     assert () == recognise_template("<tool_call>{}</tool_call>").reasoning

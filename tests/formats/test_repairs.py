@@ -1,4 +1,4 @@
-"""Repairs are told of what was read in the end: a reading that was taken back needed none."""
+"""Repairs are reported for the final reading only, not for one that was discarded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_stays_prose_was_not_mended(text: str, tools: list[ToolSpec]) -> No
     assert ([], text, ()) == (calls_of(reply), reply.content, reply.repairs)
 
 
-def test_what_was_mended_is_told_once() -> None:
+def test_each_repair_is_reported_once() -> None:
     reply = read(MARKED, TOOLS)
     assert [("trailing_comma", MARKED.index("}}"))] == [(repair.kind, repair.position) for repair in reply.repairs]
     prose = MARKED.replace("tide_table", "clock_then")
@@ -48,7 +48,7 @@ def test_the_documentation_names_every_kind() -> None:
     assert kinds == told
 
 
-def test_of_a_text_that_needs_thousands_of_repairs_the_first_are_told() -> None:
+def test_reported_repairs_are_bounded() -> None:
     parser = StreamParser(TOOLS)
     for _ in range(1_100):
         parser.feed('<tool_call>\n{"name": "tide_table", "arguments": {"harbour": "Brest",}}\n</tool_call>\n')

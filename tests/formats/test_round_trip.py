@@ -1,7 +1,7 @@
-"""Whatever a model of a format can write is read back: the same calls, content and reasoning, however the text is cut.
+"""Round trip of each format: the same calls, content and reasoning are read back, for any split of the text.
 
-Turns are made at random and written by the writing side, then read with the format named and with ``auto``. What a format has no
-way to write is left out of its turns and of nobody else's; ``LIMITS`` says what, and why.
+Random turns are rendered by the format's writer, then read with the format named and with ``auto``. ``LIMITS`` lists what a format
+cannot write and its turns leave out, and why.
 """
 
 from __future__ import annotations

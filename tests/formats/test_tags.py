@@ -398,7 +398,7 @@ def test_a_list_or_object_in_a_string_is_decoded_where_the_schema_wants_one(wrap
 
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
-def test_what_is_no_list_in_a_string_stays_as_it_was_written(wrapped: str) -> None:
+def test_string_that_is_not_a_list_is_kept_verbatim(wrapped: str) -> None:
     written = '{"beds":"all of them",  "plan": "[1", "depth": 1.50, "what": "\\u00e9\\/"}'
     check("auto", wrapped.format(written), [("plant", written)])
 

@@ -77,7 +77,7 @@ def calls(reply: Reply) -> list[str]:
         ('```python\nimport tides\nplace = {"harbour": "Tampa"}\nfound = tide.table(**place)\nprint(found)\n```', None),
     ],
 )
-def test_a_call_that_nothing_marks_is_one_where_it_stands_for_itself(text: str, content: str | None, size: int) -> None:
+def test_unmarked_call_on_its_own_is_read(text: str, content: str | None, size: int) -> None:
     reply = read(text, size)
     assert [f"tide.table {TAMPA}"] == calls(reply)
     assert (content, ()) == (reply.content, reply.incomplete)
@@ -110,7 +110,7 @@ def test_a_call_that_is_only_shown_is_prose(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["Hi", "Hello ", "I", "The", "Result: ", "answer ", "- item", "Let me see"])
-def test_what_can_be_no_call_is_told_at_once(text: str) -> None:
+def test_text_that_cannot_be_a_call_is_emitted_at_once(text: str) -> None:
     assert [TextDelta(text.rstrip("\n"))] == StreamParser(TOOLS).feed(text)
 
 

@@ -102,7 +102,7 @@ def test_calls_as_tags_are_read() -> None:
 
 
 @pytest.mark.parametrize(("trim", "expected"), [("none", "\n  x\n"), ("line", "  x"), ("space", "x")])
-def test_what_white_space_around_a_value_is_markup_is_said(trim: str, expected: str) -> None:
+def test_trim_option_defines_which_whitespace_is_markup(trim: str, expected: str) -> None:
     (field,) = user_format(TAGS + f'trim = "{trim}"\n').fields
     (call,) = field.calls("<set a>\n  x\n</set>", {"name": "f"})
     assert {"a": expected} == call.raw

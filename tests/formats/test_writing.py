@@ -135,7 +135,7 @@ WHOLE_TURNS = [
 """Templates that keep the prose before the calls."""
 
 
-def test_reasoning_and_prose_stand_where_the_chat_template_has_them(renders: dict[str, Any]) -> None:
+def test_reasoning_and_prose_are_placed_as_in_the_chat_template(renders: dict[str, Any]) -> None:
     """The generation prompt may have opened the reasoning, and a template may leave it out of the history."""
     for template in WHOLE_TURNS:
         each = renders[template]
@@ -154,7 +154,7 @@ def test_every_format_of_the_corpus_has_a_writer() -> None:
     assert {"plain_text"} >= formats - WRITERS.keys()
 
 
-def test_a_writer_stands_in_the_table_under_its_own_name() -> None:
+def test_each_writer_is_listed_under_its_format_name() -> None:
     for name in WRITERS:
         assert name == WRITERS[name].format, name
         assert WRITERS[name] is writer_for(name), name
@@ -244,7 +244,7 @@ def test_a_key_that_is_no_python_name_makes_the_arguments_one_dict() -> None:
     assert "[f({'a-b': 1, 'c': 'x'})]" == render_calls("pythonic", [ToolCall("c", "f", '{"a-b": 1, "c": "x"}')])
 
 
-def test_a_text_with_a_closer_of_its_element_cannot_be_held_where_texts_stand_raw() -> None:
+def test_raw_text_writer_rejects_its_own_closing_tag() -> None:
     assert not WRITERS["qwen3_coder"].holds("a </parameter> b")
     assert not WRITERS["glm45"].holds("</ARG_VALUE>")
     assert WRITERS["qwen3_coder"].holds("if a < b and c > d: </div>")
@@ -271,7 +271,7 @@ def test_auto_and_fenced_are_the_contract_with_its_tags(name: str) -> None:
     assert "```result name=" in text
 
 
-def test_a_format_that_nobody_knows_is_refused() -> None:
+def test_unknown_format_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="hermez"):
         writer_for("hermez")
 

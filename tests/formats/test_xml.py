@@ -240,7 +240,7 @@ def test_an_invoke_that_closes_itself_is_a_call_without_arguments() -> None:
     assert None is reply.content
 
 
-def test_several_functions_stand_in_one_wrapper_and_text_behind_it() -> None:
+def test_one_wrapper_may_have_several_functions_and_text_after_it() -> None:
     text = "<tool_call>\n<function=moor>\n</function>\n<function=book_boat>\n<parameter=port>\nRiga\n</parameter>\n</function>\n</tool_call>"
     reply = read(f"{text}\nBooked.", TOOLS)
     assert [("moor", {}), ("book_boat", {"port": "Riga"})] == calls_of(reply)
@@ -254,7 +254,7 @@ def test_an_unknown_tool_between_two_others_is_prose_and_they_are_calls() -> Non
     assert call.format("drift") == (reply.content or "").strip()
 
 
-# What is no call
+# Text that is not a call
 
 
 @pytest.mark.parametrize(
@@ -461,14 +461,14 @@ def test_elements_that_are_nested_too_deeply_are_the_text_they_are(depth: int) -
 
 
 def arguments_after(text: str, **options: Any) -> str:
-    """What was told of the call's arguments when ``text`` had arrived."""
+    """Return the arguments emitted once ``text`` has arrived."""
     parser = StreamParser(TOOLS, **options)
     events = [event for piece in pieces_of(text, 4) for event in parser.feed(piece)]
     return "".join(event.text for event in events if isinstance(event, CallArguments))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "functionary_v31"])
-def test_a_text_is_told_as_it_arrives(name: str) -> None:
+def test_text_argument_streams_as_it_arrives(name: str) -> None:
     text = FAMILIES[name]
     begin = text[: text.index("Riga")]
     for end in range(1, 40):
@@ -480,7 +480,7 @@ def test_a_text_is_told_as_it_arrives(name: str) -> None:
 @pytest.mark.parametrize(
     "tail", ["<", "</", "</para", "</parameter", "</parameter>", "</parameter>\n", "</parameter>\n</fun", "\n"]
 )
-def test_what_may_be_the_end_of_a_text_is_held_back(tail: str) -> None:
+def test_possible_end_tag_of_a_text_is_buffered(tail: str) -> None:
     begin = QWEN.partition("{}")[0]
     assert '{"port": "Ri' == arguments_after(f"{begin}Ri{tail}")
     assert '{"port": "Ri' + json.dumps(tail)[1:-1] + " x" == arguments_after(f"{begin}Ri{tail} x")
@@ -492,7 +492,7 @@ def test_values_that_need_their_end_wait_for_it_and_for_the_next_text() -> None:
     assert '{"seats": 3, "port": "Ri' == arguments_after(f"{begin}Ri")
 
 
-def test_nothing_of_an_invoke_without_its_wrapper_is_told_before_it_is_complete() -> None:
+def test_unwrapped_invoke_emits_nothing_before_it_is_complete() -> None:
     text = '<invoke name="book_boat"><parameter name="port">Riga</parameter></invoke>'
     assert "" == arguments_after(text[:-1])
     assert '{"port": "Riga"}' == arguments_after(text)

@@ -1,4 +1,4 @@
-"""Hooks of a server's chat: what they do to a turn, and what its client is told. Real sockets, and the real client."""
+"""Hooks of a server's chat: their effect on a turn and on its client. Real sockets, and the real client."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_hooks_that_are_asked_about_requests_leave_one_answer_of_each() -> None:
         chat.ask(n=2)
 
 
-def test_a_hook_ends_a_turn_and_its_client_is_told_why() -> None:
+def test_turn_aborted_by_a_hook_is_a_permission_error_with_the_reason() -> None:
     with serve_chat(["a"], governance=governed(At("before_llm", AbortTurn("not today")))) as chat:
         with pytest.raises(openai.PermissionDeniedError, match="hook requested turn abort: not today"):
             chat.ask()
@@ -287,7 +287,7 @@ def test_a_session_that_cannot_be_one_is_refused_and_nothing_runs(header) -> Non
         assert [] == callback.calls
 
 
-def test_a_question_is_withdrawn_where_nobody_waits_for_the_call_any_more(tmp_path) -> None:
+def test_approval_request_is_withdrawn_if_its_client_disconnects(tmp_path) -> None:
     with calling_back(says("done")) as callback, serve_chat([], governance=governed(config=policy(tmp_path))) as chat:
         chat.server.register("erase", callback.url)
         body = json.dumps({"name": "erase"}).encode()

@@ -115,7 +115,7 @@ def test_an_audit_in_memory_does_not_grow_for_ever(days, kept) -> None:
         assert kept * 86400 == make_governance(None, audit, days, store=store).settings.audit_kept
 
 
-def test_an_audit_that_nobody_wants_is_not_there(folder) -> None:
+def test_audit_none_disables_the_audit_log(folder) -> None:
     with ScriptedUpstream(ContractModel()) as upstream, running("serve", folder, upstream.url, "--audit", "none") as child:
         done = run_process([*COMMAND, "audit", "--server", child.url], capture_output=True, text=True, timeout=60)
         assert 1 == done.returncode

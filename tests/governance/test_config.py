@@ -1,4 +1,4 @@
-"""A server's file: what in it is ours, what only looks like it, and what is told of it at the start and when it is read again."""
+"""A server's file: its recognised and similar keys, and its summary at the start and after a reload."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_keys_of_other_programs_are_passed_over(tmp_path, others):
         ),
     ],
 )
-def test_what_is_in_force_and_what_is_not_is_told(tmp_path, config, told):
+def test_governance_summary_says_what_is_in_force(tmp_path, config, told):
     assert told == overseen(tmp_path, config).summary
 
 
@@ -117,7 +117,7 @@ def builtin(**more):
     return {"hooks": {"builtins": {"own": {"enabled": True, **more}, "other": {"enabled": True}}}}
 
 
-async def test_a_reload_tells_what_is_no_more(tmp_path):
+async def test_reload_summary_lists_what_was_removed(tmp_path):
     governance = overseen(tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()})
     async with opened(governance):
         assert "other; own; approvals by 1 rule" == await governance.reload()

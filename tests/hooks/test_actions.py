@@ -107,7 +107,7 @@ def test_invalid_json_among_the_options_stays_what_it_was():
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "stream", "n", "tool_choice"])
-def test_options_can_not_say_what_is_no_option(name):
+def test_hook_options_ignore_reserved_names(name):
     turned = play(managed(hook(before_llm=Modify({"options": {name: 1, "top_p": 1}}))), "done")
     assert {"top_p": 1} == turned.requests[0].parameters
 
@@ -187,7 +187,7 @@ def test_calls_may_be_written_as_the_objects_that_they_are():
     ],
     ids=repr,
 )
-def test_what_is_no_call_makes_the_whole_answer_nothing_and_the_shape_is_named(call, caplog):
+def test_invalid_tool_calls_of_a_hook_are_ignored_and_the_shape_is_logged(call, caplog):
     written = Modify({"content": "x", "tool_calls": [called().to_openai(), call]})
     turned = play(managed(hook(after_llm=written)), Reply("I will add", tool_calls=(called(),)), "done")
     assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
@@ -278,7 +278,7 @@ def test_the_next_hook_sees_the_call_as_the_one_before_it_made_it():
     assert [("rm", {"path": "/x"})] == seen
 
 
-def test_a_hook_that_responds_stands_for_the_tool():
+def test_hook_response_replaces_the_tool():
     asked = []
     turned = play(
         managed(
@@ -306,7 +306,7 @@ def test_a_hook_that_responds_with_no_result_lets_the_tool_run(result, caplog):
     assert "answered a call of 'add' wrongly" in caplog.text
 
 
-def test_a_denied_call_tells_the_model_why_and_the_turn_goes_on():
+def test_denied_call_has_the_reason_and_the_turn_continues():
     asked = []
     turned = play(
         managed(
@@ -448,7 +448,7 @@ def test_a_member_that_means_nothing_is_warned_of_once(caplog):
     assert said.endswith("expected are arguments, tool")
 
 
-def test_meta_and_context_are_the_hosts_and_nothing_is_said_when_a_hook_sends_them_back(caplog):
+def test_meta_and_context_sent_back_by_a_hook_are_ignored_silently(caplog):
     seen = []
 
     def before_llm(request):

@@ -119,7 +119,7 @@ def chat(one: Any, manager: HookManager, **options: Any) -> Chat:
     return Chat(one, hooks=manager, **options)
 
 
-async def test_hooks_are_asked_about_agents_and_told_whose_turn_it_is():
+async def test_hooks_of_an_agent_get_its_turn_metadata():
     seen = []
 
     def before_llm(request):
@@ -341,7 +341,7 @@ async def test_each_turn_of_a_run_has_an_id_of_its_own():
     assert 2 == len({turn_id for _, turn_id in seen})
 
 
-def test_callbacks_of_an_agent_stand_among_the_hooks_but_for_the_one_before_a_tool_which_is_first():
+def test_agent_callbacks_run_among_hooks_and_before_tool_callback_first():
     asked = []
 
     def noted(name: str, answer: Any = None) -> Any:
@@ -367,7 +367,7 @@ def test_callbacks_of_an_agent_stand_among_the_hooks_but_for_the_one_before_a_to
     assert [*llm, *before, *after, *llm] == asked
 
 
-async def test_a_model_callback_sees_what_a_hook_before_it_made_of_the_request_and_the_next_hook_what_the_callback_did():
+async def test_model_callback_and_hooks_see_each_others_request_changes_in_order():
     seen = []
     manager = HookManager()
     manager.mount("first", adds(WEATHER), priority=-1)

@@ -1,4 +1,4 @@
-"""What observers are told (section 9 of the contract), and what is written down of each call."""
+"""Observer events (section 9 of the contract), and the record of each call."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def only(told: list[Any], kind: str) -> Any:
     return event
 
 
-def test_a_turn_is_told_from_its_beginning_to_its_end():
+def test_turn_emits_all_events_from_start_to_end():
     manager, told = observed()
     play(manager, parameters={"model": "m", "max_tokens": 9, "temperature": 0.5})
     rounds = ["agent.llm.request", "agent.llm.response"]
@@ -93,7 +93,7 @@ def test_the_end_of_a_turn_has_all_members_of_the_contract():
     } == payload
 
 
-def test_a_message_of_parts_is_told_as_its_text_and_the_number_of_its_files():
+def test_turn_start_has_the_text_and_media_count_of_a_message_of_parts():
     manager, told = observed()
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}]
     play(manager, "done", messages=[{"role": "user", "content": parts}, {"role": "assistant", "content": "?"}])
@@ -103,7 +103,7 @@ def test_a_message_of_parts_is_told_as_its_text_and_the_number_of_its_files():
 @pytest.mark.parametrize(
     ("decision", "status", "severity"), [(AbortTurn("x"), "error", "error"), (HardAbort("x"), "aborted", "warn")]
 )
-def test_a_turn_that_a_hook_ends_is_told_so(decision, status, severity):
+def test_turn_end_has_the_status_of_a_hooks_decision(decision, status, severity):
     manager, told = observed(hook(before_tool=decision))
     play(manager)
     end = only(told, "agent.turn.end")
@@ -112,7 +112,7 @@ def test_a_turn_that_a_hook_ends_is_told_so(decision, status, severity):
     assert ([{"Stage": "before_tool", "Message": "hook requested turn abort: x"}] if status == "error" else []) == errors
 
 
-async def test_a_model_that_fails_is_told_with_the_end_of_the_turn():
+async def test_model_failure_emits_error_and_turn_end():
     manager, told = observed()
     with pytest.raises(UpstreamError):
         await turned(manager, [UpstreamError("down")])
@@ -122,7 +122,7 @@ async def test_a_model_that_fails_is_told_with_the_end_of_the_turn():
     assert "error" == told[3].payload["Status"]
 
 
-async def test_a_turn_that_is_left_is_told_as_aborted():
+async def test_turn_end_of_a_closed_turn_is_aborted():
     manager, told = observed()
     events = turn(ScriptedModel(["done"]), Executor([], hooks=manager), HI)
     await anext(events)
@@ -143,7 +143,7 @@ def skipped(told: list[Any]) -> list[Any]:
         ({"approve_tool": False}, "Tool execution denied by approval hook"),
     ],
 )
-def test_a_refused_call_is_told_as_skipped_with_the_words_of_its_result(methods, reason):
+def test_denied_call_emits_skipped_with_the_text_of_its_result(methods, reason):
     manager, told = observed(hook(**methods))
     turned = play(manager)
     assert ([{"Tool": "add", "Reason": reason}], [reason]) == (skipped(told), turned.results)
@@ -151,7 +151,7 @@ def test_a_refused_call_is_told_as_skipped_with_the_words_of_its_result(methods,
     assert not {"agent.tool.exec_start", "agent.tool.exec_end"} & set(kinds(told))
 
 
-def test_calls_that_never_begin_are_told_as_skipped():
+def test_calls_that_never_begin_emit_skipped():
     manager, told = observed()
     incomplete = Reply(
         None, tool_calls=(called("nobody"), called("rm", '{"path": 5}', "2")), incomplete=(IncompleteCall("3", "add", "{", "{"),)
@@ -160,7 +160,7 @@ def test_calls_that_never_begin_are_told_as_skipped():
     assert ["nobody", "rm", "add"] == [each["Tool"] for each in skipped(told)]
 
 
-def test_a_tool_that_fails_is_told_as_an_error():
+def test_failing_tool_emits_an_exec_end_with_an_error():
     async def fails() -> None:
         raise ValueError("no")
 
@@ -180,7 +180,7 @@ def test_what_a_tool_has_for_the_user_is_counted():
     assert (3, 4, True) == (payload["ForLLMLen"], payload["ForUserLen"], payload["Async"])
 
 
-def test_an_answer_in_a_tools_place_is_told_as_the_call_that_the_model_made_and_by_whom():
+def test_events_of_a_hook_response_name_the_models_call_and_the_hook():
     manager, told = observed(hook(before_tool=Modify({"arguments": {"a": 9}})), hook(before_tool=Respond("x")))
     play(manager)
     start, end = only(told, "agent.tool.exec_start"), only(told, "agent.tool.exec_end")
@@ -194,7 +194,7 @@ def test_an_answer_in_a_tools_place_is_told_as_the_call_that_the_model_made_and_
     assert {**start.attrs, "decisions": decisions} == end.attrs
 
 
-def test_a_call_of_a_hooks_tool_is_told_with_its_owner():
+def test_events_of_a_hook_tool_call_name_its_owner():
     manager, told = observed(adds(WEATHER))
     play(manager, OSLO, "done")
     start, end = only(told, "agent.tool.exec_start"), only(told, "agent.tool.exec_end")
@@ -202,7 +202,7 @@ def test_a_call_of_a_hooks_tool_is_told_with_its_owner():
     assert start.attrs["call_id"] == end.attrs["call_id"]
 
 
-def test_what_a_tool_has_for_the_user_is_told_in_full():
+def test_user_output_event_has_the_full_text():
     async def show() -> ToolOutput:
         return ToolOutput("abc", for_user="defg", response_handled=True)
 
@@ -213,7 +213,7 @@ def test_what_a_tool_has_for_the_user_is_told_in_full():
     assert ({"call_id": "c7"}, 1, "agent.user_output") == (event.attrs, event.meta.iteration, told[-2].kind)
 
 
-def test_what_is_told_is_nobodys_to_change():
+def test_observers_get_copies_of_arguments():
     """An observer changes the arguments that it is shown: neither the tool nor the next observer sees that."""
     seen = []
 
@@ -235,7 +235,7 @@ def test_what_is_told_is_nobodys_to_change():
     assert (["[1]"], [{"items": [1]}]) == (turned.results, seen)
 
 
-def test_observers_that_fail_or_take_too_long_stop_nobody(caplog):
+def test_failing_and_slow_observers_do_not_affect_others(caplog):
     async def slow(_event):
         await asyncio.Event().wait()
 
@@ -395,7 +395,7 @@ async def test_calls_beyond_the_budget_and_those_of_a_stopped_run_are_recorded()
     assert ["2: call_budget", "1: cancelled"] == [f"{record.call_id}: {record.code}" for record in records]
 
 
-def test_a_recorder_that_fails_is_logged_and_the_others_are_told(caplog):
+def test_failing_recorder_is_logged_and_others_still_record(caplog):
     def breaks(_record):
         raise OSError("disk full")
 
@@ -407,7 +407,7 @@ def test_a_recorder_that_fails_is_logged_and_the_others_are_told(caplog):
     assert (1, True) == (len(records), "disk full" in caplog.text)
 
 
-async def test_a_call_is_recorded_before_anybody_is_told_of_its_result():
+async def test_call_is_recorded_before_its_result_is_published():
     order: list[str] = []
     manager = HookManager()
     manager.recorders.append(lambda record: order.append(f"recorded {record.call_id}"))
@@ -422,7 +422,7 @@ async def test_a_call_is_recorded_before_anybody_is_told_of_its_result():
     assert ["recorded 1", "settled 1", "seen 1"] == order
 
 
-async def test_meta_tells_whose_turn_it_is():
+async def test_hook_meta_identifies_the_turn():
     seen = []
     manager = managed(hook(before_llm=lambda request: seen.append((request.meta, request.context, request.model))))
     scope = HookScope("agent", "t1", "t0", "s", "gpt", {"inbound": {"channel": "c"}})

@@ -1,4 +1,4 @@
-"""Hooks that fail closed: what a guard's failure means where it must hold, and what a class in a hook's place is told."""
+"""Hooks that fail closed: the effect of a failing guard, and of a class returned instead of an instance."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_one_that_fails_about_a_request_or_an_answer_ends_the_turn(point, answer
 
 @pytest.mark.parametrize(("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"for_llm": 5}), "failed")])
 def test_one_that_fails_about_a_result_withholds_it(answer, how):
-    """What it was to keep from the model is kept from it; that the tool has run the model is told."""
+    """The result is withheld, and the model is informed that the tool ran."""
     turned = play(guarded(hook(after_tool=answer), limit=limit_for(answer)))
     words = f'Error: the result is withheld: hook "guard" {how}. (The tool itself had run: its effects stand.)'
     assert ([words], ["hook_failed"], [("add", 1, 2)]) == (turned.results, turned.codes, turned.ran)
@@ -164,7 +164,7 @@ def test_the_log_says_that_a_class_was_answered_and_what_came_of_it(fails_closed
     assert words in [record.getMessage() for record in caplog.records]
 
 
-def test_an_approver_that_answers_a_class_has_denied_and_is_told(caplog):
+def test_approver_that_returns_a_class_denies_and_is_logged(caplog):
     manager = HookManager()
     manager.mount("gate", hook(approve_tool=lambda call: Approval))
     assert [] == play(manager).ran

@@ -97,7 +97,7 @@ def test_an_answer_in_the_tools_place_waits_for_the_person_too():
     assert ("hook a", ["tool_denied"]) == (request.rule, turned.codes)
 
 
-def test_calls_that_no_hook_asks_about_are_no_matter_of_a_desk_that_stands_by():
+def test_standby_approval_service_ignores_calls_without_an_ask():
     turned, request = run(decided(managed(guard=hook(before_tool=None)), stands_by=True))
     assert (None, [("rm", "/srv")]) == (request, turned.ran)
 

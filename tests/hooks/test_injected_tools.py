@@ -68,7 +68,7 @@ async def test_where_there_were_no_tools_the_choice_of_one_still_holds():
     assert ["required", "auto"] == [request.tool_choice for request in model.requests]
 
 
-def test_several_tools_of_several_hooks_stand_in_the_order_in_which_they_were_added():
+def test_tools_of_several_hooks_keep_their_order():
     turned = play(
         managed(adds(named("b"), named("a")), adds(named("c"))),
         [called("c", '{"city": "x"}'), called("b", '{"city": "y"}', "2")],
@@ -181,7 +181,7 @@ NO_TOOLS = {
 
 
 @pytest.mark.parametrize("tool", NO_TOOLS.values(), ids=NO_TOOLS)
-def test_what_is_no_tool_is_left_out(tool, caplog):
+def test_invalid_hook_tool_is_left_out(tool, caplog):
     turned = play(managed(adds(tool)), "done")
     assert ["add", "rm"] == turned.offered()
     assert [] != caplog.records

@@ -72,7 +72,7 @@ def test_a_name_that_is_nearly_right_is_warned_about(written, meant, caplog):
     assert ([f"The hook 'hook0' has a method {written!r}, which is never called: is {meant!r} meant?"] if meant else []) == said
 
 
-def test_nothing_is_said_of_names_that_are_right(caplog):
+def test_valid_hook_method_names_log_no_warning(caplog):
     managed(hook(before_tool=None, after_tool=None, helper=None, close=None))
     assert [] == caplog.records
 
@@ -151,7 +151,7 @@ def test_hooks_are_closed_in_the_end_also_those_unmounted_where_no_loop_was_runn
     assert 1 == first.times
 
 
-def test_a_hook_that_can_not_be_closed_stops_nobody(caplog):
+def test_failing_hook_close_does_not_stop_others(caplog):
     class Breaks(Closed):
         def __init__(self) -> None:
             super().__init__("close")

@@ -160,7 +160,7 @@ def test_no_option_says_what_a_hook_may_not(name):
 
 
 class Hidden(Tool):
-    """A tool that no model is told of, and that can be called."""
+    """A tool that is not offered but can be called."""
 
     offered = False  # type: ignore[assignment]
 
@@ -169,7 +169,7 @@ class Hidden(Tool):
 
 
 @pytest.mark.parametrize("injection", ["additive", "full"])
-def test_a_name_that_a_tool_has_which_no_model_is_told_of_is_taken(injection, caplog):
+def test_hook_tool_with_the_name_of_a_hidden_tool_is_refused(injection, caplog):
     policy = HookPolicy(tool_injection=injection)
     turned = play(
         managed(brings("hidden", before_tool=None), policy=policy), called("hidden", "{}"), "done", tools=[Hidden("hidden")]
@@ -186,7 +186,7 @@ def test_a_tool_that_one_hook_has_taken_from_the_list_is_not_the_next_hooks():
 
 
 @pytest.mark.parametrize("edit", [lambda tools: tools[::-1], lambda tools: [tools[1], own("mine")], lambda tools: [tools[0]] * 2])
-def test_whatever_a_hook_does_to_tools_of_other_owners_is_said(edit, caplog):
+def test_hook_changes_to_other_owners_tools_are_undone_and_logged(edit, caplog):
     before = play(None, "done").requests[0].tools
     manager = managed(hook(before_llm=lambda request: Modify({"tools": edit(request.tools)}), before_tool=None))
     assert before == play(manager, "done").requests[0].tools[:2]
@@ -214,7 +214,7 @@ async def test_a_callback_that_has_the_name_of_a_hook_is_asked_about_that_hooks_
 # What hooks share
 
 
-async def test_what_one_is_told_of_who_asks_is_not_anothers_to_change():
+async def test_hooks_and_recorders_get_copies_of_the_context():
     seen: list[Any] = []
     from patchbay.hooks import HookScope
     from patchbay.loop import turn
@@ -249,7 +249,7 @@ async def test_what_one_is_told_of_who_asks_is_not_anothers_to_change():
     assert {("eve", None)} == set(seen)
 
 
-# What the log is told
+# The log
 
 
 def test_a_hook_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
@@ -292,8 +292,8 @@ def test_a_recorder_that_fails_at_every_call_is_logged_less_and_less_often(caplo
     assert "disk full" in caplog.text
 
 
-def test_a_tool_whose_output_is_an_error_is_told_in_its_own_words():
-    """Whoever says that a call failed says what there is to be said of it: also a hook, of a call whose tool has run."""
+def test_error_text_of_a_modified_result_is_unchanged():
+    """A hook that marks a result as an error provides the whole text, even after the tool ran."""
     turned = play(
         managed(hook(after_tool=Modify({"result": {"for_llm": "no", "is_error": True}}))),
         ModelReply(Reply(None, tool_calls=(called(),))),
@@ -303,7 +303,7 @@ def test_a_tool_whose_output_is_an_error_is_told_in_its_own_words():
 
 
 async def test_a_call_that_is_made_one_of_a_sequential_tool_runs_alone():
-    """What a tool was promised by its author holds whoever calls it."""
+    """``sequential`` applies to hook-modified calls too."""
     running: list[str] = []
     seen: list[list[str]] = []
 

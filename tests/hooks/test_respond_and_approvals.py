@@ -56,7 +56,7 @@ def test_approval_of_a_hooks_own_tool_is_asked_for_before_the_hook():
 
 @pytest.mark.parametrize("policy", ["foreign", "seed", "always"])
 @pytest.mark.parametrize("protected", ["add", "a*", "*"])
-def test_nobody_answers_for_a_protected_tool(policy, protected, caplog):
+def test_hook_responses_for_protected_tools_are_ignored(policy, protected, caplog):
     rules = HookPolicy(respond_approval=policy, protected=frozenset({protected}))
     turned = play(managed(RESPONDS, policy=rules))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
@@ -111,7 +111,7 @@ def test_a_digest_is_of_the_tool_and_its_arguments_whatever_their_order():
         max_size=4,
     ),
 )  # fmt: skip
-def test_a_digest_can_be_computed_by_anybody(tool, arguments):
+def test_digest_is_reproducible_from_its_specification(tool, arguments):
     """In any language: the tool's name, a newline, and the arguments as JSON in ASCII with sorted keys and no blanks."""
     written = json.dumps(arguments, sort_keys=True, separators=(",", ":"))
     expected = hashlib.sha256(f"{tool}\n{written}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -119,7 +119,7 @@ def test_a_digest_can_be_computed_by_anybody(tool, arguments):
 
 
 @pytest.mark.parametrize("number", range(0x101))
-def test_each_character_is_written_as_anybody_writes_it(number):
+def test_digest_escapes_each_character_as_standard_json(number):
     arguments = {"a" + chr(number): chr(number)}
     written = "f\n" + json.dumps(arguments, sort_keys=True, separators=(",", ":"))
     assert f"sha256:{hashlib.sha256(written.encode()).hexdigest()}" == digest_of("f", arguments)
@@ -138,7 +138,7 @@ def test_so_can_that_of_a_call_with_facts(tool, arguments, facts):
     assert f"sha256:{expected}" == digest_of(tool, arguments, facts)
 
 
-def test_no_name_of_a_tool_stands_for_facts():
+def test_digest_of_facts_cannot_be_forged_by_a_tool_name():
     with_facts = digest_of("f", {"a": 1}, {"b": 2})
     others = [
         ("f", {"a": 1}),
@@ -200,7 +200,7 @@ async def test_what_hooks_keep_and_change_later_is_not_what_runs():
     assert 5 == len(kept)
 
 
-def test_what_a_callback_changes_after_it_has_answered_reaches_neither_hooks_nor_approvers_nor_the_tool():
+def test_late_changes_of_a_callback_reach_no_hook_approver_or_tool():
     """Law 9: a callback may hold on to the arguments that it was given."""
     kept: list[Any] = []
     seen: list[Any] = []

@@ -26,7 +26,7 @@ def managed(*hooks: Any, policy: HookPolicy | None = None, timeouts: HookTimeout
 
 
 def hook(**methods: Any) -> Any:
-    """Return a hook with these methods. What is no function is what the method answers."""
+    """Return a hook with these methods. A value that is not a function is the method's answer."""
 
     def method(given: Any) -> Any:
         async def asked(_self: Any, *about: Any) -> Any:

@@ -373,7 +373,7 @@ def test_the_flat_forms_are_accepted_and_reported():
     assert set() == findings.lost
 
 
-def test_what_is_no_flat_form_is_not_taken_for_one():
+def test_nested_result_is_not_read_as_the_flat_form():
     decision, findings = asked_about_a_result({"result": {"tool": "other"}})
     assert (None, {}) == (decision, findings.found)
 

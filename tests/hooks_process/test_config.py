@@ -212,7 +212,7 @@ def test_a_builtin_has_its_config_as_it_is():
     assert (expected,) == config.builtins
 
 
-def test_keys_that_are_not_known_are_skipped_and_told():
+def test_unknown_keys_are_skipped_with_a_note():
     entry = {"enabled": True, "command": COMMAND, "intercept": ["before_tool"], "timout_ms": 1, "vendor": {}}
     notes = parsed(processes={"h": entry}, polices={}, defaults={"x": 1}).notes
     assert (
@@ -283,7 +283,7 @@ def test_an_empty_file_says_nothing(tmp_path, name):
         ("a.json", b"[]", "the configuration must be an object, not a list"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, name, content, words):
+def test_config_file_errors_start_with_the_file_name(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ConfigurationError) as caught:
@@ -299,7 +299,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, name, content
         ("a.yaml", "hooks:\n  processes:\n    x: {}\n    y: {}\n    x: {}\n"),
     ],
 )
-def test_a_key_that_stands_twice_is_refused_for_one_of_two_approvers_would_be_lost(tmp_path, name, content):
+def test_duplicate_key_in_a_config_file_is_rejected(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(ConfigurationError, match="the key 'x' stands twice in one object"):
@@ -331,7 +331,7 @@ def test_what_yaml_merges_may_be_said_otherwise(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_without_its_secrets(tmp_path, name, content):
+def test_config_file_errors_do_not_contain_secrets(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(ConfigurationError) as caught:
@@ -349,7 +349,7 @@ def test_secrets_are_not_shown_where_settings_are():
     assert "sk-123" not in repr(config)
 
 
-def test_a_file_that_is_not_there_is_said_to_be(tmp_path):
+def test_missing_config_file_is_an_error(tmp_path):
     with pytest.raises(ConfigurationError, match=r"nothing\.json: No such file"):
         read_hooks_config(tmp_path / "nothing.json")
 

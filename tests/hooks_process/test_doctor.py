@@ -170,7 +170,7 @@ def test_a_process_without_a_hello_gets_a_way_out(command, way_out):
     assert ("failure", True) == (hello.outcome, way_out in hello.way_out)
 
 
-def test_one_that_does_not_flush_is_found_out_also_where_python_is_told_to(tmp_path, monkeypatch):
+def test_doctor_detects_missing_flush_even_with_pythonunbuffered(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     source = (
         "import json, sys\n"
@@ -325,7 +325,7 @@ def test_how_long_it_takes_is_separate_from_what_it_prints(tmp_path):
     )
 
 
-def test_options_behind_the_command_are_the_hooks_which_is_said(tmp_path):
+def test_options_after_the_command_are_passed_to_the_hook_with_a_note(tmp_path):
     command = (*script(tmp_path, ""), "--strict", "--json")
     done = patchbay("doctor", *command)
     assert "patchbay: --strict, --json is passed to the hook: options of doctor come before the command.\n" == done.stderr
@@ -404,7 +404,7 @@ def test_which_hooks_must_be_said():
     assert (2, "patchbay: --config FILE is missing.\n") == (done.returncode, done.stderr)
 
 
-def test_that_hooks_are_off_is_said(tmp_path):
+def test_list_says_that_hooks_are_disabled(tmp_path):
     config = tmp_path / "patchbay.json"
     config.write_text('{"hooks": {"enabled": false}}')
     assert "hooks.enabled is false: no hook runs\n" == patchbay("list", "--config", config).stdout

@@ -26,7 +26,7 @@ def block(name, **arguments):
     return f"```tool_call\n{json.dumps({'name': name, 'arguments': arguments})}\n```\n"
 
 
-def test_its_tool_stands_beside_those_of_the_program(tmp_path):
+def test_example_hook_tool_works_beside_program_tools(tmp_path):
     config = tmp_path / "patchbay.toml"
     command = json.dumps([sys.executable, str(EXAMPLE)])
     config.write_text(f'[hooks.processes.weather]\nenabled = true\ncommand = {command}\nintercept = ["before_tool"]\n')

@@ -1,4 +1,4 @@
-"""A hook process that approves calls is told what the tool has found out about them: a member more, where there is something."""
+"""A hook process that approves calls gets the tool's facts as an extra member, if there are any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REAL = {"data": "/srv/data", "link": "/etc"}
 
 
 def became_of(tmp_path, **options):
-    """Return what became of a call with each path, and what the hook was told."""
+    """Return the executions of a call with each path, and the hook's parameters."""
     ran = []
 
     @tool(**options)

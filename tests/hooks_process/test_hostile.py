@@ -23,8 +23,8 @@ FEW_MEGABYTES = 40
 FLOODS = {
     "lines": "write('x\\n' * 10_000)",
     "objects": "write('{}\\n' * 10_000)",
-    "replies to nobody": 'write(\'{"id":77,"result":{}}\\n\' * 2_000)',
-    "large replies to nobody": 'write(\'{"id":77,"result":[\' + "[[],{}]," * 100_000 + "0]}\\n")',
+    "unsolicited replies": 'write(\'{"id":77,"result":{}}\\n\' * 2_000)',
+    "large unsolicited replies": 'write(\'{"id":77,"result":[\' + "[[],{}]," * 100_000 + "0]}\\n")',
     "one line without an end": "write('x' * 65536)",
     "an object without an end": 'write(\'{"id":1,"result":"\' if first else \'x\' * 65536)',
     "brackets": "write('[' * 65536)",
@@ -162,7 +162,7 @@ async def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
     if point == "approve_tool" or (is_gone and point in ("before_llm", "after_llm", "before_tool")):
         assert 'Tool execution denied by approval hook: tool approval hook "h"' in result
     elif point == "runtime_event":
-        assert result == "3" or "denied by approval hook" in result  # when it is told is not when it is asked
+        assert result == "3" or "denied by approval hook" in result  # observer events are not synchronous with approvals
     else:
         assert "3" == result
 
@@ -209,7 +209,7 @@ async def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_pat
         calls[0].cancel()
         await asyncio.wait(calls[:1])
         with pytest.raises(HookProcessError, match="it does not read what it is asked"):
-            await hook.before_tool(view_builders.call())  # somebody has waited in vain already
+            await hook.before_tool(view_builders.call())  # an earlier call has timed out
         calls[1].cancel()
         await asyncio.wait(calls)
 
@@ -326,7 +326,7 @@ async def test_one_that_reads_again_is_asked_again(tmp_path):
             except HookProcessError:  # what it was asked before is still on its way into the pipe
                 await asyncio.sleep(0.005)
         assert DenyTool() == asked
-        # And should it be slow again, whoever comes waits again.
+        # If it is slow again, later calls wait again.
         calls = [hook.before_tool(about) for about in (big, big)]
         assert [DenyTool(), DenyTool()] == await asyncio.gather(*calls)
 

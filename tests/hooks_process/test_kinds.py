@@ -18,7 +18,7 @@ def test_kinds_are_named_by_their_names_and_by_short_ones():
 
 
 @pytest.mark.parametrize("names", [["*"], ["all"], [""], ["turn_start", "*"], ["*", "nonsense"]])
-def test_three_words_mean_all_and_what_stands_behind_them_is_not_looked_at(names):
+def test_wildcard_kinds_mean_all_and_end_the_list(names):
     assert parse_kinds(names, "observe") is None
 
 
@@ -28,6 +28,6 @@ def test_a_name_that_is_none_is_refused(names):
         parse_kinds(names, "observe")
 
 
-def test_every_short_name_stands_for_a_kind():
+def test_each_short_name_maps_to_a_kind():
     assert set(ALIASES.values()) <= KINDS
     assert 19 == len(ALIASES)

@@ -43,7 +43,7 @@ def test_a_line_is_reported_as_too_long_before_it_ends_and_what_follows_it_is_re
     assert [b"next"] == reader.feed(b"z\nnext\n")
 
 
-def test_of_a_line_that_is_too_long_no_more_is_held_than_its_limit():
+def test_oversized_line_is_buffered_up_to_the_limit_only():
     reader = LineReader(100_000)
     most = 0
     for _ in range(500):

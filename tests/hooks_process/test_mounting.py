@@ -379,7 +379,7 @@ async def test_a_builtin_that_cannot_be_made_stops_everything_unless_it_is_optio
         assert configured.outcomes[1].problem.startswith(why)
 
 
-async def test_processes_are_told_where_they_may_leave_files(tmp_path):
+async def test_hello_includes_the_media_folder(tmp_path):
     body = """
     def hello(params):
         global folder

@@ -1,4 +1,4 @@
-"""What a model reads where a tool of a process fails: what was wrong, in words that are nobody's class names."""
+"""Errors of a process's tools for the model: the cause, without internal class names."""
 
 from __future__ import annotations
 

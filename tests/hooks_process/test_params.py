@@ -1,4 +1,4 @@
-"""What a process is told at each point is what the contract has: spec/hooks.md, sections 3, 4 and 9."""
+"""Parameters for a hook process at each point follow the contract: spec/hooks.md, sections 3, 4 and 9."""
 
 from __future__ import annotations
 

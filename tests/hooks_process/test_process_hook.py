@@ -171,7 +171,7 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
     assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])
 
 
-async def test_a_folder_that_is_not_there_is_said(tmp_path):
+async def test_missing_working_folder_is_an_error(tmp_path):
     with pytest.raises(HookProcessError, match="nowhere"):
         await ProcessHook(spec(script(tmp_path, ""), folder=tmp_path / "nowhere")).start()
 
@@ -289,7 +289,7 @@ async def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
     await hook.aclose()
 
 
-async def test_an_event_loop_that_is_held_up_learns_how_the_process_has_ended(tmp_path, monkeypatch):
+async def test_exit_status_is_reported_after_a_blocked_event_loop(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     body = f"""
     def on(method, params):

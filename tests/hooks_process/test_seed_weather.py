@@ -104,7 +104,7 @@ async def test_several_turns_at_a_time_are_answered_each_for_itself(seed_hook):
     assert ["fine"] * 4 == [end.content for end, _ in ends]
 
 
-async def test_as_it_stands_in_the_seed_it_is_left_out_with_the_reason(seed_hook):
+async def test_broken_seed_hook_is_left_out_with_the_reason(seed_hook):
     seed_hook.write_text(seed_hook.read_text(encoding="utf-8").replace(MENDED, BROKEN), encoding="utf-8")
     manager = HookManager()
     configured = await mount_configured(manager, config(seed_hook))

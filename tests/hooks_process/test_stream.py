@@ -36,7 +36,7 @@ def a_stream(answers=(), seconds=0.0):
     return stream, lines, pipe
 
 
-async def test_of_lines_that_nobody_waits_for_only_so_many_are_read_at_a_time():
+async def test_unsolicited_lines_are_read_in_bounded_batches():
     stream, lines, pipe = a_stream()
     stream.feed(b"x\n" * (2 * MOST_LINES + 1))
     assert (MOST_LINES, False) == (len(lines), pipe.is_read)

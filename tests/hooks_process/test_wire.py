@@ -88,7 +88,7 @@ def test_a_reply_is_read(line, reply):
         (b'{"jsonrpc":"2.0","id":2,"method":"hook.before_tool","params":{}}', 2),
     ],
 )
-def test_a_line_that_is_no_reply_is_refused_and_tells_whose_it_seems_to_be(line, reply_id):
+def test_undecodable_reply_error_has_the_likely_reply_id(line, reply_id):
     with pytest.raises(UndecodableError) as caught:
         read_reply(line)
     assert reply_id == caught.value.reply_id

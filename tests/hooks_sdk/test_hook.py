@@ -1,4 +1,4 @@
-"""What an author writes, and what the host is told of it: without a process, by ``Hook.answer``."""
+"""Hook functions and the responses to the host, by ``Hook.answer`` without a process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def merging(hook: Hook) -> Hook:
 
 
 def asked(point: str, params: dict[str, Any], *functions: Any) -> Any:
-    """Return what the host is told where these functions are asked."""
+    """Return the response to the host of these functions."""
     hook = merging(Hook())
     for function in functions:
         getattr(hook, point)(function)
@@ -114,7 +114,7 @@ def lambda_named(name: str) -> Any:
     return function
 
 
-def test_what_is_no_function_cannot_be_called():
+def test_decorators_reject_non_functions():
     with pytest.raises(TypeError, match="@before_tool marks functions, not str"):
         Hook().before_tool("x")  # type: ignore[type-var]
 
@@ -162,7 +162,7 @@ def test_tools_may_be_async_generators_or_return_what_can_be_awaited():
     ]
 
 
-def test_a_tool_may_tell_the_user_something_else():
+def test_hook_tool_may_return_separate_output_for_the_user():
     def tool() -> ToolOutput:
         return ToolOutput("drawn", "Here it is.", media=("media://1",), response_handled=True)
 
@@ -219,7 +219,7 @@ def test_a_call_of_another_owners_tool_of_the_same_name_is_not_answered():
     assert "respond" == hook.answer("hook.before_tool", {**CALL, "arguments": {}})["action"]
 
 
-def test_old_hosts_are_told_of_tools_in_each_request():
+def test_hosts_without_tool_registration_get_tools_in_each_request():
     hook = Hook()
     hook.tool(lambda_named("mine"))
     answer = hook.answer("hook.before_llm", REQUEST)
@@ -300,7 +300,7 @@ def test_a_view_has_all_that_the_same_view_has_in_the_hosts_own_process(point):
         assert not getattr(view, name) or name in ("meta", "result")
 
 
-def test_an_approver_is_given_the_facts_and_none_where_the_host_tells_none():
+def test_approver_gets_facts_or_an_empty_mapping():
     def approve(call: ToolRequest) -> bool:
         return call.facts.get("path") == "/srv/data"
 
@@ -344,7 +344,7 @@ def test_what_a_function_does_to_its_view_changes_nothing_by_itself():
         (Modify({"tool": "rm", "arguments": {"path": "/"}}), {}),
     ],
 )
-def test_a_decision_is_told(decision, expected):
+def test_decision_is_encoded(decision, expected):
     assert expected == asked("before_tool", CALL, lambda call: decision)
 
 
@@ -356,7 +356,7 @@ def test_a_view_that_was_changed_is_a_decision():
     assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}}} == asked("before_tool", CALL, change)
 
 
-def test_of_a_request_a_response_and_a_result_only_changes_are_told():
+def test_modify_sends_only_changed_fields():
     def change_request(request: LLMRequest) -> Modify:
         request.messages.append({"role": "user", "content": "more"})
         assert request.options
@@ -370,7 +370,7 @@ def test_of_a_request_a_response_and_a_result_only_changes_are_told():
     assert {"action": "modify", "result": {"result": {**RESULT, "for_llm": "new"}}} == changed
 
 
-def test_a_host_that_does_not_merge_is_told_all():
+def test_modify_sends_all_fields_to_hosts_without_merge():
     hook = Hook()
     hook.answer("hook.hello", {"name": "h", "version": 1})
     hook.before_llm(lambda _: Modify({"model": "n"}))
@@ -538,7 +538,7 @@ def test_async_functions_run_in_one_loop_that_stays():
         ("approve_tool", {"approved": False, "action": "ask", "reason": "large"}, {"approved": False, "reason": ANY}),
     ],
 )
-def test_a_person_is_asked_by_hosts_that_can_and_others_are_told_to_refuse(point, asks, refuses):
+def test_ask_becomes_a_denial_on_hosts_without_approvals(point, asks, refuses):
     hook = Hook()
     getattr(hook, point)(lambda _: Ask("large"))
     assert asks == hook.answer(f"hook.{point}", CALL)

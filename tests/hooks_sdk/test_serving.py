@@ -198,7 +198,7 @@ def test_an_answer_that_the_host_would_not_read_is_an_error(tmp_path):
         assert "respond" == hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": "x" * 5000}})["action"]
 
 
-def test_an_error_is_told_in_few_words_whatever_the_host_reads(tmp_path):
+def test_long_error_is_truncated_for_any_line_limit(tmp_path):
     body = """
 @hook.approve_tool
 def fails(call):
@@ -208,7 +208,7 @@ def fails(call):
         hook.ask("hook.hello", {"name": "h", "line_limit": 5000})
         message = hook.ask("hook.approve_tool", {"tool": "echo"})["message"]
         assert (True, True) == (message.startswith("ValueError: xxx"), len(message) < 1000)
-        hook.ask("hook.hello", {"name": "h", "line_limit": 10})  # no host reads so little: it is told what is wrong all the same
+        hook.ask("hook.hello", {"name": "h", "line_limit": 10})  # below any real limit: the error is still sent
         assert "the host reads 10" in hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": "hi"}})["message"]
         assert 0 == hook.end()[0]
 

@@ -1,4 +1,4 @@
-"""An event loop that goes one step when it is told to, by a clock that somebody else turns: any moment can be looked at."""
+"""Event loop that advances in single steps, with a manual clock, so that each state can be inspected."""
 
 from __future__ import annotations
 

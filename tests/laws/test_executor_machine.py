@@ -89,7 +89,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             self.running.add(call)
             try:
                 await self.gate(call, "first")
-                data.append(99)  # what a tool does with its arguments is nobody's concern but its own
+                data.append(99)  # a tool may change its own copy of the arguments
                 tool_context.state["by"] = call
                 await self.gate(call, "second")
             except asyncio.CancelledError:
@@ -280,7 +280,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         try:
             if self.batch is not None:
                 self.finish()
-            for _ in range(20):  # those that were given up may end now; nobody hears of it
+            for _ in range(20):  # abandoned calls may end now, without an event
                 for gate in list(self.gates.values()):
                     if not gate.done():
                         gate.set_result("go")

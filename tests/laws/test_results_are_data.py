@@ -62,7 +62,7 @@ def frames(text: str) -> list[str]:
 @given(st.lists(results, min_size=1, max_size=4))
 @example(["\r```\r", "x\n```"])
 @example(["```tool_call\n" + CALL + "\n```"])
-def test_results_stand_verbatim_in_frames_that_they_cannot_close(contents: list[str]) -> None:
+def test_results_are_verbatim_in_frames_that_they_cannot_close(contents: list[str]) -> None:
     assert contents == frames(shown(conversation(contents)))
 
 
@@ -116,7 +116,7 @@ turn = st.fixed_dictionaries(
         "after": st.sampled_from(["", "And now?"]),
     }
 )
-"""A turn in which results may be missing, doubled, out of order, or of calls that nobody made."""
+"""A turn whose results may be missing, duplicated, out of order, or without a call."""
 
 
 @given(st.lists(turn, max_size=4), st.booleans())

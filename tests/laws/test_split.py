@@ -56,7 +56,7 @@ def told(seen: list[Any]) -> dict[str, Any]:
 
 
 @given(st.data(), texts, options)
-def test_the_events_tell_the_same_as_the_reply(data: st.DataObject, text: str, chosen: dict[str, Any]) -> None:
+def test_stream_events_equal_the_reply(data: st.DataObject, text: str, chosen: dict[str, Any]) -> None:
     reply, seen = read_in(data.draw(splits(text)), **chosen)
     assert {
         "content": reply.content,

@@ -79,7 +79,7 @@ class World:
         return turn(self, Executor(self.tools()).begin(budget=budget), [{"role": "user", "content": "hi"}])
 
     def hold(self) -> None:
-        """Nothing is left, and each call that was told of has at most one result."""
+        """Check that no task is left and each announced call has at most one result."""
         assert [] == self.busy
         assert set() == asyncio.all_tasks(self.loop)
         called = [event.tool_call.id for event in self.events if event.type == "tool_call"]

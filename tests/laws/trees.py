@@ -213,10 +213,10 @@ def _in_the_order_of_the_log(events: list[Event], kept: list[Event]) -> None:
     assert len(kept) == len(places)
     told = [event for event in events if not event.partial]
     for branch in {event.branch for event in told}:
-        # Of events side by side either may be told first.
+        # Concurrent events may come in either order.
         found = [places[event.id] for event in told if event.id in places and _is_on_the_way_to(event.branch, branch)]
         assert sorted(found) == found
-    # What is not in the log as it was told is there in pieces.
+    # Events that are not in the log as they were yielded are there in parts.
     pieces = {(event.branch, response.id) for event in kept for response in event.get_function_responses()}
     for event in told:
         if event.id not in places:

@@ -113,7 +113,7 @@ def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
 
 @pytest.mark.usefixtures("time_jumps")
 async def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
-    """Law 10: the time is up while the consumer is busy; it is told by the next event, and not by a cancellation."""
+    """Law 10: a deadline that passes while the consumer is busy ends the next step, without a cancellation."""
 
     class Chatty:
         async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:

@@ -42,7 +42,7 @@ def play(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,), run
     return events[-1], events, model
 
 
-def test_the_model_is_told_of_them_before_the_others():
+def test_external_tools_are_listed_first():
     _, _, model = play(["hello"])
     assert ["open_door", "echo"] == [spec.name for spec in model.requests[0].tools]
 
@@ -182,7 +182,7 @@ def test_a_denied_call_beside_those_of_the_caller_has_its_result_and_they_are_ha
 
 @pytest.mark.parametrize("point", ["before_tool", "after_tool"])
 def test_a_turn_that_a_hook_ends_leaves_no_call_of_the_caller_without_a_result(point):
-    """Nobody is told to carry them out any more, so the conversation says that they were not: in call order (law 1)."""
+    """The caller does not get the calls, so the conversation has results that say so, in call order (law 1)."""
     pictured = [*BOTH, ToolCall("d", "picture")]
     end, _, _ = play([pictured], tools=(echo, picture), run={**hooks(**{point: one_ends_it}), "attachments": ["image"]})
     assert ("abort_turn", (), None) == (end.finish_reason, end.pending, end.content)

@@ -86,7 +86,7 @@ def test_calls_are_carried_out_and_their_results_asked_about():
     assert [{"role": "user", "content": "hi"}] == model.requests[0].messages
 
 
-def test_streamed_text_comes_as_it_is_said_and_only_once():
+def test_streamed_text_is_emitted_once_as_it_arrives():
     events, _ = play([Reply("hello", reasoning="hmm")], stream=True)
     assert [("reasoning", "hm"), ("reasoning", "m"), ("text", "hel"), ("text", "lo")] == [
         (event.type, event.delta) for event in events if event.type in ("text", "reasoning")
@@ -331,7 +331,7 @@ def test_nothing_that_a_model_writes_raises_and_every_view_of_it_is_settled(repl
     assert written == len(end.tool_executions)
 
 
-def test_a_reply_is_told_whole_before_any_of_its_calls_begins():
+def test_reply_event_precedes_its_calls():
     events, _ = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("1", "echo", '{"text":"b"}')], "done"])
     first, last = (event for event in events if event.type == "reply")
     assert ("1", 1, "tool_calls") == (first.calls[0].id, first.iteration, first.finish_reason)
@@ -363,7 +363,7 @@ def test_an_answer_without_anything_is_a_message_that_can_be_sent_again():
     assert {"role": "assistant", "content": ""} == final(events).messages[-1]
 
 
-def test_what_nobody_looks_at_is_not_told_and_done_all_the_same():
+def test_excluded_event_types_are_not_emitted_but_calls_run():
     left_out = (ToolCallEvent, ToolResultEvent)
     events, model = play([[ToolCall("1", "echo", '{"text":"a"}')], "done"], without=left_out)
     assert ["reply", "iteration_end", "text", "reply", "iteration_end", "final"] == [event.type for event in events]
@@ -382,6 +382,6 @@ def test_what_nobody_looks_at_is_not_told_and_done_all_the_same():
         (ModelReply(Reply(None, tool_calls=(ToolCall("1", "echo", {"a": 1}),))), "no JSON text"),
     ],
 )
-def test_a_reply_that_is_put_together_wrongly_is_said_to_be_the_models(answer, words):
+def test_invalid_model_reply_is_a_type_error_that_names_the_model(answer, words):
     with pytest.raises(TypeError, match=words):
         play([answer])

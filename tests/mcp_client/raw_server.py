@@ -64,7 +64,7 @@ def tools() -> object:
 def call(number: object, params: dict) -> None:
     name, arguments = params["name"], params.get("arguments") or {}
     if HOW == "liar":
-        answer(999_999, text("for nobody"))
+        answer(999_999, text("unsolicited"))
         answer("1", text("as text"))
         answer(number, text("first"))
         answer(number, text("second"))

@@ -86,9 +86,9 @@ async def test_the_time_limit_of_a_call_pauses_while_a_person_thinks():
 async def test_a_question_that_no_person_answers_in_time_is_cancelled():
     rule = {"tools": ["mcp__raw__ask.question"], "outcome": "ask", "deadline": 0.2}
     async with mounted(raw_server()) as there:
-        nobody = Person(Answer("approve"), asyncio.Event().wait)
+        silent = Person(Answer("approve"), asyncio.Event().wait)
         policy = parse_policy({"default": "allow", "rules": [rule]})
-        assert {"action": "cancel"} == await ask(there, nobody, policy=policy)
+        assert {"action": "cancel"} == await ask(there, silent, policy=policy)
 
 
 async def test_where_no_person_can_be_asked_the_question_is_cancelled():

@@ -1,4 +1,4 @@
-"""Calls over MCP that wait for a person: the client is told so, the decision holds, and a client that gives up withdraws its request."""
+"""Calls over MCP that await approval: progress for the client, the decision, and withdrawal with the client."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def pending(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("decision", "text"), [("approve", "deleted /tmp/a"), ("deny", "not that file")])
-def test_a_call_waits_for_a_decision_and_its_client_is_told(server: Server, era: str, decision: str, text: str) -> None:
+def test_pending_approval_is_reported_as_progress_to_the_client(server: Server, era: str, decision: str, text: str) -> None:
     told: list[str | None] = []
 
     async def note(_progress: float, _total: float | None, message: str | None) -> None:

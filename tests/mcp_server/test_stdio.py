@@ -136,7 +136,7 @@ def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(server: Ser
     run(ask())
 
 
-def test_what_cannot_be_served_is_said_before_anything_is(tmp_path: Path, token: str) -> None:
+def test_unservable_tools_are_an_error_before_any_output(tmp_path: Path, token: str) -> None:
     (tmp_path / "nothing_here.py").write_text("x = 1\nprint('not between the messages')\n")
     for status, words, arguments in [
         (1, "No response from http://127.0.0.1:9", ("--server", "http://127.0.0.1:9")),

@@ -33,7 +33,7 @@ def warning(image: Any) -> str:
 @pytest.mark.parametrize(
     ("data", "name"), [(png(640, 480), "image/png"), (jpeg(640, 480), "image/jpeg"), (jpeg(640, 480, marker=0xC2), "image/jpeg")]
 )
-def test_the_size_stands_in_the_header(data, name):
+def test_image_type_and_size_are_read_from_the_header(data, name):
     assert name == image_type(data[:16])
     assert (640, 480) == image_size(data)
 
@@ -85,7 +85,7 @@ def test_an_envelope_without_images_is_what_it_always_was():
         unwrap_tool_response({"output": "x", "is_error": True, "images": [code(png())]})
 
 
-def test_what_is_wrong_with_an_image_is_told():
+def test_invalid_images_get_a_warning():
     big = png(3841, 2160)
     assert "image 1: it is 3841x2160 pixels, and may be 3840x2160" == warning(code(big))
     assert "image 1: it is said to be image/jpeg, and is image/png" == warning({"data": code(png()), "mime_type": "image/jpeg"})
@@ -109,14 +109,14 @@ def test_only_the_first_two_are_taken():
     assert {"n": 3, "_image_warnings": ["3 images: only the first 2 are taken"]} == output
 
 
-def test_what_an_image_is_to_be_looked_at_for_is_told_and_cut():
+def test_vision_prompt_is_passed_on_and_truncated():
     output, taken = with_images("seen", [{"data": code(png()), "vision_prompt": "x" * 3000}])
     assert 1 == len(taken)
     assert ["x" * 2000] == output["_vision_prompts"]
     assert ["image 1: its vision_prompt is cut at 2000 characters"] == output["_image_warnings"]
 
 
-def test_images_that_are_no_list_are_told_of():
+def test_images_that_are_not_a_list_get_a_warning():
     assert ({"result": 1, "_image_warnings": ["images must be a list"]}, ()) == with_images(1, "image")
 
 

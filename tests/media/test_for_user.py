@@ -1,4 +1,4 @@
-"""What is for the user and what for the model: ``for_user``, ``silent``, ``response_handled``, and what the model is told of it."""
+"""Output for the user and for the model: ``for_user``, ``silent``, ``response_handled``, and the model's notes on them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_users_words_are_given_to_him_and_not_to_the_model(store, handled):
 
 
 @pytest.mark.parametrize("handled", [False, True])
-def test_of_a_silent_result_the_user_is_told_nothing(store, handled):
+def test_silent_result_shows_nothing_to_the_user(store, handled):
     shown, final, requests = played(store, ToolOutput("for the model", for_user="for him", silent=True, response_handled=handled))
     assert [] == shown
     assert (1 if handled else 2, handled) == (requests, final.handled)
@@ -93,7 +93,7 @@ def test_the_model_is_not_asked_again_if_every_call_of_its_reply_has_given_the_a
 
 
 @pytest.mark.parametrize("point", ["before_tool", "after_tool"])
-def test_files_that_a_hook_names_for_the_user_and_that_cannot_be_had_are_an_error_and_the_model_goes_on(store, point):
+def test_unavailable_user_files_of_a_hook_are_an_error_and_the_turn_continues(store, point):
     said = {"for_llm": "sent", "media": ["media://abc123"], "response_handled": True}
 
     class Painter:
@@ -112,7 +112,7 @@ def test_files_that_a_hook_names_for_the_user_and_that_cannot_be_had_are_an_erro
     assert GIVEN not in execution.content
 
 
-def test_what_the_model_is_told_of_an_answer_and_of_files_is_told_once():
+def test_notes_on_answer_and_files_are_not_repeated():
     tags = "Local artifact paths: [file:/a] [file:/b]"
     output = ToolOutput("drawn", response_handled=True, artifact_tags=("[file:/a]", "[file:/b]"))
     assert output.text.startswith(f"drawn\n{GIVEN}\n{tags}\n")

@@ -66,7 +66,7 @@ def wrapped(text: str, width: int = 76, end: str = "\n") -> str:
         (wrapped(URL, 76), "<1 image/png>"),
     ],
 )
-def test_base64_is_found_wherever_it_stands(text, expected):
+def test_base64_is_found_anywhere_in_a_text(text, expected):
     assert may_have_base64(text)
     shown, found = lifted(text)
     assert expected == shown

@@ -1,4 +1,4 @@
-"""Files over HTTP: who gets them, how they are described, and what a browser is told to do with them."""
+"""Files over HTTP: access, content type, and headers for browsers."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_head_has_no_body(store):
     assert (200, b"", str(len(png()))) == (answer.status, answer.body, answer.headers["content-length"])
 
 
-def test_what_is_not_there_is_not_found_and_no_path_of_this_machine_is_told(store):
+def test_missing_media_is_404_without_a_local_path(store):
     gone = store.put(b"x")
     path = store.resolve(gone)
     path.unlink()

@@ -72,7 +72,7 @@ def shown(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
 # To the model
 
 
-def test_a_ref_is_shown_to_a_model_that_takes_images_and_told_to_others(store):
+def test_image_ref_is_attached_for_capable_models_and_a_tag_for_others(store):
     ref = store.put(IMAGE)
     seen = Played(ToolOutput("a cat", media=(ref,)), media=store)
     assert f"a cat [image:{ref}]\n(1 attachment: see below.)" == seen.content
@@ -83,7 +83,7 @@ def test_a_ref_is_shown_to_a_model_that_takes_images_and_told_to_others(store):
     assert [] == seen.outputs == told.outputs
 
 
-def test_the_path_of_a_file_that_others_have_is_told_with_what_it_is_good_for(store, tmp_path):
+def test_result_includes_paths_of_unowned_files(store, tmp_path):
     path = tmp_path / "cat.png"
     path.write_bytes(IMAGE)
     ref = store.store(path, MediaMeta(cleanup=FORGET))
@@ -113,12 +113,12 @@ def test_a_file_takes_the_place_that_was_left_for_it(store):
         (b"no image at all", "image/png", "file"),
     ],
 )
-def test_each_kind_goes_as_the_model_takes_it_and_what_is_no_image_never_goes_as_one(store, data, declared, part):
+def test_media_is_sent_by_its_real_kind(store, data, declared, part):
     ref = store.put(data, MediaMeta("a", declared))
     assert [part] == [each["type"] for each in Played(ToolOutput("x", media=(ref,)), media=store).parts]
 
 
-def test_files_that_are_too_large_together_are_told_of(store, monkeypatch):
+def test_files_beyond_the_total_limit_are_noted_only(store, monkeypatch):
     monkeypatch.setattr(attachments_module, "MAX_ATTACHED", 2 * len(IMAGE))
     refs = tuple(store.put(IMAGE) for _ in range(3))
     seen = Played(ToolOutput("cats", media=refs), media=store)
@@ -126,7 +126,7 @@ def test_files_that_are_too_large_together_are_told_of(store, monkeypatch):
     assert f"({refs[2]} is not shown: a result's files may have" in seen.content
 
 
-def test_what_cannot_be_had_is_left_out_and_the_model_is_told(store, caplog):
+def test_unavailable_media_is_left_out_with_a_note_for_the_model(store, caplog):
     ref = store.put(IMAGE)
     gone = store.put(b"gone")
     store.resolve(gone).unlink()

@@ -80,7 +80,7 @@ def test_what_a_hook_answers_for_a_registered_tool_is_its_words():
 
 
 @pytest.mark.parametrize("kinds", [[], ["image"]])
-async def test_base64_of_an_agents_tool_is_an_image_to_the_model_and_in_the_log_and_words_in_later_turns(kinds):
+async def test_base64_image_of_an_agents_tool_is_an_image_now_and_a_note_in_later_turns(kinds):
     def look() -> dict:
         """Look."""
         return {"image": URL}

@@ -52,7 +52,7 @@ def test_all_files_are_shown_as_long_as_they_are_few():
     assert final.messages[: len(requests[-1])] == requests[-1]
 
 
-def test_where_there_are_too_many_the_oldest_go_and_some_more_with_them_so_that_a_prompt_cache_holds():
+def test_oldest_files_are_removed_in_batches_to_keep_the_prompt_cache():
     requests, final = played([image(number) for number in range(MOST_FILES + 6)])
     assert [True] * MOST_FILES == files(requests[MOST_FILES])
     kept = MOST_FILES * 3 // 4
@@ -62,7 +62,7 @@ def test_where_there_are_too_many_the_oldest_go_and_some_more_with_them_so_that_
     ]
     assert [MOST_FILES + 1, MOST_FILES + 1 + MOST_FILES - kept + 1] == changed
     assert all(sum(files(each)) <= MOST_FILES for each in requests)
-    assert [True] * (MOST_FILES + 6) == files(final.messages), "whoever keeps the conversation has all of it"
+    assert [True] * (MOST_FILES + 6) == files(final.messages), "the returned conversation has all files"
 
 
 def test_of_more_files_than_a_request_may_have_at_once_the_first_are_shown():
@@ -70,7 +70,7 @@ def test_of_more_files_than_a_request_may_have_at_once_the_first_are_shown():
     assert [False] + [True] * MOST_FILES + [False] * 3 == files(requests[-1])
 
 
-def test_files_that_are_too_large_together_make_room_and_one_that_is_too_large_alone_is_never_shown(monkeypatch):
+def test_files_beyond_the_size_limit_are_removed_and_oversized_ones_never_sent(monkeypatch):
     monkeypatch.setattr(conversation, "MOST_CHARS", 4000)
     requests, _ = played([image(1, 1200), image(2, 1200), [image(3, 9000), image(4, 100)], image(5, 2200)])
     assert [[], [True], [True] * 2, [True, True, False, True], [False] * 2 + [False, False, True]] == [

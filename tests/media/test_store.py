@@ -31,7 +31,7 @@ BOUND = 30.0
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -79,7 +79,7 @@ def test_bytes_are_kept_in_a_private_file(store):
     assert b"secret" == store.read(ref)
 
 
-def test_an_unknown_ref_is_said_to_be_that(store):
+def test_unknown_ref_is_an_error(store):
     with pytest.raises(UnknownRefError, match=r"^media store: unknown ref: media://abc123$"):
         store.resolve("media://abc123")
 
@@ -88,7 +88,7 @@ def test_an_unknown_ref_is_said_to_be_that(store):
     "ref",
     ["", "media://", "media:///etc/passwd", "media://../../etc/passwd", pytest.param("media://" * 10**6, id="long"), None, 5],
 )
-def test_what_is_no_ref_is_unknown_and_not_repeated_at_length(store, ref):
+def test_invalid_ref_is_unknown_and_truncated_in_the_error(store, ref):
     with pytest.raises(UnknownRefError) as raised:
         store.open(ref)
     assert len(str(raised.value)) < 300
@@ -126,12 +126,12 @@ def test_a_folder_a_pipe_and_a_device_are_refused_without_waiting(store, tmp_pat
 def test_a_file_in_the_place_of_another_is_neither_read_nor_deleted(store, photo, tmp_path):
     ref = store.store(photo)
     other = tmp_path / "other"
-    other.write_bytes(b"somebody else's")
+    other.write_bytes(b"another program's")
     other.replace(photo)
     with pytest.raises(MediaGoneError):
         store.read(ref)
     store.release(ref)
-    assert b"somebody else's" == photo.read_bytes()
+    assert b"another program's" == photo.read_bytes()
 
 
 @pytest.mark.parametrize("how", ["another", "written to"])
@@ -139,7 +139,7 @@ def test_a_file_that_has_the_number_of_the_one_before_or_was_written_to_is_anoth
     ref = store.store(photo)
     if how == "another":
         photo.unlink()
-    photo.write_bytes(b"\x89PNG and what nobody has looked at")
+    photo.write_bytes(b"\x89PNG and unexamined bytes")
     with pytest.raises(MediaGoneError, match="is another one now"):
         store.read(ref)
     store.release(ref)
@@ -431,7 +431,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path):
             store.read(second)
 
 
-def test_bytes_make_room_for_bytes_and_not_for_files_of_others(tmp_path, photo):
+def test_size_limit_evicts_stored_bytes_but_not_external_files(tmp_path, photo):
     with MediaStore(tmp_path / "store", max_bytes=10) as store:
         ours = store.store(photo, KEEP)
         refs = [store.put(b"1234") for _ in range(3)]
@@ -475,7 +475,7 @@ def test_a_folder_that_was_given_stays_with_what_others_have_in_it(tmp_path):
     assert ["theirs"] == [each.name for each in tmp_path.iterdir()]
 
 
-def test_a_store_that_nobody_holds_takes_its_folder_along():
+def test_garbage_collected_store_removes_its_folder():
     store = MediaStore()
     folder = store.resolve(store.put(b"1")).parent.parent
     assert folder.exists()

@@ -1,4 +1,4 @@
-"""Whose store the files of a turn are in, whoever runs it, and that they go with their session."""
+"""The store that holds the files of a turn for each entry point, and their removal with the session."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_tool_runner_puts_files_into_the_store_that_it_was_given(store):
 @pytest.mark.parametrize(
     "make", [lambda media: ToolRunner(ScriptedModel([]), media=media), lambda media: Runner(painter(), media=media)]
 )
-def test_what_is_no_store_is_refused_at_once(make):
+def test_invalid_media_store_is_a_type_error(make):
     with pytest.raises(TypeError, match="media must be a MediaStore, not str"):
         make("/tmp")
 
@@ -73,7 +73,7 @@ def test_what_is_no_store_is_refused_at_once(make):
 async def test_the_files_of_a_session_go_with_it_and_no_others(store, tmp_path, hooked):
     for service in (InMemorySessionService(), DatabaseSessionService(tmp_path / "sessions.db")):
         runner = Runner(painter(), "app", service, media=store, hooks=_watching() if hooked else None)
-        # The second would be the first to whoever joins names by colons.
+        # The first two are equal if names are joined by colons.
         for user, session in (("u", "s:t"), ("u:s", "t"), ("u", "s")):
             await say(runner, user, session)
         assert 3 == store.count

@@ -1,4 +1,4 @@
-"""When a model is asked again, and what the client is told of it: the exchange alone, without a wire."""
+"""Retries of a model, and their effect on the client: the exchange alone, without a wire."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_demand_is_met_by_the_contract() -> None:
     assert "get_weather" == answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
 
 
-def test_a_call_that_is_not_allowed_is_told_as_that() -> None:
+def test_disallowed_call_is_a_tool_choice_error() -> None:
     allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
     exchange = make(tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
     with pytest.raises(ToolChoiceError, match="called a tool that tool_choice does not allow"):
@@ -81,7 +81,7 @@ def test_what_follows_the_one_call_that_is_wanted_is_not_shown(stream: bool, fie
 
 
 @pytest.mark.parametrize(("prompt_tokens", "requests"), [(400, 1), (5, 2), (60, 2)])
-def test_the_prompts_tokens_tell_whether_the_tools_were_in_it(prompt_tokens: int, requests: int) -> None:
+def test_prompt_tokens_decide_whether_the_tools_were_dropped(prompt_tokens: int, requests: int) -> None:
     """Far more than the messages can take: they were. Far fewer than the tools need: they were not. Else it is asked."""
     exchange = make(options=TextOptions(), messages=[{"role": "user", "content": "What is the weather in Paris?"}])
     count, again = 1, exchange.answer(completion("It is sunny.", prompt_tokens=prompt_tokens))[1]
@@ -103,14 +103,14 @@ def test_an_open_question_is_asked_at_the_first_second_fourth_and_eighth_answer(
     assert [1, 2, 4, 8] == asked
 
 
-def test_the_tokens_of_answers_that_nobody_saw_are_in_the_usage() -> None:
+def test_usage_includes_discarded_answers() -> None:
     exchange = make(tool_choice="required")
     used = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     assert exchange.answer(completion("No.", **used))[1]
     assert {name: 2 * count for name, count in used.items()} == json.loads(exchange.answer(completion(CALL, **used))[0])["usage"]
 
 
-def test_the_contract_is_the_same_bytes_in_every_turn_and_the_demand_stands_behind_it() -> None:
+def test_contract_is_constant_and_tool_choice_follows_in_the_last_message() -> None:
     def system(**fields: Any) -> str:
         return str(json.loads(make(**fields).request)["messages"][0]["content"])
 
@@ -163,7 +163,7 @@ def test_native_calls_without_ids_and_with_arguments_that_are_no_text_are_put_ri
 
 @pytest.mark.parametrize("door", ["whole", "usage along", "usage apart"])
 @pytest.mark.parametrize("second", ["stands", "fails"])
-def test_the_tokens_of_the_question_are_in_the_usage_where_the_first_answer_stands(door: str, second: str) -> None:
+def test_usage_includes_the_probe_if_the_first_answer_is_kept(door: str, second: str) -> None:
     used = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
     if door == "whole":
         exchange = make(options=TextOptions())

@@ -86,7 +86,7 @@ def test_the_other_options_hold_for_a_family_too() -> None:
     assert f"And now?\n\n{render_tool_choice('required', parallel=False)}" == last["content"]
 
 
-def test_a_template_stands_in_place_of_the_familys_lesson() -> None:
+def test_custom_template_replaces_the_family_instructions() -> None:
     body = sent(options={"template": lambda context: f"{context.format}: {context.rendered_tools}"})
     assert f"Be brief.\n\nhermes: {WRITERS['hermes'].listing(read(TOOLS))}" == body["messages"][0]["content"]
 
@@ -166,7 +166,7 @@ def test_every_family_is_shown_each_call_with_its_result_in_order(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["hermes", "kimi_k2", "react", "mistral_json"])
-def test_a_missing_result_is_said_to_be_missing(name: str) -> None:
+def test_missing_result_is_rendered_as_missing(name: str) -> None:
     assert json.dumps(NO_RESULT)[1:-1] in flatten_messages([*HISTORY[:4], *HISTORY[5:]], format=name)[3]["content"]
 
 

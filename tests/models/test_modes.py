@@ -120,5 +120,5 @@ def test_an_error_that_refuses_the_response_format_is_known(text: str) -> None:
         "this model does not support tools",
     ],
 )
-def test_an_error_about_what_stands_in_the_response_format_is_no_refusal_of_it(text: str) -> None:
+def test_error_about_schema_content_is_not_a_refusal_of_response_format(text: str) -> None:
     assert not refuses_format(400, text)

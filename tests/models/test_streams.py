@@ -94,7 +94,7 @@ def test_nothing_of_an_answer_that_is_asked_again_is_seen_and_all_of_the_next_is
     assert ("The real answer.", 1, ["stop"]) == (read[0]["content"], read[0]["roles"], read[0]["finish"])
 
 
-def test_a_call_that_does_not_fit_is_asked_for_again_and_the_text_of_the_answer_is_the_last_one() -> None:
+def test_retry_of_an_invalid_call_replaces_the_text() -> None:
     read = play(
         [delta(content="Try.\n" + CALL.replace("1", '"x"'), finish="stop")],
         [delta(content="Which number do you mean?", finish="stop")],

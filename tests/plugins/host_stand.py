@@ -19,7 +19,7 @@ QUICK = HostPolicy(poll_interval=0.2, poll_retry=0.05, drain=5.0, grace=2.0, bac
 
 
 class Stand:
-    """A host that runs the plugins of these folders, its callback served, its server ``server`` (None: an address with nobody)."""
+    """A host that runs the plugins of these folders, with its callback served, for ``server``."""
 
     def __init__(self, *folders: Path, server: ToolServer | str, policy: HostPolicy = QUICK, **options: Any) -> None:
         self._folders = folders

@@ -217,7 +217,7 @@ async def test_a_call_has_the_idempotency_key_that_it_came_with_or_one_of_its_ow
         assert 5 == len({*keys, "k", "other", ""})
 
 
-async def test_tools_that_come_and_go_are_told_and_states_reach_the_plugin(tmp_path):
+async def test_dynamic_tools_are_announced_and_states_reach_the_plugin(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -368,7 +368,7 @@ async def test_a_plugin_that_cannot_be_loaded_says_why_and_where_in_its_own_file
 
 
 @pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
-async def test_a_startup_that_fails_ends_the_plugin_only_if_it_is_told_to(tmp_path, policy):
+async def test_failed_startup_ends_the_plugin_only_with_policy_fail(tmp_path, policy):
     folder = plugin_of(
         tmp_path,
         """
@@ -584,7 +584,7 @@ def test_another_version_of_the_protocol_is_refused():
     assert b"version 99" in done.stderr
 
 
-def test_a_host_that_is_not_there_is_said_to_be_unreachable(tmp_path):
+def test_missing_host_is_reported_as_unreachable(tmp_path):
     done = child_given(Bootstrap(address=f"unix:{tmp_path}/none", token="t").line())
     assert b"cannot be reached" in done.stderr
     assert b"Traceback" not in done.stderr

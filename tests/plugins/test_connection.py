@@ -182,7 +182,7 @@ async def test_what_came_before_garbage_is_taken_and_the_garbage_closes_the_conn
         assert [Ping()] == end.taken
 
 
-def test_an_end_within_a_message_is_told_as_such_and_one_between_two_is_not():
+def test_connection_end_within_a_message_is_an_error():
     async def main(data):
         async with one_end() as end:
             await end.say(data)

@@ -42,7 +42,7 @@ def test_any_other_name_is_a_value_error_when_the_method_is_marked(name):
         llm_tool(name=name)(lambda self: None)
 
 
-def test_what_a_tool_says_of_itself_is_told_by_our_names():
+def test_plugin_tool_annotations_are_translated():
     @llm_tool(name="a", annotations={"destructiveHint": True, "read_only": False, "paid": True})
     def method(self): ...
 
@@ -118,7 +118,7 @@ def test_a_marked_method_stays_the_method_it_was():
     assert 6 == Plugin().double(3)
 
 
-def test_tools_are_found_in_the_order_of_the_methods_names_with_what_is_inherited_and_not_what_is_overridden():
+def test_tools_are_found_by_method_name_with_inheritance_and_overrides():
     class Base(NekoPluginBase):
         @llm_tool
         def zebra(self): ...

@@ -1,4 +1,4 @@
-"""Frames: whatever the pieces a stream comes in, the same messages come out, and what is no message is refused at once."""
+"""Frames: any chunks of a stream give the same messages, and invalid frames are rejected at once."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
         assert failure("plugin 'p' is not running", "PLUGIN_NOT_RUNNING", "plugin_not_running", "no") == await post(url, {})
 
 
-async def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(tmp_path):
+async def test_timed_out_plugin_call_is_an_error_and_cancelled(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
         assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
@@ -177,7 +177,7 @@ async def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tm
         assert not calls.is_attached
 
 
-async def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_path):
+async def test_call_of_a_disconnected_plugin_may_have_run(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         plugin.connection._transport.pause_reading()
@@ -221,7 +221,7 @@ async def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
         (413, {"raw": b'{"arguments": {"a": "' + b"x" * (16 * 1024 * 1024) + b'"}}'}),
     ],
 )
-async def test_what_is_no_call_is_turned_away(status, options):
+async def test_invalid_callback_request_is_rejected(status, options):
     async with served(InFlightCalls("p")) as url:
         assert status == (await post(url, {}, **options))[0]
 
@@ -240,7 +240,7 @@ async def test_what_is_no_call_is_turned_away(status, options):
     ],
 )
 async def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts):
-    async def nobody(*_):
+    async def unused(*_):
         return None
 
     sent = []
@@ -255,7 +255,7 @@ async def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, 
 
     headers = [(b"content-type", b"application/json"), *((b"host", host) for host in hosts)]
     scope = {"type": "http", "method": "POST", "path": "/api/llm-tools/callback/p/t", "headers": headers, "client": (peer, 5)}
-    await CallbackApp(nobody)(scope, receive, send)
+    await CallbackApp(unused)(scope, receive, send)
     assert status == sent[0]["status"]
     assert (status == 200) == bool(read)
 
@@ -291,7 +291,7 @@ async def line_of(answer, kept):
     return json.loads(line)
 
 
-async def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_path):
+async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
         [trigger] = await plugin.hear(Trigger)
@@ -307,7 +307,7 @@ async def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_
         assert (b"", b"") == (bytes(kept), await answer.read())
 
 
-async def test_progress_that_came_with_the_result_stands_before_it(tmp_path):
+async def test_progress_received_with_the_result_precedes_it(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
         [trigger] = await plugin.hear(Trigger)

@@ -144,7 +144,7 @@ async def test_calls_are_answered_at_once_when_a_plugin_dies_though_a_child_of_i
         assert "PLUGIN_NOT_RUNNING" == answer["error"]
 
 
-async def test_whoever_asks_a_host_that_ends_is_told_that_it_was_not_done():
+async def test_command_to_an_ending_host_is_an_error():
     with tempfile.TemporaryDirectory(prefix="pb-") as name:
         folder = Path(name)
 

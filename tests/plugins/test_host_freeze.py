@@ -166,7 +166,7 @@ async def test_a_tool_that_is_registered_while_the_plugin_is_frozen_waits(tmp_pa
         assert {"late"} == server.names()
 
 
-async def test_a_hook_that_fails_is_told_and_the_plugin_stays_frozen(tmp_path):
+async def test_failing_freeze_hook_is_an_error_and_the_plugin_stays_frozen(tmp_path):
     folder = write_plugin(
         tmp_path / "broken",
         """
@@ -199,7 +199,7 @@ async def test_a_hook_that_fails_is_told_and_the_plugin_stays_frozen(tmp_path):
         await stand.registered()
 
 
-async def test_a_plugin_that_dies_over_its_hook_is_told_of_at_once(tmp_path):
+async def test_plugin_that_dies_in_its_freeze_hook_is_an_error_at_once(tmp_path):
     folder = write_plugin(
         tmp_path / "dies",
         """
@@ -220,7 +220,7 @@ async def test_a_plugin_that_dies_over_its_hook_is_told_of_at_once(tmp_path):
             await stand.host.freeze("dies")
 
 
-async def test_what_cannot_be_frozen_or_unfrozen_is_told(heater):
+async def test_invalid_freeze_and_unfreeze_are_errors(heater):
     async with ToolServer() as server, Stand(heater, server=server) as stand:
         await stand.registered()
         with pytest.raises(PluginError, match="is not frozen: it is running"):
@@ -281,7 +281,7 @@ async def test_watching_hands_over_a_configuration_and_reloads_for_all_else(tmp_
         assert 20 == plugin.spec.startup_timeout
 
 
-async def test_watching_reloads_a_plugin_that_does_not_want_to_be_told_of_its_configuration(heater):
+async def test_watch_reloads_a_plugin_without_a_config_hook(heater):
     async with ToolServer() as server, Stand(heater, server=server) as stand:
         await stand.registered()
         plugin = stand.host.plugins["heater"]

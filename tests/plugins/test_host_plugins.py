@@ -102,7 +102,7 @@ async def test_a_plugin_whose_calls_were_just_answered_since_it_ended_is_waited_
         under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
         await stand.said("weather", "began n")
         os.kill(plugin.pid, signal.SIGKILL)
-        assert b"PLUGIN_NOT_RUNNING" in await under_way  # of the process nobody knows yet that it is gone
+        assert b"PLUGIN_NOT_RUNNING" in await under_way  # the process's death is not known yet
         await stand.registered()
         assert b'"is_error":false' in await plugin.calls.call("get_weather", '{"city": "Rome"}', within=60)
 
@@ -231,7 +231,7 @@ async def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path
         ("Plugin = 5", "There is no class 'Plugin' in 'main'.", 0),
     ],
 )
-async def test_a_file_that_is_broken_is_told_of_once_and_not_run_again_until_it_is_mended(tmp_path, source, reason, lines):
+async def test_broken_plugin_file_is_reported_once_and_restarts_after_a_fix(tmp_path, source, reason, lines):
     broken = write_plugin(tmp_path / "broken", source)
     async with ToolServer() as server, Stand(broken, server=server) as stand:
         plugin = stand.host.plugins["broken"]
@@ -309,7 +309,7 @@ async def test_a_startup_that_fails_is_handled_as_the_plugin_wants(tmp_path, pol
         assert (policy != "ignore") == noted
 
 
-async def test_a_startup_that_hangs_holds_up_nobody_else(tmp_path, weather):
+async def test_hanging_startup_does_not_block_other_plugins(tmp_path, weather):
     hangs = write_plugin(
         tmp_path / "hangs",
         """
@@ -369,7 +369,7 @@ async def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, we
             await stand.said("weather", f"ended {n}")
 
 
-async def test_a_plugin_that_prints_without_end_holds_up_nobody_and_is_kept_within_bounds(tmp_path, weather):
+async def test_endless_plugin_output_is_bounded_and_blocks_no_other_plugin(tmp_path, weather):
     loud = write_plugin(
         tmp_path / "loud",
         """

@@ -110,7 +110,7 @@ def test_a_server_that_is_killed_has_the_tools_again_and_calls_work(house):
     assert sorted(NAMES) == sorted(row["name"] for row in house.rows())
 
 
-def test_a_server_that_has_forgotten_everything_is_told_again(house):
+def test_tools_are_registered_again_after_the_server_lost_its_store(house):
     house.server.kill()
     for file in house.folder.glob("tools.db*"):
         file.unlink()

@@ -19,7 +19,7 @@ QUICK = HostPolicy(poll_interval=0.05, poll_retry=0.01, refused_retry=0.05, clea
 
 
 class Told:
-    """The states that plugins were told, and somebody waiting for one."""
+    """Records the tool states sent to plugins, and waits for one."""
 
     def __init__(self) -> None:
         self.states: list[tuple[str, str, str, str]] = []
@@ -74,7 +74,7 @@ async def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_res
         assert ["active", "stale", "active"] == [state for state, _ in groupby(state for *_, state, _ in told.states)]
 
 
-async def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_there():
+async def test_tools_are_registered_once_a_late_server_is_up():
     async with ToolServer() as server:
         await server.stop()
         async with reconciling(server.url) as (reconciler, told):
@@ -89,7 +89,7 @@ async def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_the
             assert 50 == len(server.names())
 
 
-async def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_keeps_no_list_of_its_own():
+async def test_recreated_role_gets_the_tools_again():
     async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
         want(reconciler, wanted("one"))
         await told.until("p", "one", "active")
@@ -99,7 +99,7 @@ async def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_k
         assert {"one"} == server.names("ben")
 
 
-async def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_keeps_the_list():
+async def test_tool_removed_from_one_role_is_not_registered_again():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         want(reconciler, wanted("one"))
         await told.until("p", "one", "active")
@@ -160,7 +160,7 @@ async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff(
         assert "active" == told.states[-1][2]
 
 
-async def test_a_refusal_is_told_with_its_reason_and_tried_again():
+async def test_refused_registration_reports_its_reason_and_is_retried():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         server.refuse["one"] = "cross-source overwrite refused"
         want(reconciler, wanted("one"))
@@ -288,7 +288,7 @@ async def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_aske
         await told.until("p49", "t999", "active")
         assert 1000 == len(server.requests)
         first = [body["source"] for _, body in server.requests[:200]]
-        assert 40 < len(set(first))  # nobody's many tools come before another's first ones
+        assert 40 < len(set(first))  # one plugin's many tools do not delay the first ones of another
 
 
 async def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
@@ -324,7 +324,7 @@ async def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logg
     ]
 
 
-async def test_a_plugins_source_that_is_kept_for_those_with_the_token_is_told_as_that(caplog):
+async def test_source_reserved_for_token_holders_is_reported(caplog):
     async with ToolServer() as server:
         server.reserved = True
         async with reconciling(server.url) as (reconciler, told):
@@ -354,7 +354,7 @@ def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothi
     assert DesiredTool(wanted("one"), settled=5).settled > snapshot.requested
 
 
-async def test_tools_that_are_registered_together_are_told_of_together_with_their_roles(monkeypatch):
+async def test_tools_registered_together_are_announced_together(monkeypatch):
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         in_a_while = []
         loop = asyncio.get_running_loop()

@@ -146,7 +146,7 @@ def test_a_folder_that_is_a_package_may_be_named_by_its_whole_path(folder):
 @pytest.mark.parametrize(
     ("name", "words"), [("other", "no class 'other'"), ("Missing", "no class 'Missing'"), ("P.X", "no class")]
 )
-def test_what_is_no_class_is_refused(folder, name, words):
+def test_plugin_entry_that_is_not_a_class_is_rejected(folder, name, words):
     with pytest.raises(PluginError, match=words):
         load_class(f"{folder.name}_main:{name}", folder)
 

@@ -114,7 +114,7 @@ def test_arguments_that_are_no_json_object_never_reach_the_handler(raw):
     assert "INVALID_ARGUMENTS" == called(handler, raw=raw).error
 
 
-def test_a_sync_handler_runs_in_a_thread_and_blocks_nobody():
+def test_sync_handlers_run_concurrently_in_threads():
     inside = threading.Barrier(2)
 
     def handler(self):
@@ -165,7 +165,7 @@ def test_static_and_class_methods_may_be_tools():
     assert [3, ["Plugin", 3]] == run(main())
 
 
-def test_a_handler_that_asks_for_the_context_gets_it_and_no_model_is_told():
+def test_tool_context_is_injected_and_not_in_the_schema():
     async def handler(self, city: str, tool_context: ToolContext):
         return [tool_context.name, tool_context.call_id]
 
@@ -258,7 +258,7 @@ def test_a_dict_that_says_is_error_or_brings_images_is_the_body_itself(value, bo
     assert body["is_error"] == result.is_error
 
 
-def test_what_a_handler_raises_is_told_with_its_class_and_message():
+def test_handler_exception_is_an_error_with_class_and_message():
     def handler(self):
         raise LookupError("no such city")
 
@@ -280,7 +280,7 @@ def test_what_a_handler_raises_is_told_with_its_class_and_message():
         (ToolFailed("No."), "Error: No. Do not try the same again", "ToolFailed", "tool_failed"),
     ],
 )
-def test_an_err_is_told_as_what_it_holds(error, message, name, code):
+def test_err_result_is_an_error_with_its_content(error, message, name, code):
     result = called(lambda self: Err(error))
     assert result.output["error"].startswith(message)
     assert (True, name, code) == (result.is_error, result.error, result.code)
@@ -291,17 +291,17 @@ def test_an_err_with_data_shows_the_data():
     assert ({"reason": "closed", "until": 9}, True, "TOOL_ERROR") == (result.output, result.is_error, result.error)
 
 
-def test_an_err_within_an_ok_is_a_failure_all_the_same():
+def test_err_within_ok_is_a_failure():
     assert called(lambda self: Ok(Err("no such city"))).body == called(lambda self: Err("no such city")).body
 
 
 @pytest.mark.parametrize("silent", ["", None])
-def test_an_err_that_says_nothing_has_a_name_all_the_same(silent):
+def test_empty_err_has_a_default_error_name(silent):
     result = called(lambda self: Err(silent))
     assert (True, "TOOL_ERROR", silent) == (result.is_error, result.error, result.output)
 
 
-def test_what_a_tool_tells_the_model_to_do_reaches_it():
+def test_tool_retry_text_reaches_the_model():
     def handler(self):
         raise ToolRetry("The city must be in English.")
 
@@ -479,7 +479,7 @@ def test_a_generator_that_raises_is_a_failure():
     assert ("ValueError", ("one",)) == (result.error, result.progress)
 
 
-def test_progress_is_told_while_the_tool_still_runs():
+def test_progress_arrives_while_the_tool_runs():
     async def main():
         told = asyncio.Event()
 
@@ -652,7 +652,7 @@ async def test_the_startup_hook_cannot_wait_for_what_comes_after_it_but_a_task_o
         await running.plugin.task
 
 
-async def test_one_tool_that_cannot_be_registered_spares_the_others_and_is_told_to_whoever_tests(caplog):
+async def test_invalid_plugin_tools_are_logged_and_fail_run_plugin(caplog):
     class Plugin(Shop):
         @llm_tool(parameters={"type": "no such type"})
         def broken(self): ...
@@ -722,7 +722,7 @@ async def test_hooks_are_called_in_their_turn_with_what_they_take():
     ],
     ids=lambda outcome: type(outcome).__name__,
 )
-async def test_a_startup_that_fails_is_told(outcome):
+async def test_failed_startup_is_a_plugin_error(outcome):
     class Plugin(NekoPluginBase):
         @lifecycle(id="startup")
         async def startup(self, **_):
@@ -756,7 +756,7 @@ async def test_a_startup_that_takes_too_long_is_stopped_even_if_it_will_not_be()
 
 
 @pytest.mark.parametrize("error", [ValueError("too hot"), asyncio.CancelledError("too hot"), SystemExit("too hot")])
-def test_a_hook_that_fails_later_is_told_and_ends_nothing(error):
+def test_failing_lifecycle_hook_is_reported_and_the_plugin_continues(error):
     class Plugin(Shop):
         @lifecycle(id="freeze")
         async def cool(self):
@@ -792,7 +792,7 @@ async def test_calls_under_way_are_cancelled_when_the_plugin_stops():
     assert (True, "TOOL_CANCELLED") == (ended.is_set(), result.error)
 
 
-async def test_an_init_that_forgets_its_base_is_told_so():
+async def test_init_without_super_call_is_an_error():
     class Plugin(NekoPluginBase):
         def __init__(self, ctx):
             pass

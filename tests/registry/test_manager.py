@@ -1,4 +1,4 @@
-"""Same-process registration as the seeds show it, and live sessions that are told of changes."""
+"""Same-process registration as in the seeds, and the sync of live sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 class Session:
-    """A live session that remembers what it was told."""
+    """A live session that records its tools."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.told: list[list[str]] = []
@@ -104,7 +104,7 @@ def test_a_plain_function_is_a_tool_too():
     assert (["get_time"], "") == (names(manager.registry, "default"), manager.snapshot().registrations["get_time"].source)
 
 
-async def test_sessions_have_been_told_when_the_sync_returns():
+async def test_sync_returns_after_sessions_have_the_tools():
     manager = LLMSessionManager("ann")
     manager.active, manager.pending = Session(), Session()
     await manager.register_tool_and_sync(definition("a"))
@@ -115,7 +115,7 @@ async def test_sessions_have_been_told_when_the_sync_returns():
     assert [["a"], ["a", "b"], ["b"], []] == active == pending
 
 
-async def test_who_waits_is_told_which_session_failed_and_the_tool_is_registered_all_the_same():
+async def test_sync_error_names_failed_sessions_and_the_tool_stays_registered():
     manager = LLMSessionManager("ann")
     manager.active, manager.pending = Session(ValueError("closed")), Session(OSError("gone"))
     with pytest.raises(
@@ -134,7 +134,7 @@ async def test_who_waits_is_told_which_session_failed_and_the_tool_is_registered
     await manager.sync()  # the session that failed is not tried again
 
 
-async def test_the_others_tell_the_sessions_in_the_background(caplog):
+async def test_changes_without_sync_are_sent_in_the_background(caplog):
     manager = LLMSessionManager("ann")
     session = manager.active = Session()
     session.gate.clear()
@@ -151,7 +151,7 @@ async def test_the_others_tell_the_sessions_in_the_background(caplog):
     await manager.sync()  # the session that failed is not tried again
 
 
-async def test_many_changes_in_the_background_are_told_at_once():
+async def test_background_changes_are_coalesced():
     manager = LLMSessionManager("ann")
     session = manager.active = Session()
     session.gate.clear()
@@ -168,7 +168,7 @@ async def test_many_changes_in_the_background_are_told_at_once():
     assert [100, 200] == [len(told) for told in session.told]
 
 
-async def test_what_is_told_in_the_background_is_known_to_be_late_and_goes_on(
+async def test_slow_background_sync_is_out_of_sync_until_it_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr("patchbay.tools.manager.ATTEMPT_SECONDS", 0.01)
@@ -184,7 +184,7 @@ async def test_what_is_told_in_the_background_is_known_to_be_late_and_goes_on(
     assert "not done within 0.01 s" in caplog.text
 
 
-def test_without_an_event_loop_nothing_is_told_until_somebody_syncs():
+def test_change_without_an_event_loop_is_sent_on_sync():
     manager = LLMSessionManager("ann")
     manager.active = session = Session()
     manager.register_tool(definition("a"))
@@ -224,7 +224,7 @@ def test_a_prepared_session_knows_the_tools_and_takes_over_when_the_active_one_i
     assert [["a"], ["a", "b"], ["a", "b", "c"]] == second
 
 
-async def test_a_session_that_cannot_be_told_is_not_pending_and_there_is_one_at_a_time():
+async def test_only_one_synced_session_can_be_pending():
     manager = LLMSessionManager("ann")
     with pytest.raises(ToolSyncError, match="pending: OSError: gone"):
         await manager.prepare(Session(OSError("gone")))
@@ -236,7 +236,7 @@ async def test_a_session_that_cannot_be_told_is_not_pending_and_there_is_one_at_
         await manager.prepare(Session())
 
 
-async def test_what_a_session_has_not_been_told_follows_it_when_it_takes_over():
+async def test_sync_retries_continue_after_a_takeover():
     manager = LLMSessionManager("ann", retry_delays=(0.0, 0.0, 0.0))
     session = Session()
     await manager.prepare(session)
@@ -250,7 +250,7 @@ async def test_what_a_session_has_not_been_told_follows_it_when_it_takes_over():
     assert [[], ["a"]] == session.told
 
 
-async def test_a_session_that_takes_over_while_the_other_is_being_told_is_told_too():
+async def test_session_that_takes_over_during_a_sync_is_synced():
     manager = LLMSessionManager("ann")
     first, second = manager.active, manager.pending = Session(), Session()
     first.gate.clear()
@@ -262,7 +262,7 @@ async def test_a_session_that_takes_over_while_the_other_is_being_told_is_told_t
     assert ([["a"]], {}) == (second.told, manager.out_of_sync)
 
 
-async def test_a_session_is_prepared_while_the_active_one_cannot_be_told_yet():
+async def test_session_is_prepared_while_the_active_one_is_busy():
     manager = LLMSessionManager("ann")
     busy = manager.active = Session()
     busy.gate.clear()
@@ -275,7 +275,7 @@ async def test_a_session_is_prepared_while_the_active_one_cannot_be_told_yet():
     await telling
 
 
-async def test_what_was_changed_since_is_told_though_nobody_waits_for_it_any_more():
+async def test_change_is_sent_after_its_caller_was_cancelled():
     manager = LLMSessionManager("ann", retry_delays=(0.0,))
     session = manager.active = Session()
     session.gate.clear()
@@ -299,7 +299,7 @@ async def test_a_change_waits_for_no_session_that_has_left():
     await session.asked.wait()
     manager.leave(session)
     session.gate.set()
-    await telling  # and nobody is told that it could not be told
+    await telling  # without a sync error
     assert {} == manager.out_of_sync
 
 
@@ -349,7 +349,7 @@ async def test_a_swap_that_waits_is_refused_where_the_pending_session_ends_meanw
 
 
 @pytest.mark.parametrize("thing", [None, "a session", dict])
-async def test_what_is_no_session_is_not_prepared(thing):
+async def test_prepare_rejects_an_invalid_session(thing):
     manager = LLMSessionManager("ann")
     with pytest.raises(ConfigurationError, match="is not a session"):
         await manager.prepare(thing)
@@ -392,7 +392,7 @@ async def test_the_active_session_is_not_prepared_again():
     assert (True, None) == (session is manager.active, manager.pending)
 
 
-async def test_a_session_that_was_replaced_or_has_left_is_kept_by_nobody():
+async def test_manager_holds_no_reference_to_replaced_sessions():
     manager = LLMSessionManager("ann", retry_delays=(1000.0,))
     first, second = Session(), Session()
     gone = [weakref.ref(first), weakref.ref(second)]

@@ -21,7 +21,7 @@ WAYS = st.lists(st.sampled_from(["take", "take", "fail", "wait", "wait and fail"
 
 
 class Session:
-    """Is told as it is scripted to be, then takes all."""
+    """A session whose first syncs are scripted; later ones succeed."""
 
     def __init__(self, ways: list[str]) -> None:
         self.idle = True

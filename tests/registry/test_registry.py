@@ -20,11 +20,11 @@ def test_a_tool_without_a_role_is_registered_for_all_of_them():
     assert (["t"], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
 
 
-@pytest.mark.parametrize("nobody", [None, ""])
-def test_an_empty_role_is_no_role(nobody):  # W4
-    registry = registry_of(remote("t", role=nobody))
+@pytest.mark.parametrize("role", [None, ""])
+def test_an_empty_role_is_no_role(role):  # W4
+    registry = registry_of(remote("t", role=role))
     assert (Key(None, "t"),) == tuple(each.key for each in registry.registrations())
-    assert ("ann", "ben") == registry.unregister("t", nobody).affected_roles
+    assert ("ann", "ben") == registry.unregister("t", role).affected_roles
 
 
 def test_a_tool_with_a_role_is_registered_for_that_one():
@@ -43,7 +43,7 @@ def test_a_tool_with_a_role_is_registered_for_that_one():
         lambda r: r.remove_role("eve"),
     ],
 )
-def test_a_role_that_does_not_exist_is_told_and_nothing_is_changed(make):
+def test_unknown_role_is_an_error_and_changes_nothing(make):
     registry = registry_of(remote("t"))
     before, revision = registry.registrations(), registry.revision
     with pytest.raises(UnknownRoleError, match=r"^unknown role: eve$") as caught:
@@ -52,7 +52,7 @@ def test_a_role_that_does_not_exist_is_told_and_nothing_is_changed(make):
     assert (before, revision) == (registry.registrations(), registry.revision)
 
 
-def test_an_unknown_role_is_told_before_a_tool_that_cannot_be_made():
+def test_unknown_role_error_precedes_an_invalid_tool():
     def make_remote(_registration):
         raise ConfigurationError("no")
 
@@ -80,13 +80,13 @@ def test_a_tool_of_the_same_name_and_source_replaces_the_older_one_in_its_place(
     assert "newer" == registry.snapshot("ann").registrations["b"].description
 
 
-def test_the_same_tool_once_more_changes_nothing_and_is_told_as_done():
+def test_repeated_registration_succeeds_without_a_change():
     registry = registry_of(remote("t", secret="x"))
     revision = registry.revision
     again = registry.register(remote("t", secret="x"))
     assert (True, ("ann", "ben"), False, ()) == (again.ok, again.affected_roles, again.changed, again.keys)
     assert revision == registry.revision
-    assert registry.register(remote("t", secret="y")).changed  # whoever signs has to know the new one
+    assert registry.register(remote("t", secret="y")).changed  # the dispatcher must sign with the new one
 
 
 def test_a_role_that_comes_later_inherits_what_is_for_all():  # W4
@@ -108,7 +108,7 @@ def test_a_tool_taken_from_one_role_stays_with_the_others_and_with_those_to_come
 def test_registered_once_more_for_all_it_is_there_for_all():
     registry = registry_of(remote("t"))
     registry.unregister("t", "ann")
-    assert registry.register(registry.get(Key(None, "t"))).changed  # who was excluded is nobody's to hand in
+    assert registry.register(registry.get(Key(None, "t"))).changed  # exclusions of a passed registration are ignored
     assert (["t"], frozenset()) == (names(registry, "ann"), registry.get(Key(None, "t")).excluded)
 
 
@@ -159,7 +159,7 @@ def test_clear_for_one_role_leaves_the_others_their_tools():
     assert ([], ["a", "b"]) == (names(registry, "ann"), names(registry, "ben"))
 
 
-def test_clear_tells_only_the_roles_that_lost_something():
+def test_clear_affects_only_roles_with_removed_tools():
     registry = registry_of(remote("a", role="ben"))
     assert ("ben",) == registry.clear("s").affected_roles
     assert (0, ()) == (registry.clear("s").removed, registry.clear("s").affected_roles)
@@ -198,7 +198,7 @@ def test_a_role_that_goes_takes_its_own_tools_and_exclusions_with_it():
     assert ["a", "c"] == names(registry, "ann")
 
 
-def test_hidden_tools_stay_registered_and_no_model_is_told_of_them():
+def test_hidden_tools_stay_registered_but_are_not_offered():
     registry = registry_of(remote("a"), remote("b", source="other"))
     change = registry.hide("s")
     assert (("ann", "ben"), ()) == (change.affected_roles, change.keys)  # who stores tools has nothing to do
@@ -270,7 +270,7 @@ def test_what_is_restored_for_a_role_does_not_take_the_place_of_what_is_there_fo
     registry = registry_of(remote("t", "builtin"), roles=("ann", "ben"))
     change = registry.restore([remote("t", "old", "ann"), remote("t", "old", "eve"), remote("u", "old", "ann")])
     assert {"ann": "builtin", "ben": "builtin"} == seen(registry, "t")
-    assert {Key("ann", "t"), Key("eve", "t")} == {*change.keys}  # whoever stores them has them no longer
+    assert {Key("ann", "t"), Key("eve", "t")} == {*change.keys}  # they are removed from a store
     assert ["t", "u"] == names(registry, "ann")
 
 
@@ -315,7 +315,7 @@ def test_a_stored_tool_that_cannot_be_made_is_left_out_alone(caplog):
     assert (["good"], True) == (names(registry, "ann"), "bad" in caplog.text)
 
 
-def test_listeners_are_told_of_each_change_in_order_and_only_of_changes():
+def test_listeners_get_each_change_in_order():
     registry = registry_of(remote("a"))
     told = []
     end = registry.subscribe(lambda change: told.append((change.action, change.revision)))
@@ -330,7 +330,7 @@ def test_listeners_are_told_of_each_change_in_order_and_only_of_changes():
     assert 2 == len(told)
 
 
-def test_a_listener_may_change_the_registry_and_all_are_told_in_order():
+def test_changes_made_by_a_listener_are_published_in_order():
     registry = registry_of()
     told = []
 
@@ -345,7 +345,7 @@ def test_a_listener_may_change_the_registry_and_all_are_told_in_order():
     assert ["a", "b", "c"] == told
 
 
-def test_when_a_change_returns_its_listeners_have_been_told_also_by_another_thread():
+def test_change_returns_after_its_listeners_ran_in_any_thread():
     registry = registry_of()
     told: list[int] = []
     begun, gate = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Live sessions that could not be told of a change are told again, until it works or a newer change comes."""
+"""Failed tool syncs of live sessions are retried until they succeed or a newer change replaces them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def settled(manager: LLMSessionManager) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_sync_is_retried_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         manager = LLMSessionManager("ann", retry_delays=[0.0] * 5)
         session = manager.active = Session(2)
@@ -61,7 +61,7 @@ async def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.
     assert "after a retry" in caplog.text
 
 
-async def test_only_the_session_that_failed_is_told_again() -> None:
+async def test_only_the_failed_session_is_retried() -> None:
     manager = LLMSessionManager("ann", retry_delays=[0.0])
     active, pending = manager.active, manager.pending = Session(), Session(1)
     manager.register_tool(definition("a"))
@@ -70,7 +70,7 @@ async def test_only_the_session_that_failed_is_told_again() -> None:
     assert ([["a"]], [["a"]], 1) == (active.told, pending.told, active.asked)
 
 
-async def test_a_newer_change_takes_the_place_of_what_was_to_be_told_again() -> None:
+async def test_newer_change_replaces_a_pending_retry() -> None:
     manager = LLMSessionManager("ann", retry_delays=[NEVER])
     session = manager.active = Session(1)
     with pytest.raises(ToolSyncError):
@@ -90,7 +90,7 @@ async def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
     assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
 
 
-async def test_a_session_whose_caller_had_no_more_patience_is_told_again() -> None:
+async def test_sync_is_retried_after_its_caller_timed_out() -> None:
     manager = LLMSessionManager("ann", retry_delays=[0.0])
     session = manager.active = Session(hangs=1)
     with pytest.raises(TimeoutError):
@@ -111,7 +111,7 @@ async def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> Non
     assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.out_of_sync)
 
 
-async def test_a_session_that_is_gone_need_not_be_told() -> None:
+async def test_removed_session_is_not_retried() -> None:
     manager = LLMSessionManager("ann", retry_delays=[0.0])
     manager.active = Session(100)
     with pytest.raises(ToolSyncError):

@@ -119,7 +119,7 @@ def test_a_name_that_is_not_registered_is_an_error_that_lists_those_that_are():
     assert ("unknown_tool", True) == (done.result.code, "Available tools: f." in done.content)
 
 
-def test_a_remote_tool_that_nobody_can_call_answers_with_an_error():
+def test_remote_tool_without_a_dispatcher_is_an_error():
     registry = ToolRegistry(["ann"])
     registry.register(remote("t"))
     (done,) = carry_out(registry, "ann", ToolCall("c1", "t"))

@@ -64,7 +64,7 @@ def test_the_digest_is_of_what_is_listed():  # W21
 
     first = digest(remote("a"))
     assert first == digest(remote("a"), roles=("ann", "ben"))
-    assert first == digest(remote("a", secret="x"))  # nobody who polls may learn anything of it
+    assert first == digest(remote("a", secret="x"))  # a poller must not learn about it
     changed = [
         digest(), digest(remote("b")), digest(remote("a", description="x")), digest(remote("a", source="x")),
         digest(remote("a", parameters=SCHEMA)), digest(remote("a", timeout_seconds=1)), digest(remote("a", role="ann")),
@@ -83,7 +83,7 @@ def test_the_registered_name_stays_whatever_a_provider_would_take():  # W12
     assert ["weather.now in town"] == [*snapshot.tools] == [spec.name for spec in snapshot.specs]
 
 
-def test_each_provider_is_told_in_its_own_shape():
+def test_specs_have_the_shape_of_each_provider():
     snapshot = registry_of(remote("t", description="d", parameters=SCHEMA)).snapshot("ann")
     function = {"name": "t", "description": "d", "parameters": SCHEMA}
     assert [{"type": "function", "function": function}] == snapshot.specs_for("openai_chat")
@@ -123,7 +123,7 @@ def test_readers_see_all_of_a_change_or_nothing_of_it_whatever_threads_do():
     assert seen
 
 
-def test_changes_of_many_threads_are_all_there_and_told_in_order():
+def test_concurrent_changes_are_kept_and_published_in_order():
     registry = ToolRegistry(["ann"])
     told: list[int] = []
     registry.subscribe(lambda change: told.append(change.revision))

@@ -1,4 +1,4 @@
-"""Sources: nobody takes another's name, the reserved ones are kept, and a secret keeps what is one's own."""
+"""Sources: names belong to one source, reserved sources need a token, and a secret protects registrations."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_unregister_for_one_role_looks_at_who_that_roles_tool_is_from():
     assert 1 == registry.unregister("t", "ben", expected_source="a").removed
 
 
-def test_a_refusal_for_a_tool_that_no_role_sees_is_told_for_all():
+def test_refusal_for_a_tool_without_roles_is_for_all_roles():
     registry = registry_of(remote("t"), roles=("ann",))
     registry.unregister("t", "ann")
     assert (Refusal("*", "s"),) == registry.unregister("t", expected_source="other").refused_roles
@@ -121,7 +121,7 @@ def test_which_sources_are_reserved_is_the_programs_to_say():
     assert not registry.register(remote("v", source="builtin")).ok  # that one always is
 
 
-def test_without_the_need_of_one_a_secret_keeps_nobody_away():
+def test_secrets_do_not_restrict_changes_by_default():
     registry = registry_of(remote("t", secret="x"), remote("u", secret="y"))
     assert registry.register(remote("t", description="newer", secret="z")).ok
     assert (2, 2) == (registry.unregister("t").removed, registry.clear("s").removed)

@@ -145,7 +145,7 @@ def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
     assert ["t"] == [each.name for each in run(work())]
 
 
-def test_a_database_that_cannot_be_opened_is_told(tmp_path):
+def test_unopenable_database_is_a_configuration_error(tmp_path):
     junk = tmp_path / "junk.db"
     junk.write_bytes(b"no database at all\n" * 100)
     for url in (f"sqlite:///{tmp_path / 'nowhere' / 'tools.db'}", str(tmp_path), str(junk)):
@@ -246,7 +246,7 @@ def rounds_of_killing(url: str, rounds: int, seed: int) -> tuple[int, int]:
     return done, unsaid
 
 
-def test_whoever_is_killed_at_any_moment_leaves_what_was_said_and_never_half_a_change(tmp_path):
+def test_killed_writer_leaves_complete_acknowledged_changes_only(tmp_path):
     done, _ = rounds_of_killing(f"sqlite:///{tmp_path / 'tools.db'}", 200, 5)
     assert done >= 200
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'tools.db'}")
@@ -302,7 +302,7 @@ def test_a_new_file_that_another_process_is_making_its_tables_in_is_waited_for(t
     other.close()
 
 
-def test_what_cannot_be_saved_is_told_without_its_secrets(url):
+def test_save_error_does_not_contain_secrets(url):
     registry = registry_of()
 
     async def work():
@@ -320,7 +320,7 @@ def test_what_cannot_be_saved_is_told_without_its_secrets(url):
     assert (True, False) == ("body" in said, "hush" in said)
 
 
-def test_two_stores_of_one_process_on_one_file_lose_nothing_when_another_process_comes_and_goes(tmp_path):
+def test_two_stores_on_one_file_lose_nothing_beside_another_process(tmp_path):
     """A process that closes any handle of a file gives up all its locks on it, those of SQLite's own handles too."""
     file = tmp_path / "tools.db"
 

@@ -1,4 +1,4 @@
-"""One server for one database, and whoever else uses the store is not kept from it."""
+"""The lock of a store: one server per database, without blocking other users of the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
     assert ["t"] == run(work())
 
 
-async def test_a_database_in_memory_is_nobody_elses():
+async def test_in_memory_databases_do_not_share_a_lock():
     async with RegistrationStore("sqlite://") as store, RegistrationStore("sqlite://") as other:
         for each in (store, other):
             await StoreLock(each.database).acquire()

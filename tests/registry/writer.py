@@ -62,7 +62,7 @@ def killed_after(url: str, first: int, acknowledged: int, spins: int) -> int:
         for _ in range(acknowledged):
             said = int(lines.readline())
         for _ in range(spins):
-            pass  # how far it is with its next change, nobody knows
+            pass  # its next change is at an unknown stage
         os.kill(child, signal.SIGKILL)
         rest = lines.read().split(b"\n")[:-1]
     os.waitpid(child, 0)

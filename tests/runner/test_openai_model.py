@@ -146,7 +146,7 @@ def piece(index: int | None, id_: str | None, name: str | None, arguments: Any) 
     ],
     ids=["one index for all", "interleaved", "no index", "repeated id and object"],
 )
-def test_streamed_calls_are_told_apart_however_a_server_counts_them(deltas):
+def test_streamed_calls_are_separated_for_any_indexing(deltas):
     class Client:
         """A look-alike of the SDK's client whose answers are plain dicts."""
 

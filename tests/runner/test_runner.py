@@ -50,7 +50,7 @@ def test_messages_may_be_the_users_text_and_are_never_changed():
     assert mine == run(runner.run("hi")).messages[:1]
 
 
-async def test_a_stream_tells_each_thing_as_it_happens():
+async def test_run_stream_yields_events_in_order():
     model = ScriptedModel([Reply("let me see", tool_calls=(ADD,)), Reply("3", reasoning="easy")])
     events = [event async for event in ToolRunner(model, [add]).run_stream("1+2?")]
     expected = [
@@ -120,7 +120,7 @@ def test_run_sync_raises_what_the_run_raises():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_callbacks_are_told_of_each_call_and_result(asynchronous):
+def test_runner_callbacks_get_each_call_and_result(asynchronous):
     told = []
 
     def on_call(call, iteration):
@@ -254,7 +254,7 @@ def test_what_cannot_work_is_refused_when_the_runner_is_made(options, words):
         ToolRunner(ScriptedModel([]), **options)
 
 
-def test_what_is_no_client_and_no_tool_is_a_type_error():
+def test_invalid_client_and_tools_are_type_errors():
     with pytest.raises(TypeError, match="ChatModel"):
         ToolRunner(object(), [add])
     with pytest.raises(TypeError, match="function"):
@@ -367,7 +367,7 @@ def test_an_interrupt_before_the_wait_has_begun_stops_the_run_too():
         assert stopped.is_set()
 
 
-def test_what_exits_in_the_background_exits_its_caller_and_nobody_else():
+def test_system_exit_in_the_background_reaches_its_caller_only():
     from patchbay import background
 
     async def leave() -> None:

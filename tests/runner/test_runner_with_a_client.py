@@ -76,7 +76,7 @@ def test_the_same_as_a_stream(client_class):
     assert ("Sunny, and it is noon.", 2) == (told[-1].content, len(told[-1].tool_executions))
 
 
-def test_a_name_that_is_no_tool_reaches_the_executor_and_the_model_is_told_which_there_are(client_class):
+def test_unknown_tool_name_is_an_error_with_suggestions(client_class):
     with ScriptedUpstream([block("get_wether", city="Rome"), "sorry"]) as upstream:
         client = client_class(base_url=upstream.url, api_key="unused")
         result = run(client, ToolRunner(client, TOOLS).run("?", model="m"))

@@ -22,7 +22,7 @@ def told(name: str, spec: ToolSpec) -> dict:
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
-def test_a_tool_that_cannot_be_told_of_has_a_reason(name):
+def test_unsupported_tool_has_a_reason(name):
     broken = ToolSpec("broken", "", {"type": "object", "properties": {"a": {"$ref": "https://example.com"}}})
     expressed = DIALECTS[name].express(broken)
     assert isinstance(expressed, Unsupported)
@@ -30,7 +30,7 @@ def test_a_tool_that_cannot_be_told_of_has_a_reason(name):
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
-def test_the_same_tool_is_told_in_the_same_bytes_under_its_own_name(name):
+def test_tool_encoding_is_deterministic_and_keeps_the_name(name):
     assert name == DIALECTS[name].name
     assert json.dumps(told(name, WEATHER)) == json.dumps(told(name, ToolSpec("get_weather", "Tell the weather.", dict(CITY))))
     expressed = DIALECTS[name].express(WEATHER)
@@ -49,7 +49,7 @@ def test_each_shape_is_its_providers():
     assert {"type": "function", "function": strict} == told("openai_strict", WEATHER)
 
 
-def test_gemini_is_told_of_a_tool_without_parameters_without_parameters():
+def test_gemini_tool_without_parameters_has_no_parameters_field():
     assert {"name": "ping"} == told("gemini", ToolSpec("ping"))
 
 

@@ -135,7 +135,7 @@ def test_one_line_may_be_about_several_parameters(text):
     assert {"a": "both", "b": "both"} == read_docstring(text).parameters
 
 
-def test_what_is_raised_or_returned_is_said_of_no_parameter():
+def test_raises_and_returns_sections_describe_no_parameter():
     for section in ("Raises:\n    ValueError: never", ":raises ValueError: never", "Raises\n------\nValueError\n    never"):
         assert {} == read_docstring(f"S.\n\n{section}\n").parameters
 

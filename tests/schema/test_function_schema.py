@@ -247,7 +247,7 @@ def test_each_annotation_has_its_schema(annotation, expected):
 
 
 @pytest.mark.parametrize("annotation", [Tree, list[Tree], dict[str, Tree], Tree | None, Annotated[Tree, Field(description="t")]])
-def test_typed_dicts_are_read_wherever_they_stand_whichever_module_they_are_from(annotation):
+def test_typed_dicts_are_read_at_any_depth_and_from_any_module(annotation):
     def f(a): ...
 
     f.__annotations__["a"] = annotation
@@ -446,7 +446,7 @@ def test_an_enum_member_in_a_literal_is_written_by_its_value():
     assert ("/a must be 'red' or 'none'",) == complaints(f, '{"a": "blue"}')
 
 
-def test_a_default_may_stand_in_the_annotation():
+def test_default_may_be_in_the_annotation():
     def f(
         a: Annotated[int, Field(default=4, le=9)],
         b: Annotated[list[int], Field(default_factory=list)],

@@ -50,7 +50,7 @@ def test_a_tool_of_an_earlier_turn_has_an_allowed_name_too():
     assert "unheard_of" == Aliases([], OPENAI_NAMES).own("unheard_of")
 
 
-def test_a_name_that_somebody_else_answers_for_is_sent_as_it_is_and_is_nobodys_alias():
+def test_fixed_names_are_sent_unchanged_and_never_used_as_aliases():
     taken = OPENAI_NAMES.alias("a.b")
     aliases = Aliases(["a.b", "天气", "c"], OPENAI_NAMES, fixed=[taken, "天气", "c"])
     assert ["天气", "c", taken] == [aliases.wire(name) for name in ("天气", "c", taken)]

@@ -202,13 +202,13 @@ def test_strict_mode_is_given_what_it_takes(root):
         (7, "not an object"),
     ],
 )
-def test_what_no_provider_can_be_told_has_a_reason(subset, schema, words):
+def test_unsupported_schema_has_a_reason(subset, schema, words):
     made = subset(schema)
     assert isinstance(made, Unsupported)
     assert words in made.reason
 
 
-def test_openai_is_given_a_schema_that_it_takes_as_it_stands():
+def test_schema_that_openai_accepts_is_unchanged():
     def f(a: int, p: Point, n: Node, c: Optional[str], d: dict[str, int], m: Literal["x", "y"] = "x"): ...  # noqa: UP045
 
     schema = schema_of(f)
@@ -278,13 +278,13 @@ def test_a_property_may_be_called_like_a_keyword():
         ),
     ],
 )  # fmt: skip
-def test_gemini_is_told_in_its_own_words(annotation, expected):
+def test_gemini_schema_uses_its_own_types(annotation, expected):
     made = gemini(one(annotation))["properties"]["a"]
     check_gemini(made)
     assert expected == made
 
 
-def test_gemini_is_told_of_a_schema_that_contains_itself_once():
+def test_gemini_recursive_schema_is_expanded_once():
     made = gemini(one(Node))
     check_gemini(made)
     inner = made["properties"]["a"]["properties"]["children"]["items"]
@@ -367,7 +367,7 @@ def test_in_strict_mode_nothing_is_without_a_type(annotation, expected):
 
 @pytest.mark.parametrize("pattern", ["^(?!x)a", "(?<=a)b", r"\\(?=a)"])
 @pytest.mark.parametrize("subset", [openai, openai_strict])
-def test_openai_is_told_in_words_of_a_pattern_that_looks_around(subset, pattern):
+def test_openai_lookaround_pattern_becomes_a_description(subset, pattern):
     schema = {**parameters(a={"type": "string", "pattern": pattern, "description": "A."}), "required": ["a"]}
     assert {"type": "string", "description": f"A. (pattern: {pattern})"} == subset(schema)["properties"]["a"]
 
@@ -378,7 +378,7 @@ def test_other_patterns_stay_patterns(pattern):
     assert pattern == openai(schema)["properties"]["a"]["pattern"] == openai_strict(schema)["properties"]["a"]["pattern"]
 
 
-def test_strict_mode_is_told_of_a_described_schema_that_contains_itself():
+def test_strict_mode_keeps_descriptions_of_recursive_references():
     items = {"$ref": "#/$defs/N", "description": "a child"}
     node = {**parameters(below={"type": "array", "items": items}), "required": ["below"], "additionalProperties": False}
     made = openai_strict({**parameters(a={"$ref": "#/$defs/N"}), "$defs": {"N": node}})
@@ -417,7 +417,7 @@ def test_a_word_of_openapi_lets_no_null_through_that_the_tool_would_refuse():
     assert "{}" == without_added_nulls(schema, '{"a": null}')
 
 
-def test_gemini_is_told_about_the_whole_of_alternatives_in_the_first_of_them():
+def test_gemini_union_description_is_on_its_first_alternative():
     union = {"anyOf": [{"type": "string", "description": "A name."}, {"type": "integer"}, {"type": "null"}]}
     made = gemini(parameters(a={**union, "description": "Who.", "default": 5}))["properties"]["a"]
     check_gemini(made)

@@ -73,7 +73,7 @@ def test_a_stream_goes_through_the_exchange_event_by_event() -> None:
         assert ("no-cache", "r1") == (answer.headers["cache-control"], answer.headers["x-request-id"])
 
 
-def test_a_stream_declared_as_plain_text_is_read_all_the_same() -> None:
+def test_stream_declared_as_plain_text_is_read() -> None:
     script = stream_of(b"data: upstream\n\n", content_type="text/plain")
     with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
         assert b"data: exchange\n\ndata: [DONE]\n\n" == ask(port, "POST", CHAT, chat_body(stream=True)).body
@@ -202,7 +202,7 @@ def test_the_connection_serves_on_after_a_refused_body() -> None:
 def test_an_upstream_that_is_not_there_is_502() -> None:
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
-        taken.bind(("127.0.0.1", 0))  # so that nobody else can listen there
+        taken.bind(("127.0.0.1", 0))  # keeps the port from other processes
         free = taken.getsockname()[1]
         port = stack.enter_context(serving(make_proxy(f"http://127.0.0.1:{free}/v1")))
         for method, path in [("POST", CHAT), ("GET", "/v1/models")]:
@@ -231,7 +231,7 @@ def test_an_upstream_that_answers_nonsense_is_502_and_says_what_came(sent: bytes
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_is_compressed_unasked_is_told(stream: bool) -> None:
+def test_unrequested_compression_is_a_bad_gateway_error(stream: bool) -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         body = gzip.compress(b'{"said": "upstream"}')
         return web.Response(body=body, headers={"content-encoding": "gzip", "content-type": "application/json"})
@@ -318,7 +318,7 @@ def test_an_upstream_that_refuses_a_key_says_so_and_why(status: int, body: bytes
             assert said in answer.message
 
 
-def test_an_empty_error_answer_is_told() -> None:
+def test_empty_error_response_has_a_message() -> None:
     with running_upstream(refusing(500, b"", "text/plain")) as upstream, serving(make_proxy(upstream.url)) as port:
         assert "The upstream returned HTTP 500 without a message." == ask(port, "POST", CHAT, chat_body()).message
 

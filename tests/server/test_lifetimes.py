@@ -329,7 +329,7 @@ async def test_a_cancel_from_outside_goes_on_to_the_outside() -> None:
         await task
 
 
-async def test_a_client_that_leaves_raises_where_the_work_stood() -> None:
+async def test_client_disconnect_is_raised_in_the_running_work() -> None:
     async def gone() -> dict:
         return {"type": "http.disconnect"}
 

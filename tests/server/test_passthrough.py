@@ -154,7 +154,7 @@ def test_an_upload_larger_than_the_chat_limit_streams_through() -> None:
         assert "Content-Length" not in upstream.seen[1].headers
 
 
-def test_an_upload_reaches_the_upstream_before_it_is_complete_and_the_answer_comes_before_it_ends() -> None:
+def test_upload_and_response_are_streamed_in_both_directions() -> None:
     first = threading.Event()
 
     async def script(request: web.Request) -> web.StreamResponse:
@@ -202,7 +202,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending_and_its_leaving_is_not
         assert upstream.left.wait(BOUND)
 
 
-def test_the_operators_headers_stand_above_the_clients() -> None:
+def test_configured_upstream_headers_override_the_clients() -> None:
     headers = {"Host": "models.example", "OpenAI-Organization": "ours"}
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, upstream_headers=headers)) as port:
         assert 200 == ask(port, "GET", "/v1/models", headers={"openai-organization": "theirs"}).status
@@ -275,7 +275,7 @@ def test_a_body_that_the_upstream_cuts_never_looks_complete(head: bytes) -> None
         assert not data.endswith(b"0\r\n\r\n")
 
 
-def test_error_answers_are_passed_when_they_are_json_and_told_when_they_are_not() -> None:
+def test_json_errors_pass_through_and_others_are_quoted() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         if request.path.endswith("json"):
             return web.Response(status=429, body=b'{"error" : {"message":"slow down"}}', headers={"retry-after": "7"})

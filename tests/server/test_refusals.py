@@ -1,4 +1,4 @@
-"""What a client is told of an upstream's error: OpenAI's shape for a chat, the upstream's own JSON elsewhere."""
+"""Upstream errors for clients: OpenAI's shape for a chat, the upstream's own JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def told(status: int, body: bytes, *, chat: bool) -> bytes:
 
 
 @pytest.mark.parametrize(("document", "words"), [(OLLAMA, "model 'x' not found"), (FASTAPI, "Extra inputs are not permitted")])
-def test_a_chat_is_told_of_an_error_in_openais_shape_whatever_the_upstreams(document: object, words: str) -> None:
+def test_upstream_errors_become_openai_errors_for_chats(document: object, words: str) -> None:
     body = json.dumps(document).encode()
     error = json.loads(told(422, body, chat=True))["error"]
     assert words in error["message"]
@@ -29,7 +29,7 @@ def test_a_chat_is_told_of_an_error_in_openais_shape_whatever_the_upstreams(docu
     assert body == told(422, body, chat=False)
 
 
-def test_an_error_in_openais_shape_is_told_as_it_is() -> None:
+def test_openai_errors_pass_through_unchanged() -> None:
     body = json.dumps(OPENAI).encode()
     assert body == told(400, body, chat=True) == told(400, body, chat=False)
 

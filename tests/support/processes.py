@@ -2,7 +2,7 @@
 
 What such a process runs is what a new interpreter would run, in a process of its own, with its own signals, files and end; it only
 does not import ``patchbay`` and what that stands on again, which takes a second of CPU time. Not for tests about how a process begins
-(its imports, ``PYTHON…`` variables, ``-I``), nor for what is no Python program.
+(its imports, ``PYTHON…`` variables, ``-I``), nor for other programs.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ ONE_TEXT = {"properties": {"thing": TEXT}, "required": ["thing"]}
         ("weather in Oslo, Bergen and Rome", "get_weather", ["Oslo", "Bergen", "Rome"]),
     ],
 )
-def test_a_tool_is_called_by_six_letters_of_a_long_word_of_its_name_for_each_word_that_is_a_value(question, name, values):
+def test_contract_model_matches_tools_by_word_prefix_and_values(question, name, values):
     assert [(name, {"thing": value}) for value in values] == chosen(question, **{name: ONE_TEXT})
 
 

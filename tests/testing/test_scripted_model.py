@@ -48,7 +48,7 @@ def test_it_does_not_hide_the_error_of_its_block() -> None:
         raise ZeroDivisionError
 
 
-def test_being_asked_once_too_often_is_told_again_where_the_first_complaint_was_swallowed() -> None:
+def test_scripted_model_repeats_a_swallowed_exhaustion_error_at_exit() -> None:
     model = ScriptedModel(["a"])
     ask(model)
     ask_and_hide_errors(model)
@@ -56,7 +56,7 @@ def test_being_asked_once_too_often_is_told_again_where_the_first_complaint_was_
         pass
 
 
-def test_an_assertion_of_a_step_that_was_swallowed_is_told_again() -> None:
+def test_scripted_model_repeats_a_swallowed_assertion_at_exit() -> None:
     def step(request: ChatRequest) -> str:
         assert request.tools, "no tools were offered"
         return "a"

@@ -191,7 +191,7 @@ def test_the_record_holds_each_chat_request_and_what_was_answered(connect, tmp_p
 
 
 @pytest.mark.parametrize("how", ["stdin", "SIGTERM", "SIGINT"])
-def test_the_command_serves_until_it_is_told_to_stop(how, connect):
+def test_upstream_command_serves_until_stopped(how, connect):
     command = [sys.executable, "-m", "patchbay.testing.upstream", "--until-stdin-closes"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -43,7 +43,7 @@ def test_every_kind_of_tool_can_say_something_of_itself():
     assert not any("destructive" in str(each.spec) for each in kinds)
 
 
-def test_a_tool_that_says_nothing_has_nothing_to_say_and_nobody_can_add_to_it():
+def test_default_annotations_are_empty_and_immutable():
     nothing = ToolDefinition("d", handler=print).annotations
     assert {} == nothing
     with pytest.raises(TypeError):
@@ -77,7 +77,7 @@ def test_every_kind_of_tool_can_have_a_title_and_a_schema_of_its_results():
         ToolDefinition("d", handler=print, metadata={"output_schema": ["object"]})
 
 
-def test_a_tool_of_this_program_is_from_nobody_unless_it_says_so():
+def test_source_of_a_local_tool_defaults_to_empty():
     assert ["", "builtin"] == [ToolDefinition("d", handler=print, metadata=about).source for about in ({}, {"source": "builtin"})]
 
 

@@ -55,7 +55,7 @@ def test_the_idempotency_key_is_the_same_when_the_run_is_taken_up_again():
     assert alone.idempotency_key == alone.idempotency_key != make().idempotency_key
 
 
-def test_progress_reaches_whoever_listens_until_the_call_is_over():
+def test_progress_is_normalised_and_ignored_after_the_call():
     heard: list[Progress] = []
     context = make(on_progress=heard.append)
     context.progress("half", fraction=0.5, data={"n": 1})
@@ -65,7 +65,7 @@ def test_progress_reaches_whoever_listens_until_the_call_is_over():
     context.cancelled.set()
     context.progress("too late")
     assert [Progress("half", 0.5, {"n": 1}), Progress(fraction=1.0), Progress(fraction=0.0), Progress()] == heard
-    make().progress("nobody listens")
+    make().progress("no listener")
 
 
 @pytest.mark.parametrize("name", ["agent_name", "session", "invocation_id", "state"])

@@ -31,7 +31,7 @@ def schema(**about: object) -> dict:
     ],
     ids=lambda each: each if isinstance(each, str) else next(iter(each)),
 )
-def test_a_tool_that_no_model_could_be_told_of_is_refused_where_it_is_made(told, why):
+def test_invalid_tool_definition_is_rejected_at_creation(told, why):
     with pytest.raises(ConfigurationError, match=why):
         ToolDefinition(**{"name": "odd", "handler": dict, **told})
 

@@ -379,7 +379,7 @@ async def _coroutine(): ...
         (7, "function or a Tool"),
     ],
 )
-def test_what_is_no_tool_is_a_type_error_that_says_so(item, words):
+def test_invalid_tool_is_a_type_error(item, words):
     with pytest.raises(TypeError, match=words):
         as_tool(item)
 

@@ -185,7 +185,7 @@ def test_an_object_without_a_text_form_is_named_and_a_note_says_that_it_is_not_s
     assert {"it": note} == json.loads(render_result({"it": session}))
 
 
-def test_a_repr_of_its_own_stands_for_the_text():
+def test_custom_repr_is_the_result_text():
     class Place:
         def __repr__(self) -> str:
             return "Place(Rome)"

@@ -67,7 +67,7 @@ def test_its_arguments_are_checked_against_its_declaration_which_is_asked_for_on
     assert 1 == query.declared
 
 
-def test_no_declaration_means_that_no_model_is_told():
+def test_tool_without_a_declaration_is_not_offered():
     assert Query().offered
     hidden = Declared(None)
     assert not hidden.offered

@@ -1,4 +1,4 @@
-"""A call sees the session's state with its own changes over it, and nobody else sees them until it has succeeded."""
+"""A call sees the session's state with its own changes, which others see only after it has succeeded."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Overlay(RuleBasedStateMachine):
 TestOverlay = Overlay.TestCase
 
 
-def test_a_container_changed_in_place_counts_as_written_and_nobody_else_sees_it():
+def test_in_place_change_is_in_the_delta_and_not_in_the_base():
     base = {"cart": ["a"], "seen": {"x"}}
     state = State(base)
     state["cart"].append("b")

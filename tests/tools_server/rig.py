@@ -1,4 +1,4 @@
-"""Real sockets for the tool server's tests: the server under uvicorn in a thread, and callbacks that answer as they are told."""
+"""Real sockets for the tool server's tests: the server under uvicorn in a thread, and scripted callbacks."""
 
 from __future__ import annotations
 

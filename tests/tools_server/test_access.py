@@ -121,7 +121,7 @@ def test_origins_can_be_listed() -> None:
 
 @pytest.mark.parametrize("name", ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "x-real-ip", "cf-connecting-ip"])
 @pytest.mark.parametrize("value", ["127.0.0.1", "8.8.8.8", ""])
-def test_what_came_through_a_proxy_that_nobody_configured_is_403(name: str, value: str) -> None:
+def test_request_through_an_unconfigured_proxy_is_403(name: str, value: str) -> None:
     status, body, _ = admitted([*LOCAL, (name, value)])
     assert (403, "unexpected_proxy") == (status, body["error_code"])
 
@@ -209,7 +209,7 @@ def test_websockets_are_not_let_in() -> None:
      ("Host: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\n", 403), ("Host: 127.0.0.1\r\nContent-Type: text/plain\r\n", 422),
      ("Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n", 400)],
 )  # fmt: skip
-def test_who_never_sends_a_body_is_answered_all_the_same(server: Any, headers: str, status: int) -> None:
+def test_request_without_its_declared_body_is_answered(server: Any, headers: str, status: int) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
         head = f"POST /api/tools/register HTTP/1.1\r\n{headers}Content-Length: 1000\r\n\r\n"
         connection.sendall(head.encode())
@@ -232,7 +232,7 @@ def test_another_address_of_the_loopback_net_is_another_machine(server: Any) -> 
         assert connection.recv(65536).startswith(b"HTTP/1.1 403 ")
 
 
-# What the guard is told
+# The guard's settings
 
 
 def test_a_token_file_is_read_if_only_its_owner_can(tmp_path: Any) -> None:

@@ -61,7 +61,7 @@ def test_a_tool_that_says_nothing_of_itself_says_nothing(server: Any) -> None:
         ({"destructive": True, "destructiveHint": False}, "say the same thing twice"),
     ],
 )
-def test_what_is_no_object_of_booleans_or_has_no_bounds_is_refused_with_its_place(server: Any, said: Any, words: str) -> None:
+def test_invalid_annotations_are_rejected_with_their_path(server: Any, said: Any, words: str) -> None:
     assert words in refusal(server, said)
     assert {} == server.tools()
 

@@ -37,7 +37,7 @@ def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(se
         server.call("a")
         assert {"a": "hidden", "c": "active", "d": "active"} == states(server)
         assert {"a": "hidden", "c": "active", "d": "active", "b": "hidden"} == states(server, "ben")
-        assert "tool_hidden" == server.call("a")["code"]  # no model is told of it, and none can call it
+        assert "tool_hidden" == server.call("a")["code"]  # not offered and not callable
         assert "done" == server.call("d")["output"]
 
 
@@ -65,7 +65,7 @@ def test_the_third_in_a_row_drops_a_plugins_tools_from_every_role(server: Any) -
     assert (["mine"], ["mine"]) == (list(server.tools("ann")), list(server.tools("ben")))
 
 
-def test_tools_of_others_are_hidden_and_never_dropped(server: Any) -> None:
+def test_tools_of_other_sources_are_hidden_and_never_dropped(server: Any) -> None:
     plugin(server, "a", kept_port(), source="my_plugin")
     tool = server.app.registry.snapshot("ann").tools["a"]
     for _ in range(5):

@@ -78,7 +78,7 @@ def test_with_strict_arguments_only_what_fits_the_schema_is_passed_on() -> None:
     assert [{"n": 5}] == [call.json["arguments"] for call in callback.calls]
 
 
-def test_a_schema_that_nobody_can_read_does_not_keep_its_tool_from_being_called(server: Any) -> None:
+def test_tool_with_an_unreadable_schema_can_be_called(server: Any) -> None:
     with calling_back(says("done")) as callback:
         server.register(callback_url=callback.url, parameters={"type": 5, "$ref": "nowhere"})
         assert "done" == server.call()["output"]
@@ -129,7 +129,7 @@ def test_the_output_of_an_answer(ask: Any, body: Any, output: Any) -> None:
         (writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), "hi"),
     ],
 )  # fmt: skip
-def test_what_is_no_json_is_text_where_nothing_else_was_promised(ask: Any, script: Any, output: Any) -> None:
+def test_non_json_response_is_text_without_a_declared_type(ask: Any, script: Any, output: Any) -> None:
     answer = ask(script)
     assert (True, output) == (answer["ok"], answer["output"])
 
@@ -332,7 +332,7 @@ def test_proxies_of_the_environment_are_not_asked(server: Any, monkeypatch: Any)
         assert "done" == server.call()["output"]
 
 
-def test_an_unknown_tool_is_told_with_the_nearest_names(server: Any) -> None:
+def test_unknown_tool_error_suggests_similar_names(server: Any) -> None:
     server.register("get_weather")
     answer = server.call("get_wether")
     assert (False, "unknown_tool") == (answer["ok"], answer["code"])
@@ -357,7 +357,7 @@ def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server
     assert "1208925819614629174706176" in answer["content"]
 
 
-async def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_took_meanwhile() -> None:
+async def test_unused_connections_are_closed_but_not_those_of_running_calls() -> None:
     go_on = threading.Event()
 
     def answers_slowly(connection: socket.socket, end: threading.Event) -> None:
@@ -410,7 +410,7 @@ def test_a_stored_tool_whose_port_is_not_allowed_any_more_is_left_out(tmp_path: 
     assert "The stored tool 'a' cannot be used" in caplog.text
 
 
-def test_text_of_any_kind_that_is_cut_within_a_character_is_text_all_the_same() -> None:
+def test_text_truncated_within_a_character_is_still_text() -> None:
     with serving(max_result_size=3) as server, calling_back(says("caf\u00e9s".encode(), kind="application/yaml")) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()

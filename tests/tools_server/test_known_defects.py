@@ -25,9 +25,9 @@ W11  one schema broke every request: ``schema/test_subsets``, ``schema/test_dial
      (left out alone), ``models/providers/test_gemini`` (as Gemini takes them)
 W12  one name broke every request: ``schema/test_names``, ``registry/test_snapshot`` (stays),
      ``models/providers/test_chat_providers`` (goes out under an alias and comes back)
-W13  "ok" was said before a session was told, and failures were not; what sessions of any kind share: ``registry/test_manager``
-     (sync), ``tools_server/test_tables`` (a session that was not told, that never answers); what is taken away, and what the
-     lease does: here
+W13  "ok" preceded the sync of sessions, and hid its failures; for sessions of any kind: ``registry/test_manager``
+     (sync), ``tools_server/test_tables`` (a session with a failed or hanging sync); removed tools and the
+     lease: here
 W14  calls without name or id were lost; in chats: ``loop/test_loop`` (missing and repeated ids),
      ``models/providers/test_chat_providers`` (under finish_reason stop; without ids and places), ``laws/test_loop_keeps_going``
      (one result each)
@@ -95,7 +95,7 @@ def test_each_defect_has_a_test_and_the_files_that_are_named_are_there() -> None
 
 
 class Session:
-    """A live session that says what it was told; ``error`` is what it raises instead."""
+    """A live session that records its tools; ``error`` is raised instead."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.told: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
@@ -131,7 +131,7 @@ def test_w7_the_real_server_believes_no_header_about_where_a_request_comes_from(
 ) -> None:
     connection = http.client.HTTPConnection(urlsplit(real).netloc, timeout=BOUND)
     try:
-        # Headers alone: a body that is declared and never comes would hold up whoever reads it first.
+        # Headers alone: reading the declared body first would block.
         connection.putrequest("POST", "/api/tools/register", skip_host="Host" in headers)
         for name, value in {"Content-Type": "application/json", "Content-Length": "10", **headers}.items():
             connection.putheader(name, value)
@@ -143,7 +143,7 @@ def test_w7_the_real_server_believes_no_header_about_where_a_request_comes_from(
     assert (status, code) == (answer.status, body.get("error_code"))
 
 
-def test_w13_what_was_taken_away_is_gone_though_no_session_was_told(server: Any) -> None:
+def test_w13_failed_sync_does_not_restore_removed_tools(server: Any) -> None:
     server.register("a")
     server.register("b", source="other")
     for manager in server.app.managers.values():
@@ -157,7 +157,7 @@ def test_w13_what_was_taken_away_is_gone_though_no_session_was_told(server: Any)
     assert {} == server.tools()
 
 
-def test_w13_sessions_are_told_of_what_the_lease_hides_shows_and_drops(server: Any) -> None:
+def test_w13_sessions_get_tool_changes_of_the_callback_health(server: Any) -> None:
     session = server.app.managers["ann"].active = Session()
     with calling_back(says("done"), port=kept_port()) as callback:
         server.register("a", callback.url, source="plugin:p")
@@ -185,7 +185,7 @@ def called_as_before(tool: Any) -> Any:
     return handler
 
 
-def test_w18_of_the_three_limits_of_a_call_the_tools_own_is_told(tmp_path: Path) -> None:
+def test_w18_tools_own_timeout_is_reported(tmp_path: Path) -> None:
     slow = write_plugin(
         tmp_path / "slow",
         """
@@ -208,7 +208,7 @@ def test_w18_of_the_three_limits_of_a_call_the_tools_own_is_told(tmp_path: Path)
             assert "TOOL_TIMEOUT" == answer["error"]
 
 
-def test_w19_the_sessions_of_all_roles_are_told_at_the_same_time(server: Any) -> None:
+def test_w19_sessions_of_all_roles_are_synced_concurrently(server: Any) -> None:
     waiting: list[asyncio.Event] = []
 
     class Together:

@@ -78,7 +78,7 @@ def test_what_is_registered_right_after_the_session_ended_is_stored_or_not_said_
             assert f"t{number}" in stored(store)
 
 
-def test_while_another_server_has_the_lock_nothing_is_said_to_be_stored(
+def test_registrations_are_not_stored_while_another_server_has_the_lock(
     store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)  # the second server is there first
@@ -144,9 +144,7 @@ def test_a_server_whose_store_hangs_can_be_stopped(store: str, monkeypatch: pyte
     os.kill(hung, signal.SIGCONT)
 
 
-def test_a_database_that_is_down_is_said_in_one_line_and_is_back_when_it_is(
-    store: str, postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_database_outage_is_one_log_line_and_recovers(store: str, postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     name = sa.make_url(store).database
     governance = Governance(GovernanceSettings(approvals=store))
     app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.0), governance=governance)

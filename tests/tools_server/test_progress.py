@@ -41,7 +41,7 @@ def told(*lines: bytes, head: bytes = HEAD) -> Script:
 
 
 def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None) -> tuple[ToolExecution, list[Progress], Call]:
-    """Call a callback that answers so; return what came of it, and what was told before."""
+    """Call a callback with this script; return the execution, its progress and the request."""
     heard: list[Progress] = []
 
     def hear(_call: ToolCall, progress: Progress) -> None:
@@ -91,7 +91,7 @@ def test_progress_is_passed_on_while_the_call_is_under_way() -> None:
         ([b'{"progress": {"fraction": -1e9, "message": 5}}\n', RESULT], [Progress(None, 0.0)], {"n": 1}),
         ([b'{"progress": {"fraction": true, "message": null, "more": 1}}\n', RESULT], [Progress()], {"n": 1}),
         ([b'{"progress": {"message": "\xc3\xa4"}}\n', b"[1, 2]\n"], [Progress("ä")], [1, 2]),
-        ([b'{"progress": 0.5}\n'], [], {"progress": 0.5}),  # nobody's progress, so a result like any other
+        ([b'{"progress": 0.5}\n'], [], {"progress": 0.5}),  # not valid progress, so an ordinary result
         ([b'{"progress": {}, "books": 5}\n'], [], {"progress": {}, "books": 5}),
         ([b'{"output": {"progress": {}}}\n'], [], {"progress": {}}),
     ],
@@ -118,7 +118,7 @@ def test_an_answer_that_ends_before_its_result_is_an_error(lines: list[bytes]) -
     assert "ended before its result" in str(execution.error)
 
 
-def test_an_answer_that_breaks_off_is_an_error_whatever_it_has_told() -> None:
+def test_truncated_answer_after_progress_is_an_error() -> None:
     script = writes(HEAD + b"Content-Length: 500\r\n\r\n" + b'{"progress": {"message": "half"}}\n' + RESULT)
     execution, heard, _ = called(script)
     assert [Progress("half")] == heard
@@ -175,7 +175,7 @@ def test_a_callback_that_talks_without_end_is_stopped() -> None:
 
 
 @pytest.mark.parametrize("line", [b"x\n", b'{"progress": {}}\n', b'{"output": 1}\n'])
-def test_lines_that_nobody_is_told_of_are_not_read(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_lines_beyond_the_limit_are_not_decoded(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a callback that talks without end would keep the whole server busy."""
     read: list[bytes] = []
     reader = progress_lines._decoder

@@ -127,7 +127,7 @@ def running() -> Iterator[str]:
 
 @pytest.fixture
 def server(running: str) -> Iterator[str]:
-    """A server that nobody has registered anything with, but for this test."""
+    """A server with the registrations of this test only."""
     yield running
     for tools in ask(running, "/api/tools")[1]["tools_by_role"].values():
         for tool in tools:
@@ -218,7 +218,7 @@ def test_a_callback_is_asked_as_printed_and_its_answers_are_read_as_printed(serv
         assert received.head.startswith("POST /tool_invoke ")
 
 
-def test_where_no_role_takes_a_tool_the_reasons_are_told(server: str) -> None:
+def test_registration_without_an_accepting_role_lists_the_reasons(server: str) -> None:
     register(server)
     status, answer = register(server, source="somebody_else")
     assert (200, False, []) == (status, answer["ok"], answer["affected_roles"])

@@ -68,7 +68,7 @@ def test_what_the_lease_drops_is_dropped_for_good(tmp_path: Any) -> None:
         assert {} == server.tools()
 
 
-def test_after_a_restart_what_nobody_answers_for_is_hidden_and_comes_back(tmp_path: Any) -> None:
+def test_stored_tool_with_an_unreachable_callback_is_hidden_until_it_returns(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with contextlib.ExitStack() as callbacks:
         callback = callbacks.enter_context(calling_back(says("done"), port=kept_port()))
@@ -111,7 +111,7 @@ def test_what_could_not_be_written_is_written_later_and_the_answer_says_so(
         assert ["a", "b"][: 1 + next_change] == list(server.tools())
 
 
-def test_without_a_store_nothing_is_said_to_be_stored(server: Any) -> None:
+def test_registration_without_a_store_is_not_stored(server: Any) -> None:
     assert server.register("a")["stored"] is False
 
 
@@ -146,7 +146,7 @@ def post(url: str, path: str, **fields: Any) -> Any:
         return json.load(answer)
 
 
-def test_the_command_says_where_it_listens_and_what_was_told_ok_outlives_a_kill(tmp_path: Any) -> None:
+def test_serve_prints_its_address_and_stored_tools_survive_a_kill(tmp_path: Any) -> None:
     flags = ("--roles", "ann, ben", "--store", f"sqlite:///{tmp_path}/tools.db", "--lease", "0")
     with patchbay_serve(*flags) as child:
         assert post(child.url, "register", name="a", callback_url="http://localhost:9/")["stored"]
@@ -201,14 +201,14 @@ def test_help_shows_the_port_the_variables_and_examples() -> None:
         (["--port", "70000"], "'--port'"),
     ],
 )
-def test_flags_that_cannot_work_are_told_on_one_line(flags: list[str], said: str) -> None:
+def test_invalid_flags_are_a_one_line_error(flags: list[str], said: str) -> None:
     done = run_cli("serve", "--store", "memory", *flags)
     assert (2, "") == (done.returncode, done.stdout)
     assert said in done.stderr
     assert 1 == done.stderr.count("\n")
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run_cli("serve", "--store", "memory", "--port", str(taken.getsockname()[1]))
     assert 2 == done.returncode

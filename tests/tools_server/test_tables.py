@@ -107,7 +107,7 @@ def test_a_tool_that_is_registered_again_is_replaced_in_its_place(server: Any) -
     assert "new" == server.tools()["a"]["description"]
 
 
-def test_a_role_whose_session_was_not_told_has_the_tool_and_says_what_kept_its_session(server: Any) -> None:
+def test_role_with_a_failed_sync_has_the_tool_and_the_error(server: Any) -> None:
     no_session(server, "ben")
     answer = server.register()
     assert {
@@ -121,7 +121,7 @@ def test_a_role_whose_session_was_not_told_has_the_tool_and_says_what_kept_its_s
     assert ["a"] == list(server.tools("ben"))  # its next turn has it
 
 
-def test_a_role_whose_session_was_not_told_is_shown_until_it_was(server: Any) -> None:
+def test_role_is_pending_until_its_session_is_synced(server: Any) -> None:
     told = threading.Event()
 
     class Fails:
@@ -156,7 +156,7 @@ def test_the_etag_says_whether_sessions_are_behind(server: Any) -> None:
     assert 200 == server.ask("GET", "/api/tools", if_none_match=behind.headers["etag"]).status
 
 
-def test_where_no_session_was_told_the_tool_is_registered_all_the_same(server: Any) -> None:
+def test_tool_is_registered_even_if_all_sessions_fail_to_sync(server: Any) -> None:
     no_session(server, "ann", "ben")
     answer = server.register()
     assert (True, ["ann", "ben"], ["ann", "ben"]) == (answer["ok"], answer["affected_roles"], answer["pending_roles"])
@@ -177,7 +177,7 @@ def test_a_session_that_never_answers_is_given_up() -> None:
         assert "RuntimeError: tool sync failed: not done within 0.01 s" == failure["error"]
 
 
-def test_where_there_is_no_role_nobody_accepts_it() -> None:
+def test_registration_without_roles_is_refused() -> None:
     with serving(()) as server:
         answer = server.register()
         assert {"ok": False, "affected_roles": [], "failed_roles": [], "error": "no role accepted the registration"} == only(
@@ -442,7 +442,7 @@ def test_a_list_that_was_seen_is_304_until_anything_changes(server: Any) -> None
     assert 200 == server.ask("GET", "/api/tools", if_none_match=all_roles).status
 
 
-def test_every_answer_tells_the_instance_and_a_revision_that_grows(server: Any) -> None:
+def test_each_response_has_the_instance_and_an_increasing_revision(server: Any) -> None:
     server.register()
     answers = [server.register("b"), server.post("unregister", name="b").json, server.post("clear", source="x").json]
     answers.append(server.ask("GET", "/api/tools").json)

@@ -35,7 +35,7 @@ UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET,
         ("postgresql://ann@127.0.0.1:{port}/x?password=hush", "See that the server runs"),
     ],
 )
-def test_a_store_that_cannot_be_opened_is_told_on_one_line(store: str, said: str, tmp_path: Any) -> None:
+def test_unopenable_store_is_a_one_line_error(store: str, said: str, tmp_path: Any) -> None:
     (tmp_path / "text").write_text("no database\n" * 100)
     port = kept_port()
     done = run_cli("serve", "--port", "0", "--store", store.format(tmp_path, port=port))
@@ -44,7 +44,7 @@ def test_a_store_that_cannot_be_opened_is_told_on_one_line(store: str, said: str
     assert "hush" not in done.stderr
 
 
-def test_a_store_of_a_newer_version_is_told_on_one_line(tmp_path: Any) -> None:
+def test_store_of_a_newer_version_is_a_one_line_error(tmp_path: Any) -> None:
     import sqlite3
 
     file = tmp_path / "tools.db"
@@ -110,9 +110,7 @@ def test_the_code_of_a_failure_is_the_tools(server: Any, code: object, told: str
 
 
 @UNUSABLE
-def test_a_tool_that_no_provider_takes_is_registered_and_told_of_with_the_reason(
-    server: Any, parameters: Any, caplog: Any
-) -> None:
+def test_tool_that_no_provider_supports_is_registered_with_a_warning(server: Any, parameters: Any, caplog: Any) -> None:
     for _ in range(2):
         answer = server.register("a", parameters=parameters)
         [warning] = answer["warnings"]
@@ -125,7 +123,7 @@ def test_a_tool_that_no_provider_takes_is_registered_and_told_of_with_the_reason
 
 
 @UNUSABLE
-def test_no_model_is_told_to_mend_arguments_where_the_schema_is_broken(parameters: Any) -> None:
+def test_broken_schema_is_not_reported_as_invalid_arguments(parameters: Any) -> None:
     with serving(strict_arguments=True) as server:
         server.register("a", parameters=parameters)
         answer = server.call("a", arguments={"city": "Rome"})
@@ -161,7 +159,7 @@ def test_a_name_that_another_source_has_says_whose_it_is(server: Any) -> None:
     assert [[("ann", "first"), ("ann", "first")], [("ann", "second"), ("ben", "second"), ("*", "second")]] == owners
 
 
-def test_a_hidden_tool_that_is_called_is_said_to_be_hidden(server: Any) -> None:
+def test_call_of_a_hidden_tool_has_its_own_error_code(server: Any) -> None:
     server.register("a", source="s")
     server.app.registry.hide("s")
     answer = server.call("a")
@@ -175,7 +173,7 @@ def test_a_hidden_tool_that_is_called_is_said_to_be_hidden(server: Any) -> None:
     [([("host", "evil.com")], "--allow-host"), ([*LOCAL, ("origin", "https://evil.com")], "--allow-origin"),
      ([*LOCAL, ("x-forwarded-for", "127.0.0.1")], "--proxy")],
 )  # fmt: skip
-def test_who_is_turned_away_is_told_what_would_let_it_in(headers: Any, flag: str) -> None:
+def test_rejection_names_the_flag_that_permits_the_request(headers: Any, flag: str) -> None:
     assert f"patchbay serve {flag} " in admitted(headers)[1]["hint"]
 
 
@@ -189,7 +187,7 @@ def test_an_answer_that_does_not_say_whether_it_failed_is_logged_with_the_tools_
 @pytest.mark.parametrize(
     "origin", ["x", "example.com", "https://", "https://a b", "https://x/path", "https://*.example.com", "http://x:y"]
 )
-def test_what_is_no_origin_is_refused(origin: str) -> None:
+def test_invalid_origin_is_rejected(origin: str) -> None:
     with pytest.raises(ConfigurationError, match="is not an origin"):
         ToolsSettings(allowed_origins=(origin,))
 

@@ -1,7 +1,7 @@
 """Writes ``mutated.txt``: the golden cases, damaged as models and servers damage text. ``python tests/formats/fuzz/mutate.py``
 
-The seed is fixed, so the same cases give the same file. Each text is read as it is told in ``test_fuzz.py``: it needs no expected
-reading, only that all ways of cutting it agree.
+The seed is fixed, so the same cases give the same file. ``test_fuzz.py`` reads each text: there is no expected reading, but all
+ways to split it must agree.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_a_model_that_only_streams_is_asked_for_a_stream_from_then_on() -> None:
     assert [None, True, True] == [body.get("stream") for body in server.bodies]
 
 
-def test_qwen_may_call_several_tools_at_once_unless_told_otherwise() -> None:
+def test_qwen_requests_parallel_tool_calls_by_default() -> None:
     with ChatServer(["a", "b", "c"], servers.qwen_rules) as server:
         model = model_at(server, "qwen/qwen-plus")
 
@@ -240,7 +240,7 @@ def piece(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
 
-def test_calls_without_ids_and_without_places_are_told_apart() -> None:
+def test_calls_without_ids_and_indexes_are_separated() -> None:
     """As Gemini's compatible endpoint and some local servers stream them; ids of the loop's own are none of the model's business."""
     named = [{"function": {"name": name, "arguments": arguments}, "type": "function"} for name, arguments in (ROME, OSLO)]
     answer = Raw([events(piece({"tool_calls": [named[0]]}), piece({"tool_calls": [named[1]]}), piece({}, "stop"))])
@@ -297,7 +297,7 @@ def test_a_tool_that_cannot_be_expressed_is_left_out_alone_and_the_log_says_so(c
 
 
 @pytest.mark.usefixtures("own_provider")
-def test_a_strict_tool_is_told_strictly_and_its_added_nulls_are_taken_away() -> None:
+def test_strict_tool_uses_the_strict_subset_and_drops_added_nulls() -> None:
     parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
     tool = ToolSpec("forecast", "", parameters, strict=True)
     with ChatServer([calls(("forecast", '{"city": "Rome", "days": null}'))]) as server:
@@ -389,7 +389,7 @@ def test_calls_that_another_model_made_go_to_such_a_server_with_a_blank(stream: 
     assert [None, " "] == [body["messages"][1].get("reasoning_content") for body in server.bodies]
 
 
-def test_what_one_model_wants_is_not_held_against_another_of_the_same_server() -> None:
+def test_learned_reasoning_rules_are_per_model() -> None:
     def rules(body: dict[str, Any]) -> None:
         (insists_on_reasoning if body["model"] == "thinker" else servers.refuses_reasoning)(body)
 
@@ -446,7 +446,7 @@ def named(name: str, arguments: str, **rest: Any) -> dict[str, Any]:
     ids=["no ids", "one id", "empty ids", "a name with every piece", "another name"],
 )
 @pytest.mark.parametrize("mode", ["native", None], ids=["wrapped", "bare"])
-def test_calls_that_a_server_gives_one_place_are_told_apart(pieces: list[Any], mode: str | None) -> None:
+def test_calls_with_the_same_index_are_separated(pieces: list[Any], mode: str | None) -> None:
     answer = Raw([events(*pieces, piece({}, "tool_calls"))])
     with ChatServer(lambda _: answer, strays=True) as server:
         if mode is None:

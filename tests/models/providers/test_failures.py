@@ -74,7 +74,7 @@ def test_the_key_of_a_client_of_the_callers_own_is_kept_out_of_errors_too() -> N
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_server_that_cannot_be_reached_is_named_and_the_reason_is_said() -> None:
+def test_unreachable_server_error_has_its_url_and_the_reason() -> None:
     model = resolve_model("http://127.0.0.1:9/v1#m", max_retries=0)
     said = str(failure_of(model))
     assert "http://127.0.0.1:9/v1/chat/completions" in said
@@ -189,7 +189,7 @@ def test_leaving_a_stream_lets_the_server_go(tools: Any) -> None:
         assert server.requests[0].left.wait(30)
 
 
-def test_a_choice_that_the_model_does_not_obey_is_told_as_such(stream: bool) -> None:
+def test_ignored_tool_choice_is_a_tool_choice_error(stream: bool) -> None:
     """As with Gemini: it is no failure of the server's."""
     with ScriptedUpstream(lambda _: "I would rather not.") as server:
         model = model_at(server, tool_mode="native", choice_rounds=1)
@@ -197,7 +197,7 @@ def test_a_choice_that_the_model_does_not_obey_is_told_as_such(stream: bool) -> 
             run(model, reply_of(model, [QUESTION], tool_choice="required", stream=stream))
 
 
-def test_what_the_caller_asked_wrongly_is_told_as_such() -> None:
+def test_unknown_tool_choice_is_an_invalid_request_error() -> None:
     choice = {"type": "function", "function": {"name": "no_such_tool"}}
     with ScriptedUpstream([]) as server:
         model = model_at(server)
@@ -276,7 +276,7 @@ def test_an_answer_that_cannot_be_unpacked_is_an_error_and_lets_the_server_go(st
 
 @pytest.mark.parametrize("places", [(0, 1, 2, 3), (0, 0, 0, 0)], ids=["a place each", "one place"])
 def test_streamed_calls_without_ids_are_given_some_of_their_own(places: tuple[int, ...]) -> None:
-    """By the wrapped client itself, for whoever uses it: a result could not be told apart from the other's."""
+    """By the wrapped client itself, for its caller: otherwise results could not be matched."""
     named = [
         {"index": index, "type": "function", "function": {"name": "get_weather", "arguments": "{}"}, **ids}
         for index, ids in zip(places, ({}, {"id": ""}, {"id": "a"}, {"id": "a"}), strict=True)

@@ -100,7 +100,7 @@ def test_calls_of_another_model_go_to_a_model_that_wants_signatures_with_the_wor
     assert "thought_signature" not in older[0]
 
 
-def test_schemas_and_names_are_told_as_gemini_takes_them() -> None:
+def test_gemini_gets_converted_schemas_and_names() -> None:
     parameters = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -151,7 +151,7 @@ def test_a_tool_choice_is_gemini_s_calling_mode(choice: Any, expected: dict[str,
     assert (expected["mode"] == "ANY") == bool(end.reply.tool_calls)
 
 
-def test_openais_parameters_are_said_in_geminis_words() -> None:
+def test_openai_parameters_are_translated_for_gemini() -> None:
     parameters = {
         "temperature": 0.5,
         "max_tokens": 99,
@@ -262,14 +262,14 @@ def test_a_call_that_gemini_could_not_read_is_read_here() -> None:
     assert ("get_weather", {"city": "Rome"}) == (written["function"]["name"], json.loads(written["function"]["arguments"]))
 
 
-def test_a_call_that_nobody_can_read_is_given_as_it_is_written() -> None:
+def test_unreadable_malformed_call_is_passed_on_verbatim() -> None:
     """So the executor tells the model what was wrong with it, and the run goes on."""
     (written,) = chunk_of("Malformed function call: print(default_api.get_weather(lambda: 1))")["delta"]["tool_calls"]
     assert "get_weather" == written["function"]["name"]
     assert "lambda" in written["function"]["arguments"]
 
 
-def test_an_unreadable_answer_that_is_not_shown_is_asked_for_again_and_paid_for(stream: bool) -> None:
+def test_unreadable_gemini_answer_is_requested_again_and_counted_in_usage(stream: bool) -> None:
     unreadable = response(text("hm", thought=True), finish="MALFORMED_FUNCTION_CALL")
     with GeminiServer([unreadable, response(call("get_weather", {"city": "Rome"}))]) as server:
         model = model_at(server)
@@ -351,7 +351,7 @@ def test_a_client_of_the_callers_own_is_a_model_too() -> None:
     assert "gemini-3-pro:" in server.requests[0].path
 
 
-def test_signatures_come_back_from_wherever_they_stood(stream: bool) -> None:
+def test_signatures_are_sent_back_in_their_positions(stream: bool) -> None:
     """On a text, on a part without text, on calls that come in pieces of a stream of their own: all of one answer."""
     parts = [
         text("Let me see. ", thought_signature=b"text"),
@@ -372,7 +372,7 @@ def test_signatures_come_back_from_wherever_they_stood(stream: bool) -> None:
     ]
 
 
-def test_pictures_that_a_tool_returned_stand_behind_the_results() -> None:
+def test_tool_images_follow_the_results_for_gemini() -> None:
     from patchbay import ToolRunner
     from patchbay.types import Attachment
 
@@ -396,7 +396,7 @@ def test_no_thoughts_are_asked_for_where_none_are_wanted() -> None:
     assert {"thinking_budget": 0} == config["thinking_config"]
 
 
-def test_a_result_that_is_no_json_is_told_as_it_is_written() -> None:
+def test_non_json_result_is_sent_verbatim() -> None:
     call_made = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     for written in ("NaN", '{"x": Infinity}', "-Infinity"):
         messages = [
@@ -408,7 +408,7 @@ def test_a_result_that_is_no_json_is_told_as_it_is_written() -> None:
         assert {"result": written} == part["function_response"]["response"]
 
 
-def test_how_an_answer_was_given_up_is_said(stream: bool) -> None:
+def test_gemini_finish_reason_of_a_failed_answer_is_in_the_error(stream: bool) -> None:
     with GeminiServer(lambda _: response(finish="MISSING_THOUGHT_SIGNATURE")) as server:
         model = model_at(server)
         with pytest.raises(UpstreamError, match=r"gave up .*MISSING_THOUGHT_SIGNATURE"):
@@ -533,7 +533,7 @@ def test_one_model_serves_one_event_loop_after_the_other_and_keeps_what_it_learn
     assert [True, True, False, False] == ["systemInstruction" in body for body in server.bodies]
 
 
-def test_openais_word_for_the_likeliest_tokens_is_told_in_geminis() -> None:
+def test_logprobs_are_translated_for_gemini() -> None:
     config = gemini_request({"model": "m", "messages": [QUESTION], "logprobs": True, "top_logprobs": 3})["config"]
     assert (True, 3) == (config["response_logprobs"], config["logprobs"])
     types.GenerateContentConfig.model_validate(config)

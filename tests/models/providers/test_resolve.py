@@ -83,9 +83,7 @@ def test_a_name_that_leads_nowhere_is_refused(text: str, said: str) -> None:
         ("http://127.0.0.1/v1#m", "base_url .*openai/model"),
     ],
 )
-def test_another_url_is_held_to_the_same_rules_wherever_it_comes_from(
-    url: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_base_url_is_validated_from_argument_and_environment(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         resolve_model("gpt-4o-mini", api_key="k", base_url=url)
     assert "my-secret" not in str(caught.value)
@@ -183,7 +181,7 @@ def test_openais_variables_may_lead_to_any_server(monkeypatch: pytest.MonkeyPatc
     assert 5 == server.bodies[0]["max_tokens"]
 
 
-def test_a_server_with_one_model_need_not_be_told_which() -> None:
+def test_single_model_of_a_server_is_the_default() -> None:
     with ScriptedUpstream(["Clear.", "Rain."], model="the-only-one") as server:
         model = hosted(server.url)
 
@@ -197,7 +195,7 @@ def test_a_server_with_one_model_need_not_be_told_which() -> None:
     assert "the-only-one" == server.chats[0].json["model"]
 
 
-def test_a_server_with_several_models_must_be_told_which() -> None:
+def test_server_with_several_models_requires_a_name() -> None:
     listed = {"object": "list", "data": [{"id": name, "object": "model", "created": 1, "owned_by": "x"} for name in ("a", "b")]}
     with _Listing(listed) as server:
         model = hosted(server.url)
@@ -262,7 +260,7 @@ def test_a_client_is_a_model_with_a_connection_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("model", [None, 3, object()])
-def test_what_is_no_model_is_refused(model: Any) -> None:
+def test_invalid_model_argument_is_a_type_error(model: Any) -> None:
     with pytest.raises(TypeError, match="URL"):
         resolve_model(model)
 

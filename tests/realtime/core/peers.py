@@ -73,7 +73,7 @@ class Peer:
         return [[tool["name"] for tool in each["session"]["tools"]] for each in self.came if each["type"] == "session.update"]
 
     def lines(self) -> list[str]:
-        """The texts that this connection was told, as an OpenAI server is told them."""
+        """The texts sent on this connection, in OpenAI's form."""
         items = [frame["item"] for frame in self.came if frame.get("type") == "conversation.item.create"]
         return [part["text"] for item in items for part in item.get("content", ())]
 

@@ -81,7 +81,7 @@ class Played:
                     pass
 
     async def idle(self) -> None:
-        """Wait until nothing is under way, and all that was told of it has come."""
+        """Wait until the session is idle and its events are read."""
         await self.until(lambda: self.session.idle and not self.session._queue._events)
 
 

@@ -95,7 +95,7 @@ def test_a_wish_that_is_left_to_the_server_is_wished_for_again_where_that_begins
     assert (True, False) == (made.start_next(0.3), made.start_next(0.3))
 
 
-def test_but_not_where_it_begins_something_or_nobody_wishes_for_it_any_more():
+def test_reclaimed_response_is_dropped_if_one_began_or_was_cancelled():
     for nothing in (lambda made: made.began(0.3), lambda made: made.cancel(0.3)):
         made = arbiter()
         made.request()
@@ -179,7 +179,7 @@ def test_nothing_is_muted_that_is_wanted_or_under_way():
     assert made.start_next(1.0)
 
 
-def test_what_is_said_next_is_not_muted():
+def test_next_requested_response_is_not_discarded():
     made = arbiter()
     made.discard_next(0.0)
     assert not made.cancel(1.0)

@@ -50,7 +50,7 @@ def read(feed: EventQueue) -> list[object]:
     return run(all_of_it())
 
 
-def test_of_events_that_are_not_read_the_oldest_go_and_the_reader_is_told_how_many():
+def test_oldest_unread_events_are_dropped_with_a_count():
     feed = EventQueue(2)
     for _ in range(3):
         feed.put(InterruptedEvent())
@@ -113,7 +113,7 @@ def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is():
         assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed), event.type
 
 
-def test_a_result_that_is_its_own_text_is_held_once_and_weighs_so():
+def test_result_equal_to_its_text_is_counted_once():
     feed = EventQueue(1000)
     text = "a" * (MAX_BYTES // 3)
     event = settled(text, text)
@@ -138,13 +138,13 @@ async def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_st
     async for event in feed.read():
         assert InterruptedEvent() == event
         break
-    second = feed.read()  # without a tick in between: nobody has said that the first one has left off
+    second = feed.read()  # without a tick in between: the first reader has not been finalised
     assert ConnectionEvent("open") == await anext(second)
     waiting = asyncio.ensure_future(anext(second))
     await asyncio.sleep(0)
     with pytest.raises(ConfigurationError, match="one reader"):
         await anext(feed.read())
-    waiting.cancel()  # who does not wait any more is in nobody's way, at once
+    waiting.cancel()  # a cancelled reader frees the queue at once
     third = asyncio.ensure_future(anext(feed.read()))
     await asyncio.sleep(0)
     feed.put(InterruptedEvent())
@@ -213,7 +213,7 @@ async def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_serv
     feed = EventQueue(10)
     feed.open()
     events = feed.read()
-    events.wake()  # nobody waits: that is not remembered
+    events.wake()  # without a waiter a wake-up is not remembered
     waiting = asyncio.ensure_future(events.wait())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -242,7 +242,7 @@ async def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_wai
     waiting = asyncio.ensure_future(first.wait())
     await asyncio.sleep(0)
     await refused(second, "one reader")
-    waiting.cancel()  # at once it is in nobody's way
+    waiting.cancel()  # it frees the queue at once
     assert second.now() is None
     await asyncio.wait([waiting])
 
@@ -279,14 +279,14 @@ def test_so_many_calls_may_begin_in_so_many_seconds_and_those_refused_do_not_cou
     assert guard.try_acquire(16.0)
 
 
-def test_what_a_model_is_told_of_a_call_that_has_no_result_is_json_with_the_words_of_the_contract():
+def test_texts_for_calls_without_a_result_are_json():
     assert True is json.loads(FloodError("f").for_model)["stop"]
     assert "tool-call rate limit reached" == str(FloodError("f"))
     assert True is json.loads(ABANDONED)["abandoned"]
     assert "running" == json.loads(still_running_text("f"))["status"]
 
 
-def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_when_it_was_taken():
+def test_text_buffer_is_bounded_and_empty_after_drain():
     said = TextBuffer()
     for _ in range(5):
         said.add("a" * (MAX_BUFFERED_CHARS // 2))
@@ -296,7 +296,7 @@ def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_w
     assert "c" == said.drain()
 
 
-def test_of_outcomes_that_cannot_be_told_the_oldest_go():
+def test_oldest_late_results_are_dropped():
     outcomes = LateResults()
     executions = [
         rejected_execution(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MAX_LATE_RESULTS + 1)
@@ -310,7 +310,7 @@ def test_of_outcomes_that_cannot_be_told_the_oldest_go():
     assert not outcomes
 
 
-def test_outcomes_that_nobody_is_to_be_told_of_are_handed_out_and_gone():
+def test_drained_late_results_are_removed():
     outcomes = LateResults()
     execution = rejected_execution(ToolCall("c", "look"), FloodError("look"))
     outcomes.add(execution, "Not now.")

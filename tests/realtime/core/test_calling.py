@@ -55,7 +55,7 @@ async def test_a_call_is_carried_out_and_the_model_goes_on_with_its_result(provi
 
 
 @pytest.mark.parametrize("provider", ALL)
-async def test_the_results_of_parallel_calls_are_told_together_in_call_order_and_then_the_model_is_asked_once(provider):
+async def test_parallel_results_are_sent_in_call_order_with_one_response_request(provider):
     first_may_end = asyncio.Event()
 
     async def first() -> str:
@@ -84,7 +84,7 @@ def json_text(result: str) -> str:
 
 
 @pytest.mark.parametrize("status", ["cancelled", "incomplete", "failed"])
-async def test_the_calls_of_a_response_that_was_not_completed_do_not_run_and_nothing_is_asked_after_it(status):
+async def test_calls_of_an_incomplete_response_do_not_run_or_request_an_answer(status):
     ran: list[str] = []
 
     def pay(amount: int) -> None:
@@ -115,7 +115,7 @@ async def test_a_response_that_the_user_interrupts_by_voice_runs_nothing():
         assert ["cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
-async def test_a_tool_that_only_reads_begins_before_its_response_is_over_and_one_with_effects_does_not():
+async def test_only_read_only_tools_begin_before_their_response_ends():
     looked = asyncio.Event()
     over_when_looked: list[int] = []
     over_when_paid: list[int] = []
@@ -161,7 +161,7 @@ async def test_a_reading_tool_of_a_response_that_is_cancelled_is_stopped_and_its
             assert 1 == len(played.session.dropped)
 
 
-async def test_what_the_user_types_while_tools_run_gives_them_up_and_settled_results_are_told():
+async def test_user_text_abandons_running_calls_and_sends_settled_results():
     stopped = asyncio.Event()
 
     async def slow() -> str:
@@ -228,7 +228,7 @@ async def test_calls_that_gemini_takes_back_are_stopped_and_not_answered_and_the
         assert (1, []) == (len(fake.results("c1")), fake.results("c2"))
 
 
-async def test_interrupt_ends_what_is_said_and_what_runs_and_nothing_is_answered():
+async def test_interrupt_stops_response_and_tools_without_an_answer():
     async def slow() -> str:
         await asyncio.sleep(30)
         return "late"
@@ -244,7 +244,7 @@ async def test_interrupt_ends_what_is_said_and_what_runs_and_nothing_is_answered
         assert 1 == fake.remaining
 
 
-async def test_interrupt_cancels_the_response_and_nothing_more_of_it_is_told():
+async def test_interrupt_cancels_the_response_and_drops_its_remaining_text():
     with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01)]) as fake:
         async with playing(fake) as played:
             await played.session.send_text("Tell me.")
@@ -267,7 +267,7 @@ async def test_typing_while_the_model_speaks_cancels_that_and_has_the_new_text_a
             assert ["cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
-async def test_a_slow_tool_is_told_as_running_and_its_result_as_a_line_when_it_is_there():
+async def test_slow_tool_is_reported_as_running_and_its_result_sent_later():
     held = Held("at last")
     with FakeOpenAI([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
@@ -286,7 +286,7 @@ async def test_a_slow_tool_is_told_as_running_and_its_result_as_a_line_when_it_i
         assert 1 == len(fake.calls[0].results)
 
 
-async def test_calls_beyond_the_flood_guard_do_not_run_and_are_told_so():
+async def test_calls_beyond_the_rate_limit_do_not_run_and_are_errors():
     ran: list[int] = []
 
     def count() -> None:
@@ -359,7 +359,7 @@ async def test_a_hook_that_refuses_a_call_is_asked_and_its_words_are_the_result(
     assert "not today" in fake.calls[0].results[0]
 
 
-async def test_what_a_tool_has_for_the_user_is_an_event_and_one_that_answers_the_user_is_not_followed_by_the_model():
+async def test_handled_tool_output_is_an_event_and_requests_no_answer():
     def show() -> ToolOutput:
         return ToolOutput(for_llm="shown", for_user="Look here.", response_handled=True)
 
@@ -395,7 +395,7 @@ async def test_a_tool_whose_name_the_wire_does_not_allow_is_called_by_an_alias()
         assert ["sunny"] == fake.calls[0].results
 
 
-async def test_a_response_that_begins_too_late_is_told_and_asked_for_only_once():
+async def test_late_response_is_an_error_event_and_requested_once():
     with FakeOpenAI([Answer((Say("Sorry."),), late=0.3)], faults=Faults()) as fake:
         async with playing(fake, limits=limits(created=0.1)) as played:
             await played.session.send_text("Go.")
@@ -414,7 +414,7 @@ async def test_a_response_that_falls_silent_is_cancelled():
             await played.idle()
 
 
-async def test_a_call_that_began_early_and_those_behind_it_are_answered_together_when_the_program_interrupts():
+async def test_interrupt_answers_early_and_later_calls_together():
     never = asyncio.Event()
 
     async def look_up(_arguments: object) -> str:

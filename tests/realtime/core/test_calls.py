@@ -25,7 +25,7 @@ def told(made: CallAssembler) -> list[tuple[str, str, str]]:
     return [(call.call_id, call.name, call.text) for call in made.all_calls()]
 
 
-def test_pieces_of_one_key_are_one_call_and_it_is_whole_when_its_end_is_told():
+def test_deltas_with_one_key_form_a_call_that_completes_on_done():
     made = book()
     assert None is made.add_delta(CallDelta("r1", "k", "c1", "weather"))
     assert None is made.add_delta(CallDelta("r1", "k", delta='{"city":'))
@@ -45,7 +45,7 @@ def test_any_split_gives_the_same_text(text, cuts):
     assert text == made.all_calls()[0].text
 
 
-def test_a_call_that_is_told_twice_is_one_and_whole_once():
+def test_duplicate_call_completes_once():
     made = book()
     done = CallDelta("r1", "k", "c1", "f", arguments="{}", done=True)
     assert (True, None) == (made.add_delta(done) is not None, made.add_delta(done))
@@ -60,7 +60,7 @@ def test_an_end_without_a_name_waits_for_the_end_of_the_response_to_name_it():
     assert [("c1", "f", '{"a":1}')] == told(made)
 
 
-def test_an_id_that_is_told_last_is_the_calls_id():
+def test_last_call_id_wins():
     made = book()
     made.add_delta(CallDelta("r1", "k", "", "f", arguments="{}", done=True))
     made.finish([FinalCall("k", "c9", "f", "{}")])
@@ -76,7 +76,7 @@ def test_a_call_that_never_had_an_id_is_given_one_of_its_own():
     assert one != two
 
 
-def test_calls_that_only_the_end_tells_are_there_in_the_servers_order():
+def test_calls_of_the_response_end_alone_keep_the_servers_order():
     made = book()
     made.add_delta(CallDelta("r1", "b", "c2", "g", arguments="{}", done=True))
     made.finish([FinalCall("a", "c1", "f", "{}"), FinalCall("b", "c2", "g", "{}")])
@@ -94,7 +94,7 @@ def test_of_two_texts_that_differ_the_one_that_can_be_read_counts():
     assert '{"a":2}' == other.all_calls()[0].text
 
 
-def test_pieces_without_any_name_for_the_call_belong_to_the_one_that_is_being_told():
+def test_deltas_without_a_key_belong_to_the_current_call():
     made = book()
     made.add_delta(CallDelta("r1", "", "", "f", delta="{"))
     made.add_delta(CallDelta("r1", "", delta="}"))

@@ -220,7 +220,7 @@ async def test_audio_waits_where_the_server_does_not_read_and_control_does_not()
         await connection.close()
 
 
-async def test_what_is_no_json_is_passed_over_and_a_frame_that_is_too_long_ends_the_connection():
+async def test_invalid_json_is_skipped_and_an_oversized_frame_ends_the_connection():
     async def odd(socket) -> None:
         await socket.send("{nonsense")
         await socket.send(b"\xff\xfe")
@@ -314,7 +314,7 @@ async def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_b
             await soon(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
 
 
-async def test_of_a_server_that_sends_what_is_no_json_the_log_says_so_once(caplog):
+async def test_invalid_json_of_a_server_is_logged_once(caplog):
     async def odd(socket) -> None:
         for _ in range(20):
             await socket.send("{nonsense")
@@ -352,7 +352,7 @@ async def test_what_waits_when_a_connection_is_hung_up_is_handed_over_and_the_en
     assert "another one is opened" == connection.reason
 
 
-async def test_what_was_said_before_a_connection_is_renewed_has_come_and_what_is_said_behind_is_said_on_the_next():
+async def test_texts_around_a_connection_renewal_are_all_sent():
     async def conduct(peer: Peer) -> None:
         if peer.number == 2:
             await peer.until("clientContent")
@@ -372,7 +372,7 @@ async def test_what_was_said_before_a_connection_is_renewed_has_come_and_what_is
         assert [("open", ""), ("lost", "another one is opened"), ("open", "")] == states
 
 
-async def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nobody_from_the_next(
+async def test_unacknowledged_close_does_not_delay_the_next_connection(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("patchbay.realtime.connection.CLOSE_TIMEOUT", 0.1)
@@ -393,7 +393,7 @@ async def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nob
         await played.until(lambda: bool(played.of(TextEvent)))
 
 
-async def test_a_connection_that_is_over_is_in_use_at_no_moment_for_what_is_said_to_it_is_lost():
+async def test_closed_connection_is_never_the_current_one():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.until("response.create")

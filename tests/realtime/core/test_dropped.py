@@ -21,7 +21,7 @@ async def slow() -> None:
 
 
 def dropped(played: Played) -> list[tuple[str, str]]:
-    """The results that were dropped, by their tools; it is told of each before the end."""
+    """List the tools of dropped results; their events precede the end."""
     assert isinstance(played.events[-1], ConnectionEvent)
     told = [(each.call_id, each.tool) for each in played.of(DroppedEvent) if each.what == "result"]
     assert told == [(each.call.id, each.call.name) for each in played.session.dropped]
@@ -57,7 +57,7 @@ async def test_what_waits_for_another_call_of_its_response_when_a_session_ends_i
         assert "slow" == second[0]  # ended with the session, and dropped then
 
 
-async def test_what_was_told_is_not_dropped_when_a_session_ends():
+async def test_sent_results_are_not_reported_as_dropped_at_the_end():
     with FakeOpenAI([Call("quick"), Quote()]) as fake:
         async with playing(fake, quick) as played:
             await played.session.send_text("Go.")

@@ -51,7 +51,7 @@ async def test_a_text_with_nothing_in_it_is_not_said_and_interrupts_nothing(kind
 
 
 @KINDS
-async def test_who_reads_before_the_session_is_connected_is_told_so_and_does_not_wait_for_ever(kind):
+async def test_reading_events_before_connect_is_an_error(kind):
     async with made(kind) as session:
         events = session.events()
         with pytest.raises(ConfigurationError, match="not open: connect it"):
@@ -74,7 +74,7 @@ async def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(kind):
 
 
 @KINDS
-async def test_a_session_that_has_ended_does_not_tell_the_program_to_connect_it(kind):
+async def test_ended_session_error_does_not_suggest_connecting(kind):
     async with made(kind) as session:
         async with session:
             await session.send_text("Hello?")

@@ -26,7 +26,7 @@ def pauses(monkeypatch) -> list[float]:
 
 
 @pytest.mark.parametrize("left", ["0s", "3s"])
-async def test_a_server_that_sends_away_whoever_comes_is_come_back_to_after_pauses_that_grow_and_given_up(pauses, left):
+async def test_server_that_always_leaves_is_retried_with_backoff_and_given_up(pauses, left):
     async def handle(peer: Peer) -> None:
         await peer.open()
         await peer.send({"goAway": {"timeLeft": left}})

@@ -82,7 +82,7 @@ def test_a_user_whose_audio_goes_on_speaks_until_the_server_has_heard_the_end():
         assert (True, False) == (made.later(19.9), made.later(0.2))
 
 
-def test_audio_that_goes_on_behind_that_end_is_nobody_who_speaks():
+def test_audio_after_the_end_of_speech_is_not_speech():
     with moved() as made:
         made.take(SpeechStarted(), SpeechStopped())
         assert (True, False) == (made.sounds(10), made.sounds(10))
@@ -94,7 +94,7 @@ def test_a_user_who_goes_on_before_there_is_an_answer_speaks_again():
         assert made.sounds(60)
 
 
-def test_a_server_that_forgets_to_tell_the_end_is_not_waited_for_without_end():
+def test_missing_end_of_speech_times_out():
     with moved() as made:
         made.take(SpeechStarted())
         assert (True, False, False) == (made.sounds(290), made.sounds(10), made.sounds(10))
@@ -113,7 +113,7 @@ def test_the_end_of_what_was_answered_already_is_nothing_new():
         assert made.talk.is_free
 
 
-def test_a_server_that_tells_no_end_is_not_waited_for_because_the_microphone_is_open():
+def test_missing_end_of_speech_times_out_with_an_open_microphone():
     with moved(GeminiDialect) as made:
         made.take(SpeechStarted())
         assert (True, False) == (made.sounds(10), made.sounds(10))
@@ -121,7 +121,7 @@ def test_a_server_that_tells_no_end_is_not_waited_for_because_the_microphone_is_
         assert (True, False) == (made.later(4.9), made.later(0.2))
 
 
-def test_what_was_wished_for_before_a_noise_that_is_not_answered_is_asked_for_behind_it_and_once():
+def test_response_requested_before_an_unanswered_noise_is_requested_once_after_it():
     with moved() as made:
         made.take(ResponseStarted("r"))
         made.loop.inside(made.talk.request_response)

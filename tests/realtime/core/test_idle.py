@@ -1,4 +1,4 @@
-"""That nothing is under way any more is told: once, behind all else, and never while an answer is owed."""
+"""The idle event: once, after all others, and never while an answer is due."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
 
 async def told(played: Played, times: int = 1) -> list[str]:
-    """Wait until it was told so often; return what was, from the opening on."""
+    """Wait for so many idle events; return the kinds of all events since the opening."""
     await played.until(lambda: len(played.of(IdleEvent)) >= times)
-    for _ in range(5):  # what is told in the same moment
+    for _ in range(5):  # events of the same tick
         await asyncio.sleep(0)
     assert times == len(played.of(IdleEvent))
     return [event.type for event in played.events[1:]]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_it_is_told_once_behind_all_that_belongs_to_a_turn_and_not_when_the_session_is_opened(provider):
+async def test_idle_event_comes_once_after_each_turn_and_not_at_open(provider):
     async def look() -> str:
         assert not session_of[0].idle
         return "found"
@@ -48,7 +48,7 @@ async def test_it_is_told_once_behind_all_that_belongs_to_a_turn_and_not_when_th
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_it_is_told_behind_an_interruption_also_where_nothing_was_under_way(provider):
+async def test_idle_event_follows_an_interruption_even_without_a_response(provider):
     with provider(["Never mind.", Answer((Say("Long."),), late=0.05)]) as fake:
         async with playing(fake) as played:
             await played.session.interrupt()
@@ -60,7 +60,7 @@ async def test_it_is_told_behind_an_interruption_also_where_nothing_was_under_wa
             assert "text" not in kinds
 
 
-async def test_it_is_told_behind_what_became_of_a_tool_that_was_told_as_running():
+async def test_idle_event_follows_the_late_result_of_a_slow_tool():
     held = Held("the end")
     with FakeOpenAI([Call("slow"), "I am at it.", Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.01)) as played:
@@ -72,7 +72,7 @@ async def test_it_is_told_behind_what_became_of_a_tool_that_was_told_as_running(
             assert ("idle", 3) == (kinds[-1], kinds.count("response_end"))
 
 
-async def test_a_connection_that_is_lost_while_nothing_is_under_way_is_no_reason_to_tell_it():
+async def test_connection_loss_while_idle_emits_no_idle_event():
     with FakeOpenAI(["Hello."]) as fake:
         async with playing(fake) as played:
             await asyncio.to_thread(fake.drop)
@@ -81,7 +81,7 @@ async def test_a_connection_that_is_lost_while_nothing_is_under_way_is_no_reason
             await told(played)
 
 
-async def test_while_a_text_waits_for_the_next_connection_it_is_not_told():
+async def test_no_idle_event_while_a_text_awaits_reconnection():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.until("response.create")

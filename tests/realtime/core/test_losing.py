@@ -1,4 +1,4 @@
-"""A connection that is lost: another is opened, tools go on, and what they return is told all the same, once."""
+"""A lost connection: another is opened, tools continue, and each result is sent once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = [*EVENTS, FakeGemini]
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-async def test_a_result_whose_connection_is_gone_is_told_the_new_one_as_a_line_and_answered(provider):
+async def test_result_of_a_lost_connection_is_sent_as_text_on_the_new_one(provider):
     held = Held()
     with provider([Call("slow"), Quote()]) as fake:
         async with playing(fake, held.slow) as played:
@@ -48,7 +48,7 @@ async def test_a_result_whose_connection_is_gone_is_told_the_new_one_as_a_line_a
         assert [] == fake.calls[0].results
 
 
-async def test_results_that_come_while_there_is_no_connection_are_told_the_next_one_together():
+async def test_results_without_a_connection_are_sent_together_on_the_next():
     began, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(name: str) -> str:
@@ -73,7 +73,7 @@ async def test_results_that_come_while_there_is_no_connection_are_told_the_next_
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-async def test_what_has_ended_by_the_next_connection_was_returned_and_what_still_runs_then_is_told_as_running(provider):
+async def test_new_connection_gets_finished_results_and_running_calls(provider):
     may_end = asyncio.Event()
 
     async def quick(name: str) -> str:
@@ -136,7 +136,7 @@ async def test_a_result_that_was_sent_and_not_answered_is_not_lost_with_its_conn
 
 
 @pytest.mark.parametrize("point", ["asked", "created"])
-async def test_an_answer_of_which_nothing_came_is_asked_for_again(point):
+async def test_lost_answer_without_output_is_requested_again(point):
     with FakeOpenAI([Answer((Say("Lost."),), kill=point), Say("Here I am.")]) as fake:
         async with playing(fake) as played:
             await played.session.send_text("Are you there?")
@@ -144,7 +144,7 @@ async def test_an_answer_of_which_nothing_came_is_asked_for_again(point):
             assert ["open", "lost", "open"] == played.states
 
 
-async def test_a_response_that_broke_off_runs_nothing_and_is_told_as_failed():
+async def test_truncated_response_runs_no_calls_and_fails():
     ran: list[str] = []
 
     def pay(amount: int) -> None:
@@ -158,7 +158,7 @@ async def test_a_response_that_broke_off_runs_nothing_and_is_told_as_failed():
             assert ["failed", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
-async def test_what_is_said_without_a_connection_is_said_to_the_next_one():
+async def test_text_without_a_connection_is_sent_on_the_next():
     with FakeOpenAI([Quote()]) as fake:
         async with playing(fake) as played:
             fake.drop()
@@ -168,7 +168,7 @@ async def test_what_is_said_without_a_connection_is_said_to_the_next_one():
             await played.until(lambda: "Still there?" in played.text)
 
 
-async def test_what_is_said_while_the_next_connection_is_configured_is_not_lost():
+async def test_text_sent_during_connection_setup_is_not_lost():
     from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     opened: list[int] = []
@@ -273,7 +273,7 @@ def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, 
     run(work(), MovedLoop)
 
 
-async def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_session():
+async def test_text_with_lone_surrogates_is_sent_and_the_session_continues():
     def odd() -> str:
         return "odd \ud800 result"
 
@@ -290,7 +290,7 @@ async def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_sessio
             await played.until(lambda: "odd" in played.text)
 
 
-async def test_a_connection_that_cannot_be_told_what_was_said_is_closed():
+async def test_failed_history_replay_closes_the_session():
     from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     class Forgetful(OpenAIDialect):

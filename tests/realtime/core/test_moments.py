@@ -38,7 +38,7 @@ def words(played: Any) -> str:
 @pytest.mark.parametrize(
     "first", [Say("One."), Answer((Say("One."),), late=0.1), Answer((Say("One"), Pause(0.1), Say(" more.")))]
 )
-async def test_what_is_said_before_the_answer_to_the_last_has_begun_is_answered(provider, first):
+async def test_text_sent_before_the_previous_answer_began_is_answered(provider, first):
     with provider([first, "Two.", "Three."]) as fake:
         async with playing(fake) as played:
             await played.session.send_text("a")
@@ -64,7 +64,7 @@ async def test_where_a_server_has_one_answer_for_two_texts_it_is_heard():
         assert [] == played.of(ErrorEvent)
 
 
-async def test_a_model_that_answers_by_itself_is_not_waited_for_where_it_was_told_nothing():
+async def test_respond_without_input_leaves_the_session_idle():
     async def conduct(peer: Peer) -> None:
         await peer.listen()
 
@@ -73,7 +73,7 @@ async def test_a_model_that_answers_by_itself_is_not_waited_for_where_it_was_tol
         assert played.session.idle
 
 
-async def test_a_text_that_waits_for_a_response_that_was_cancelled_too_slowly_is_answered_when_that_has_ended():
+async def test_text_is_answered_after_a_slow_cancellation():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         await peer.send(created("r1"), says("r1", "long"))
@@ -180,7 +180,7 @@ async def test_an_answer_to_speech_that_a_late_cancel_has_ended_is_requested_aga
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_a_text_that_crosses_with_an_answer_to_speech_is_answered_though_a_late_cancel_ends_that(is_lost):
+async def test_text_that_crosses_with_a_late_cancel_is_answered(is_lost):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await late_cancel(peer)
@@ -222,7 +222,7 @@ async def test_a_cancel_that_the_server_has_refused_has_ended_nothing():
         assert (1, []) == (peers[0].kinds().count("response.create"), played.of(ErrorEvent))
 
 
-async def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection_where_this_one_is_lost():
+async def test_text_interrupted_by_noise_is_answered_on_the_next_connection():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         await peer.send(created("r1"), says("r1", "Once upon a time" if peer.number == 1 else "answer"))
@@ -243,7 +243,7 @@ async def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection
 
 
 @pytest.mark.parametrize("said", ["", "Let me see."])
-async def test_a_connection_that_is_lost_while_calls_are_collected_is_followed_by_one_that_is_asked_where_nothing_was_heard(said):
+async def test_connection_lost_during_call_collection_repeats_only_unanswered_input(said):
     item = {"id": "i", "type": "function_call", "name": "look", "call_id": "c", "arguments": ""}
 
     async def conduct(peer: Peer) -> None:
@@ -293,7 +293,7 @@ async def goes_on(peer: Peer) -> None:
         await peer.send(created(f"r{number}"), says(f"r{number}", "ok."), done(f"r{number}"))
 
 
-async def test_a_hook_that_ends_the_turn_after_the_tool_was_told_as_running_is_told_and_nothing_is_asked():
+async def test_hook_abort_after_a_slow_tool_notice_requests_no_response():
     gate = asyncio.Event()
 
     class End:
@@ -317,7 +317,7 @@ async def test_a_hook_that_ends_the_turn_after_the_tool_was_told_as_running_is_t
         assert 2 == peers[0].kinds().count("response.create")
 
 
-async def test_a_tool_that_answers_the_user_after_it_was_told_as_running_is_not_followed_by_the_model():
+async def test_late_handled_response_requests_no_model_answer():
     held = Held(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
     async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
         await played.session.send_text("Go.")
@@ -329,7 +329,7 @@ async def test_a_tool_that_answers_the_user_after_it_was_told_as_running_is_not_
         assert 2 == peers[0].kinds().count("response.create")
 
 
-async def test_what_becomes_of_a_slow_tool_is_told_and_not_answered_after_the_program_has_interrupted_until_the_user_goes_on():
+async def test_late_result_after_an_interrupt_is_answered_with_the_next_user_turn():
     held = Held("LATE")
     async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
         await played.session.send_text("Go.")
@@ -344,7 +344,7 @@ async def test_what_becomes_of_a_slow_tool_is_told_and_not_answered_after_the_pr
         await played.until(lambda: words(played).count("ok.") == 2)
 
 
-async def test_what_a_tool_has_for_the_user_is_told_also_where_its_connection_is_gone_and_an_answer_of_its_own_is_not_followed():
+async def test_handled_response_after_a_lost_connection_reaches_the_user_only():
     held = Held(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
 
     async def conduct(peer: Peer) -> None:
@@ -367,7 +367,7 @@ async def test_what_a_tool_has_for_the_user_is_told_also_where_its_connection_is
         )
 
 
-async def test_a_connection_is_not_renewed_between_a_tool_that_is_given_up_and_the_text_that_it_was_given_up_for():
+async def test_connection_is_not_renewed_between_an_abandoned_tool_and_its_text():
     async def slow() -> None:
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""How a server is reached: through which proxy, what is told where it cannot be, and what is kept for one that takes nothing."""
+"""Connecting to a server: proxies, connection errors, and buffers for a server that does not read."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ async def test_this_machine_is_reached_without_a_proxy_however_it_is_written(env
         ("http_proxy", "http://ann:pass-word@127.0.0.1:1", "Connect call failed"),
     ],
 )
-async def test_a_proxy_that_cannot_be_used_is_told_without_its_password_and_with_the_way_out(
-    environment, monkeypatch, name, proxy, why
-):
+async def test_unusable_proxy_error_hides_the_password_and_names_the_way_out(environment, monkeypatch, name, proxy, why):
     monkeypatch.setitem(__import__("sys").modules, "python_socks", None)  # not there, wherever this runs
     monkeypatch.setitem(__import__("sys").modules, "python_socks.async_.asyncio", None)
     environment(name, proxy)

@@ -30,7 +30,7 @@ async def test_speech_is_heard_by_the_server_and_answered():
             assert "What time is it?" in played.text
 
 
-async def test_what_is_no_whole_number_of_samples_is_refused_and_nothing_of_it_is_sent():
+async def test_audio_without_whole_samples_is_rejected_and_not_sent():
     async def conduct(peer: Peer) -> None:
         pass
 
@@ -48,7 +48,7 @@ async def test_what_is_no_whole_number_of_samples_is_refused_and_nothing_of_it_i
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-async def test_a_session_that_does_not_listen_for_turns_is_told_when_the_user_has_ended(provider):
+async def test_respond_ends_the_users_turn_without_turn_detection(provider):
     with provider([Say("Indeed.")]) as fake:
         async with playing(fake, settings={"detect_turns": False}) as played:
             await played.session.send_audio(bytes(4000))
@@ -75,7 +75,7 @@ async def test_speech_comes_as_audio_with_its_transcript_in_pieces_and_whole():
         assert [] == fake.violations
 
 
-async def test_a_result_that_is_too_long_can_be_read_with_a_tool_that_is_told_with_it():
+async def test_long_result_adds_a_tool_that_reads_it():
     def much() -> str:
         return "x" * 60_000 + "the end" + "y" * 60_000
 

@@ -52,7 +52,7 @@ async def stalled(connection: Connection) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_another_connection_is_opened(monkeypatch):
+async def test_server_that_stops_reading_audio_is_replaced_by_a_new_connection(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.2)
 
     async def conduct(peer: Peer) -> None:
@@ -106,7 +106,7 @@ async def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connecti
 
 
 @pytest.mark.parametrize("moment", ["lost", "about to be lost"])
-async def test_a_program_that_speaks_without_a_pause_leaves_the_loop_to_whoever_opens_another_connection(moment):
+async def test_send_audio_yields_to_the_event_loop(moment):
     with FakeOpenAI() as fake:
         async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
             talk = played.session._engine.reconnector.controller

@@ -36,7 +36,7 @@ class Sent:
 
 
 class Told:
-    """A listener that remembers what it was told, by the names of its methods."""
+    """A listener that records its method calls by name."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
@@ -168,7 +168,7 @@ async def test_what_is_of_an_older_response_is_not_heard():
     made.close()
 
 
-async def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_was_lost_is_over_with_the_next():
+async def test_responses_without_start_or_end_are_handled():
     made, told, _ = talk()
     made.handle(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
     assert not made.is_quiet
@@ -179,7 +179,7 @@ async def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_wa
     made.close()
 
 
-async def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_with_the_results_and_not_before():
+async def test_response_requested_during_a_server_response_waits_for_its_results():
     made, told, sent = talk()
     made.request_response()
     made.handle(ServerError("busy", about="response", busy=True))
@@ -191,7 +191,7 @@ async def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_
     made.close()
 
 
-async def test_calls_are_told_once_where_the_server_began_an_answer_of_its_own_meanwhile():
+async def test_calls_run_once_if_the_server_starts_its_own_response():
     made, told, sent = talk()
     for news in [*begun("f"), ResponseDone("r1", "completed")]:
         made.handle(news)
@@ -206,7 +206,7 @@ async def test_calls_are_told_once_where_the_server_began_an_answer_of_its_own_m
     made.close()
 
 
-async def test_the_calls_of_a_response_whose_end_comes_after_it_was_given_up_are_answered_and_do_not_run():
+async def test_calls_of_an_abandoned_response_are_answered_but_do_not_run():
     made, told, _ = talk(cancel=0.01)
     for news in begun("f"):
         made.handle(news)
@@ -239,7 +239,7 @@ async def test_a_talk_that_ends_with_an_answer_on_its_way_says_that_one_is_owed(
     assert not made.response_owed
 
 
-async def test_news_that_cannot_be_taken_are_told_each_time_and_logged_once(caplog):
+async def test_unhandled_server_events_are_errors_and_logged_once(caplog):
     made, told, _ = talk()
     for _ in range(5):
         made.handle(object())  # type: ignore[arg-type]

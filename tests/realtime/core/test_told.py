@@ -1,4 +1,4 @@
-"""What observers are told of the turns of a live session: each turn once from its beginning to its end, as of a chat's."""
+"""Observer events of realtime turns: each turn once from start to end, as in a chat."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Watching:
         return [each.payload for each in self.events if each.kind == kind]
 
     def kinds(self, turn: int = 0) -> list[str]:
-        """What was told of one turn, in order."""
+        """List the event kinds of one turn, in order."""
         turns = list(dict.fromkeys(each.meta.turn_id for each in self.events))
         return [each.kind.removeprefix("agent.") for each in self.events if each.meta.turn_id == turns[turn]]
 
@@ -75,7 +75,7 @@ async def forever() -> str:
     return "never"
 
 
-async def test_a_turn_is_told_from_its_beginning_to_its_end_as_one_of_a_chat():
+async def test_realtime_turn_emits_the_events_of_a_chat_turn():
     watching = Watching()
     with FakeOpenAI([[Call("look"), Call("nobody")], Say("It is sunny.")]) as fake:
         async with watching.playing(fake, look) as played:
@@ -185,7 +185,7 @@ async def test_what_is_spoken_is_a_turn_whose_words_are_known_at_its_end():
     assert [("What time is it?", "completed", "Noon.", 1), ("Really?", "completed", "Yes.", 1)] == watching.ends()
 
 
-async def test_a_response_that_nobody_has_asked_for_begins_a_turn_and_each_turn_has_all_of_its_rounds():
+async def test_unrequested_response_begins_a_turn_with_its_own_limits():
     """Gemini does not say when the user begins to speak, unless that interrupts: the limits of a turn are not the session's."""
     watching = Watching()
     with FakeGemini([step for _ in range(4) for step in (Call("look"), Say("Sunny."))]) as fake:
@@ -212,7 +212,7 @@ async def test_a_turn_goes_on_until_its_slow_tools_are_answered():
     assert [("Go.", "completed", "Done.", 3)] == watching.ends()
 
 
-async def test_a_turn_whose_slow_tool_runs_on_while_the_user_goes_on_is_completed_and_the_tools_answer_is_a_turn_of_its_own():
+async def test_late_result_of_a_slow_tool_is_a_turn_of_its_own():
     watching = Watching()
     held = Held("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Something else."), Say("Done.")]) as fake:
@@ -224,7 +224,7 @@ async def test_a_turn_whose_slow_tool_runs_on_while_the_user_goes_on_is_complete
             held.may_end.set()
             await ended(played, 4)
             await watching.hooks.events.flush()
-            # The end of the tool is told under the turn that called it, behind that turn's own end.
+            # The tool's end belongs to the turn that called it, and follows that turn's end.
             (late,) = [each for each in watching.events if each.kind == "agent.tool.exec_end"]
             assert ("turn.end", "tool.exec_end") == tuple(watching.kinds(0)[-2:])
             watching.events.remove(late)
@@ -391,7 +391,7 @@ async def test_hooks_that_are_mounted_while_a_turn_is_under_way_are_asked_from_t
     assert [("Hello.", "completed", "Hello.", 1)] == watching.ends()
 
 
-async def test_of_a_turn_that_calls_for_ever_the_last_calls_are_told_with_its_end(monkeypatch):
+async def test_turn_end_lists_a_bounded_number_of_calls(monkeypatch):
     monkeypatch.setattr("patchbay.realtime.turns._MAX_EXECUTIONS", 3)
     watching = Watching()
     calls = [Call("look", call_id=f"c{number}") for number in range(6)]

@@ -23,7 +23,7 @@ def quoted(text: str) -> str:
 
 
 @pytest.mark.parametrize("provider", ALL)
-async def test_what_becomes_of_a_slow_tool_is_told_as_a_users_line_and_in_quotes(provider):
+async def test_late_result_is_sent_as_a_quoted_user_text(provider):
     held = Held(HOSTILE)
     with provider([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
@@ -39,7 +39,7 @@ async def test_what_becomes_of_a_slow_tool_is_told_as_a_users_line_and_in_quotes
 
 
 @pytest.mark.parametrize("provider", [each for each in ALL if each is not FakeGemini])
-async def test_results_that_another_connection_is_told_of_are_a_users_line_and_in_quotes(provider):
+async def test_results_for_a_new_connection_are_quoted_user_texts(provider):
     def page() -> str:
         return HOSTILE
 

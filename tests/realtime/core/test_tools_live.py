@@ -1,4 +1,4 @@
-"""Tools that change while a session is open reach its model, and whoever changed them knows when."""
+"""Tool changes reach the model of an open session, and the caller learns when."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_tool_can_change_the_tools_while_it_runs_and_calls_that_have_beg
         assert {"swap", "added"} == set(fake.tools)
 
 
-async def test_a_refused_change_is_an_error_for_who_waits_and_the_next_attempt_tells_it():
+async def test_rejected_tool_change_is_an_error_and_the_retry_sends_it():
     with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
         async with playing(fake) as played:
             manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
@@ -111,7 +111,7 @@ async def test_a_change_that_is_never_confirmed_is_an_error_in_time():
             assert ["added"] == fake.tools
 
 
-async def test_a_change_while_the_connection_is_lost_is_told_with_the_next_one():
+async def test_tool_change_without_a_connection_is_sent_with_the_next():
     with FakeOpenAI() as fake:
         async with playing(fake) as played:
             manager = LLMSessionManager("ann")
@@ -122,7 +122,7 @@ async def test_a_change_while_the_connection_is_lost_is_told_with_the_next_one()
             assert ["added"] == fake.tools
 
 
-async def test_many_changes_at_once_are_told_as_few_and_the_last_is_what_stays():
+async def test_concurrent_tool_changes_are_coalesced_and_the_last_wins():
     with FakeOpenAI() as fake:
         async with playing(fake) as played:
             snapshots = []

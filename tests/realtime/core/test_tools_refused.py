@@ -1,4 +1,4 @@
-"""Tools that a server does not take, or takes late: the session goes on with those that it has, and nobody is told what is not so."""
+"""Tools that a server rejects or accepts late: the session keeps its tools, and the sync state is correct."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(response_id: str) -> list[dict]:
     return [{"type": "response.created", "response": response}, {"type": "response.done", "response": response}]
 
 
-async def test_tools_that_were_refused_as_a_whole_are_not_sent_again_until_somebody_asks_for_it():
+async def test_refused_tools_are_sent_again_only_on_request():
     async def handle(peer: Peer) -> None:
         await peer.open()
         update = await peer.until("session.update")
@@ -147,7 +147,7 @@ async def test_tools_that_were_refused_do_not_keep_a_lost_connection_from_being_
         assert [["good"]] == peers[1].tools()
 
 
-async def test_tools_that_changed_while_there_was_no_connection_and_are_refused_as_it_opens_are_left_out():
+async def test_tools_rejected_at_connection_setup_are_left_out():
     async def handle(peer: Peer) -> None:
         await peer.send({"type": "session.created"})
         if peer.number > 1:
@@ -171,7 +171,7 @@ async def test_tools_that_changed_while_there_was_no_connection_and_are_refused_
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-async def test_a_tool_that_waits_for_a_change_of_the_tools_comes_to_an_end_and_the_change_is_told(provider):
+async def test_tool_that_awaits_a_tool_change_ends_and_the_change_is_sent(provider):
     said: list[str] = []
     manager = LLMSessionManager("ann", retry_delays=(0.05,) * 100)
 
@@ -194,8 +194,8 @@ async def test_a_tool_that_waits_for_a_change_of_the_tools_comes_to_an_end_and_t
     assert (provider is FakeGemini) == any("something is going on" in each for each in said)
 
 
-async def test_who_waits_for_tools_is_told_in_time_also_while_the_model_answers_and_connections_are_lost():
-    """Of a provider that takes tools at the beginning of a connection: a change that cannot be told is one that is told later."""
+async def test_use_tools_times_out_during_responses_and_reconnects():
+    """A provider that accepts tools at connect only: a change that cannot be sent now is sent later."""
     may_open = asyncio.Event()
 
     async def handle(peer: Peer) -> None:
@@ -223,7 +223,7 @@ async def test_who_waits_for_tools_is_told_in_time_also_while_the_model_answers_
         await soon(played.session.use_tools(of("second")))
 
 
-async def test_a_caller_who_is_cancelled_is_in_nobodys_way_and_those_who_wait_at_the_end_are_told():
+async def test_cancelled_use_tools_does_not_block_others_that_fail_at_close():
     async def handle(peer: Peer) -> None:
         await peer.open()
         await peer.listen()

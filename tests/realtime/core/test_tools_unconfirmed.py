@@ -1,4 +1,4 @@
-"""Changes of the tools whose confirmation is lost, is told twice, or names other tools: nobody is told what is not so for long."""
+"""Tool changes whose confirmation is lost, duplicated, or names other tools: the sync state recovers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def opened(peer: Peer, *names: str) -> None:
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-async def test_tools_that_a_dying_connection_did_not_confirm_are_told_to_the_next_one_and_the_manager_knows(provider):
+async def test_unconfirmed_tools_are_sent_on_reconnect_and_marked_in_sync(provider):
     with provider(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1)) as played:
             manager = managing(played)
@@ -59,7 +59,7 @@ async def test_tools_that_a_dying_connection_did_not_confirm_are_told_to_the_nex
             assert played.session.is_synced
 
 
-async def test_a_gemini_session_that_is_told_with_a_connection_after_all_is_behind_no_more():
+async def test_gemini_session_is_in_sync_after_a_reconnect():
     async def handle(peer: Peer) -> None:
         await peer.open()
         if peer.number == 1:
@@ -79,7 +79,7 @@ async def test_a_gemini_session_that_is_told_with_a_connection_after_all_is_behi
         assert {} == manager.out_of_sync
 
 
-async def test_tools_that_were_refused_are_still_untold_when_another_connection_has_begun_without_them():
+async def test_rejected_tools_stay_out_of_sync_after_a_reconnect():
     async def handle(peer: Peer) -> None:
         await opened(peer)
         await peer.send(rejected_execution(await peer.until("session.update"), "No such tools."))
@@ -95,7 +95,7 @@ async def test_tools_that_were_refused_are_still_untold_when_another_connection_
         assert "No such tools." in manager.out_of_sync["active"]
 
 
-async def test_a_session_whose_server_does_not_take_one_of_the_tools_is_behind_also_with_another_connection():
+async def test_session_with_one_rejected_tool_stays_out_of_sync_after_a_reconnect():
     async def handle(peer: Peer) -> None:
         await opened(peer)
         await peer.send(rejected_execution(await peer.until("session.update"), "No such schema.", "session.tools[0].parameters"))
@@ -113,7 +113,7 @@ async def test_a_session_whose_server_does_not_take_one_of_the_tools_is_behind_a
         assert "does not take odd" in manager.out_of_sync["active"]
 
 
-async def test_a_closed_session_that_cannot_be_told_is_behind():
+async def test_closed_session_is_out_of_sync():
     with FakeOpenAI() as fake:
         async with playing(fake) as played:
             manager = managing(played)
@@ -139,7 +139,7 @@ async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its
             assert ["three"] == fake.tools
 
 
-async def test_a_change_that_was_sent_twice_and_confirmed_once_is_in_nobodys_way():
+async def test_tools_sent_twice_and_confirmed_once_do_not_block_the_next_change():
     with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1)) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
@@ -150,7 +150,7 @@ async def test_a_change_that_was_sent_twice_and_confirmed_once_is_in_nobodys_way
             assert ["two"] == fake.tools
 
 
-async def test_tools_that_are_taken_away_again_are_taken_from_a_server_that_did_not_say_whether_it_has_them():
+async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them():
     async def handle(peer: Peer) -> None:
         await opened(peer)
         await peer.until("session.update")  # which it takes, and its confirmation is lost
@@ -170,7 +170,7 @@ async def test_tools_that_are_taken_away_again_are_taken_from_a_server_that_did_
         assert [[], ["added"], []] == peers[0].tools()
 
 
-# A confirmation, or a refusal, that is told twice
+# Duplicate confirmations and rejections
 
 
 async def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_next():
@@ -212,7 +212,7 @@ async def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmati
         manager = managing(played)
         await soon(manager.register_tool_and_sync(named("one")))
         await soon(manager.register_tool_and_sync(named("two")))
-        assert {} == manager.out_of_sync  # as nobody can know better
+        assert {} == manager.out_of_sync  # the best available knowledge
         may_go_on.set()
         await played.until(lambda: bool(manager.out_of_sync))
         await played.until(lambda: ["Too busy." in str(each.error) for each in played.of(ErrorEvent)] == [True])
@@ -221,7 +221,7 @@ async def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmati
         assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
 
-async def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_ever():
+async def test_server_that_confirms_and_rejects_tools_is_not_retried_forever():
     async def handle(peer: Peer) -> None:
         await peer.open()
         while True:
@@ -239,7 +239,7 @@ async def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_e
         assert [[]] == peers[1].tools()
 
 
-async def test_a_refusal_that_is_told_twice_is_not_taken_for_that_of_the_next_change():
+async def test_duplicate_rejection_does_not_fail_the_next_change():
     async def handle(peer: Peer) -> None:
         await opened(peer)
         first = await peer.until("session.update")

@@ -31,7 +31,7 @@ def says(text: str) -> dict[str, Any]:
 
 
 def told(peer: Peer) -> list[str]:
-    """The texts that a connection was told, in both ways, with "?" behind those that are to be answered."""
+    """The texts sent on a connection, in both forms, with "?" after those that request an answer."""
     lines = []
     for frame in peer.came:
         if "clientContent" in frame:
@@ -112,11 +112,11 @@ async def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_conne
         await played.idle()
         asks = [each["setup"]["sessionResumption"] for peer in peers for each in peer.came if "setup" in each]
         assert [{}, {"handle": "h"} if resumes else {}] == asks
-        # A handle leads back to before what was said since; else all of it is told, in the order in which it was said.
+        # A handle restores an earlier state; without one the whole history is sent in order.
         assert (["a", "b", "?"] if resumes else ["a", "One, two,", "b", "?"]) == told(peers[1])
 
 
-async def test_what_a_resumed_session_has_answered_to_its_end_is_not_told_it_again():
+async def test_resumed_session_does_not_repeat_answered_texts():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -134,7 +134,7 @@ async def test_what_a_resumed_session_has_answered_to_its_end_is_not_told_it_aga
         assert ["b", "?"] == told(peers[1])
 
 
-async def test_what_is_behind_calls_that_a_handle_stands_for_is_not_told_again():
+async def test_resumed_session_does_not_repeat_the_input_of_known_calls():
     """Its server remembers the calls, and so what they were made for."""
     gate = asyncio.Event()
 
@@ -195,7 +195,7 @@ async def test_what_the_program_has_ended_is_not_answered_by_the_next_connection
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
 @pytest.mark.parametrize("resumes", [False, True])
-async def test_what_the_program_has_ended_is_not_answered_also_where_the_server_says_later_that_it_was_cut(resumes, way):
+async def test_interrupted_text_is_not_answered_after_a_late_interruption_event(resumes, way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(HANDLE if resumes else NO_HANDLE)
@@ -240,7 +240,7 @@ async def test_what_is_answered_whole_is_not_answered_again_where_a_call_was_tak
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-async def test_a_text_that_an_answer_was_ended_for_and_that_is_not_answered_is_told_of(way):
+async def test_unanswered_text_that_interrupted_an_answer_is_an_error_event(way):
     async def conduct(peer: Peer) -> None:
         await asked(peer)
         await peer.send(says("One, two,"))
@@ -256,7 +256,7 @@ async def test_a_text_that_an_answer_was_ended_for_and_that_is_not_answered_is_t
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-async def test_that_a_tool_is_still_running_is_told_again_where_its_answer_was_lost_with_the_connection(way):
+async def test_running_notice_is_repeated_if_its_answer_was_lost(way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -273,8 +273,8 @@ async def test_that_a_tool_is_still_running_is_told_again_where_its_answer_was_l
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-async def test_a_text_that_is_typed_while_a_connection_opens_is_answered_also_where_tools_have_changed(way):
-    """What had to be told first is told, and not taken for the moment at which another connection may be opened."""
+async def test_text_sent_during_connect_is_answered_even_with_changed_tools(way):
+    """Pending frames are sent first, before another connection may be opened."""
     opening, may_open = asyncio.Event(), asyncio.Event()
 
     async def handle(peer: Peer) -> None:

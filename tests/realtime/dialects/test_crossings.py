@@ -1,4 +1,4 @@
-"""What crosses on the wire, or is told of twice, is taken for what it is."""
+"""Frames that cross on the wire or are duplicated are handled correctly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from patchbay.realtime.providers.gemini import GeminiDialect
 from patchbay.realtime.server_events import ResponseDone, ResponseStarted
 
 
-def test_of_two_calls_with_the_same_arguments_the_one_of_that_name_is_meant_and_not_the_one_that_has_none_yet():
+def test_call_with_equal_arguments_matches_by_name_first():
     keys = CallKeys("r")
     same = '{"city": "Rome"}'
     nameless = keys.find(CallReference(place=2, whole=True, arguments=same))

@@ -146,7 +146,7 @@ def test_a_model_that_is_somewhere_else_keeps_its_place():
     assert "models/voice-1" == setup(model="google/models/voice-1")["model"]
 
 
-def test_extra_members_and_tools_of_googles_own_stand_beside_ours():
+def test_extra_members_and_google_tools_are_merged_into_the_setup():
     made = setup(extra={"tools": [{"googleSearch": {}}], "generationConfig": {"temperature": 0.5}})
     assert {"responseModalities": ["AUDIO"], "temperature": 0.5} == made["generationConfig"]
     assert [["googleSearch"], ["functionDeclarations"]] == [list(tool) for tool in made["tools"]]
@@ -188,7 +188,7 @@ def test_results_are_one_frame_after_which_the_model_continues_unprompted():
     assert [] == one.result_frames([])
 
 
-def test_the_end_of_the_stream_is_told_where_the_server_detects_turns():
+def test_audio_stream_end_is_sent_with_turn_detection():
     one = gemini()
     assert [] == one.audio_end_frames()
     [frame] = one.audio_frames(b"\1\2")
@@ -197,7 +197,7 @@ def test_the_end_of_the_stream_is_told_where_the_server_detects_turns():
     assert [[{"realtimeInput": {"audioStreamEnd": True}}], []] == [one.audio_end_frames(), one.audio_end_frames()]
 
 
-def test_the_users_activity_is_told_where_the_server_does_not_detect_it():
+def test_user_activity_is_sent_without_turn_detection():
     one = gemini(detect_turns=False)
     for _ in range(2):
         start, piece = one.audio_frames(b"\1\2")
@@ -246,7 +246,7 @@ def test_the_sdk_reads_our_samples_of_its_messages():
         assert converters._LiveServerMessage_from_mldev(frame)
 
 
-def test_text_is_said_and_thoughts_are_not():
+def test_text_is_emitted_and_thoughts_are_not():
     parts = [{"text": "Hm.", "thought": True}, {"text": "Yes."}, {"executable_code": {"code": "1", "language": "PYTHON"}}]
     began, said = read(gemini(output="text"), content(model_turn={"parts": parts}))
     assert TextDelta(began.response_id, "Yes.") == said
@@ -261,7 +261,7 @@ def test_audio_has_the_rate_that_it_says(kind, rate):
     assert (b"\1\2\3", rate) == (sounded.audio, sounded.rate)
 
 
-def test_what_is_no_pcm_is_no_audio():
+def test_non_pcm_inline_data_is_ignored():
     part = {"inlineData": {"mimeType": "image/png", "data": "AQID"}}
     assert [] == read(gemini(), {"serverContent": {"modelTurn": {"parts": [part]}}})
 
@@ -281,7 +281,7 @@ def test_no_two_connections_have_ids_in_common():
     assert first[1].call_id != second[1].call_id
 
 
-def test_an_answer_of_nothing_is_told_as_one():
+def test_empty_answer_has_start_and_end():
     began, ended = read(gemini(), TURN_OVER)
     assert (began.response_id, "completed") == (ended.response_id, ended.status)
 
@@ -294,7 +294,7 @@ def test_an_utterance_is_whole_when_the_server_says_so():
     assert ["ResponseStarted", "TextDelta"] == [type(news).__name__ for news in read(one, say("a"))]
 
 
-def test_an_utterance_without_end_is_told_in_parts():
+def test_endless_utterance_is_split():
     one = gemini()
     news = [one.read(content(input_transcription={"text": "x" * 1000})) for _ in range(100)]
     wholes = [each.text for told in news for each in told if each.whole]
@@ -343,7 +343,7 @@ def test_a_call_without_an_id_that_comes_again_behind_an_interruption_is_another
     assert 3 == len(read(one, tool_calls({"name": "get_time"})))
 
 
-def test_calls_without_ids_are_taken_back_by_the_next_ones_where_nothing_has_said_that_the_user_went_on():
+def test_calls_without_ids_are_cancelled_by_the_next_calls():
     one = gemini()
     _, first, _ = read(one, tool_calls({"name": "get_time"}))
     cancelled, _, second, _ = read(one, tool_calls({"name": "get_weather"}))
@@ -359,7 +359,7 @@ def test_an_interruption_takes_back_no_call_that_has_its_result():
 
 
 @pytest.mark.parametrize("call", [{"id": "fc1", "name": "get_time"}, {"name": "get_time"}])
-def test_calls_that_are_told_twice_are_told_once(call):
+def test_duplicate_calls_are_read_once(call):
     one = gemini()
     assert 3 == len(read(one, tool_calls(call)))
     assert [] == read(one, tool_calls(call))
@@ -382,25 +382,25 @@ def test_the_end_of_a_turn_that_called_says_nothing_new_before_the_results():
     ]
 
 
-def test_a_model_that_says_nothing_to_results_has_answered_all_the_same():
+def test_empty_turn_after_results_is_a_completed_response():
     one = gemini()
     read(one, tool_calls({"id": "fc1", "name": "get_time"}))
     one.result_frames([CallResult("fc1", "get_time", "{}")])
     assert ["ResponseStarted", "ResponseDone"] == [type(news).__name__ for news in read(one, TURN_OVER)]
 
 
-def test_an_interruption_cancels_what_is_said():
+def test_interruption_cancels_the_response():
     news = read(gemini(), say("Once"), content(interrupted=True), TURN_OVER)
     assert ["ResponseStarted", "TextDelta", "SpeechStarted", "ResponseDone"] == [type(one).__name__ for one in news]
     assert "cancelled" == news[-1].status
 
 
-def test_an_interruption_and_the_end_of_the_turn_may_stand_in_one_frame():
+def test_interruption_and_turn_end_may_share_a_frame():
     news = read(gemini(), say("Once"), content(interrupted=True, turn_complete=True), say("a"), TURN_OVER)
     assert ["cancelled", "completed"] == [one.status for one in news if isinstance(one, ResponseDone)]
 
 
-def test_an_interruption_while_tools_run_is_told():
+def test_interruption_during_calls_is_read():
     one = gemini()
     read(one, tool_calls({"id": "fc1", "name": "get_time"}))
     frames = [content(interrupted=True), vendors(tool_call_cancellation={"ids": ["fc1"]}), TURN_OVER]

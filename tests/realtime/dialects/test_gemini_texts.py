@@ -46,18 +46,18 @@ def setup(one, *lines: Line) -> dict:
         ("gemini/tunedModels/mine", False),
     ],
 )
-def test_the_generation_in_a_models_name_says_how_it_is_told_texts(model, spoken):
+def test_model_generation_selects_the_text_frame(model, spoken):
     [frame] = newer(model=model).text_frames(Line("user", "hello"), answer=True)
     assert ("realtimeInput" if spoken else "clientContent") in frame
 
 
-def test_a_model_whose_name_says_nothing_is_told_texts_the_newer_way_where_its_setup_is_to_announce_a_history():
+def test_history_config_selects_the_newer_text_frame():
     one = newer(model="gemini/mine", extra={"historyConfig": {"initialHistoryInClientContent": True}})
     assert "historyConfig" not in setup(one)  # the server would wait for one
     assert [{"realtimeInput": {"text": "hello"}}] == one.text_frames(Line("user", "hello"), answer=True)
 
 
-def test_a_history_is_announced_and_told_whole_and_what_it_leaves_open_is_said_when_it_is_asked_for():
+def test_history_is_announced_and_sent_and_its_open_input_on_response():
     one = newer()
     announced = {"initialHistoryInClientContent": True}
     sdk.LiveClientMessage.model_validate({"setup": setup(one, *TALK)})
@@ -155,7 +155,7 @@ def test_a_session_speaks_with_a_newer_model_as_with_any():
             sdk.LiveClientMessage.model_validate(frame)
 
 
-def test_a_new_connection_that_cannot_resume_is_told_the_history_and_answers_what_was_open():
+def test_new_connection_without_resumption_gets_the_history_and_answers():
     async def talk(fake: FakeGemini) -> None:
         async with session(fake) as one:
             await one.send_text("I am Ann.")

@@ -125,7 +125,7 @@ def test_frames_that_are_nested_without_end_are_read(provider):
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_what_is_no_object_says_nothing(provider):
+def test_frames_that_are_not_objects_are_ignored(provider):
     one = dialect(provider)
     assert [] == [news for frame in (None, 1, "a", [], [{}], b"", float("nan")) for news in one.read(frame)]
 
@@ -191,7 +191,7 @@ def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_of_arguments_without_end_only_so_much_is_told_and_none_is_kept_beside(provider, monkeypatch):
+def test_endless_arguments_are_truncated_and_not_stored(provider, monkeypatch):
     monkeypatch.setattr(event_protocol, "MAX_ARGUMENT_CHARS", 1_000)
     one = dialect(provider)
     item = an_item(1, arguments="x" * 5_000)

@@ -202,7 +202,7 @@ def test_the_error_of_a_failed_response_is_its_reason():
 
 
 @pytest.mark.parametrize("status", ["exploded", 7, [], {}])
-def test_a_status_that_nobody_knows_is_a_failure(status):
+def test_unknown_response_status_is_a_failure(status):
     [_, end] = read(dialect("openai"), began(), event("response.done", response={"id": "resp_1", "status": status}))
     assert "failed" == end.status
 
@@ -213,7 +213,7 @@ def test_a_response_begins_and_ends_once():
     assert [] == read(one, began())
 
 
-def test_the_end_of_an_older_response_is_told_as_that():
+def test_end_of_an_older_response_keeps_its_id():
     [_, _, end] = read(dialect("openai"), began("resp_1"), began("resp_2"), done(response_id="resp_1"))
     assert "resp_1" == end.response_id
 
@@ -243,7 +243,7 @@ def test_a_response_that_begins_without_an_id_gets_one_that_all_of_it_bears(prov
     assert ["ResponseStarted", "TextDelta", "TextDelta", "ResponseDone"] == [type(each).__name__ for each in news]
 
 
-def test_what_was_counted_may_stand_beside_the_response():
+def test_usage_may_be_beside_the_response():
     assert {"total_tokens": 1} == read(dialect("glm"), began(), event("response.done", usage={"total_tokens": 1}))[-1].usage
 
 
@@ -293,18 +293,18 @@ def test_whatever_ids_frames_lack_they_are_of_the_right_call(lost, nameless):
     assert expected == list(joined(news).values())
 
 
-def test_calls_that_are_told_in_turns_stay_apart():
+def test_interleaved_calls_are_separated():
     one = dialect("openai")
     frames = [item("added", 1, name="a"), item("added", 2, name="b"), piece("1", 2), piece("2", 1), piece("3", 2), piece("4", 1)]
     assert [("call_1", "a", "24"), ("call_2", "b", "13")] == list(joined(read(one, began(), *frames)).values())
 
 
-def test_a_call_may_be_told_by_its_item_alone():
+def test_call_is_read_from_its_item_alone():
     one = dialect("openai")
     assert [("call_1", "get_weather", '{"city": "Oslo"}')] == list(joined(read(one, began(), item("done"))).values())
 
 
-def test_a_call_that_only_the_end_tells_of_is_told_with_it():
+def test_call_is_read_from_the_response_end_alone():
     [_, end] = read(dialect("openai"), began(), done(output=[call()]))
     assert [("call_1", "get_weather", '{"city": "Oslo"}')] == [(one.call_id, one.name, one.arguments) for one in end.calls]
 
@@ -322,7 +322,7 @@ def test_the_end_names_calls_by_the_keys_of_their_pieces_also_where_ids_are_miss
 
 
 @pytest.mark.parametrize("apart", ["item_id", "call_id", "name"])
-def test_two_calls_at_one_place_are_told_apart_by_whatever_they_have(apart):
+def test_two_calls_with_one_index_are_separated_by_any_id(apart):
     frames = [{**less(told(1), *IDS, "name", "arguments"), "output_index": 0, apart: f"one_{number}"} for number in (1, 2)]
     assert 2 == len(joined(read(dialect("openai"), began(), *frames)))
 
@@ -332,7 +332,7 @@ def test_a_piece_without_ids_behind_a_whole_call_begins_another_one():
     assert 2 == len(joined(read(dialect("openai"), began(), told(), bare)))
 
 
-def test_at_the_end_a_place_that_is_taken_tells_nothing():
+def test_index_in_the_response_end_does_not_identify_a_call():
     # Other frames count places as they like: what is second there stands first in the list.
     listed = [less(call(), "id", "call_id"), {"type": "function_call", "name": "get_weather"}]
     end = event("response.done", response={"id": "resp_1", "status": "completed", "output": listed})
@@ -348,7 +348,7 @@ def test_calls_of_the_response_that_is_under_way_are_known_however_many_there_we
         assert 2 == len(joined(read(one, began(response_id), *frames)))
 
 
-def test_a_call_whose_item_is_incomplete_is_never_told_as_done():
+def test_incomplete_item_never_completes_its_call():
     _, cut = read(dialect("openai"), began(), item("done", status="incomplete", arguments='{"city": "Os'))
     assert (False, None) == (cut.done, cut.arguments)
 
@@ -363,7 +363,7 @@ def test_a_piece_without_a_response_is_of_the_one_that_is_under_way():
     assert "resp_1" == whole.response_id
 
 
-def test_pieces_of_another_response_are_told_as_its_own():
+def test_deltas_of_another_response_keep_its_id():
     one = dialect("openai")
     _, mine, stale = read(one, began(), told(), told(response_id="resp_0"))
     assert ("resp_0", False) == (stale.response_id, stale.key == mine.key)

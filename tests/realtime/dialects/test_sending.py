@@ -74,7 +74,7 @@ def test_a_change_of_tools_names_the_type_of_the_session_for_openai():
     assert {"type": "session.update", "session": session} == without_id(frame)
 
 
-def test_openai_is_told_null_where_it_shall_not_detect_turns():
+def test_openai_gets_null_without_turn_detection():
     assert {"turn_detection": None} == {
         name: value
         for name, value in configured(dialect("openai", detect_turns=False))["audio"]["input"].items()
@@ -82,7 +82,7 @@ def test_openai_is_told_null_where_it_shall_not_detect_turns():
     }
 
 
-def test_qwen_is_told_nested_tools_and_no_search_beside_them():
+def test_qwen_gets_nested_tools_and_search_disabled():
     one = dialect("qwen", voice="Cherry", instructions="Be kind.")
     assert {
         "modalities": ["text", "audio"],
@@ -107,7 +107,7 @@ def test_qwen_searches_where_it_was_asked_to_and_there_are_no_tools():
 
 
 @pytest.mark.parametrize(("on", "detection"), [(True, "server_vad"), (False, "client_vad")])
-def test_glm_is_told_again_what_it_would_forget_with_every_change_of_tools(on, detection):
+def test_glm_tool_change_repeats_the_session_settings(on, detection):
     one = dialect("glm", detect_turns=on)
     kept = {
         "tools": [FLAT],
@@ -128,7 +128,7 @@ def test_what_the_settings_add_to_glms_fields_is_repeated_too():
     assert 0.5 == configured(one)["temperature"]
 
 
-def test_stepfun_is_told_its_tools_always_and_its_voice_once():
+def test_stepfun_gets_tools_always_and_its_voice_once():
     one = dialect("stepfun", voice="wenrounansheng")
     first = configured(one)
     assert ([], "wenrounansheng") == (first["tools"], first["voice"])
@@ -140,7 +140,7 @@ def test_stepfun_is_told_its_tools_always_and_its_voice_once():
     assert {"type": "session.update", "session": {"tools": []}} == without_id(frame)
 
 
-def test_a_voice_that_stepfun_refused_with_the_session_is_told_again():
+def test_stepfun_voice_is_repeated_after_a_rejected_session():
     one = dialect("stepfun", voice="wenrounansheng")
     configured(one, WEATHER)
     one.read({"type": "error", "error": {"message": "no such tool", "param": "session.tools[0]"}})
@@ -148,7 +148,7 @@ def test_a_voice_that_stepfun_refused_with_the_session_is_told_again():
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_a_line_is_an_item_of_whoever_said_it(provider):
+def test_text_line_is_an_item_with_its_role(provider):
     [frame] = dialect(provider).text_frames(Line("user", "It rains."), answer=False)
     assert {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "It rains."}]} == frame["item"]
 
@@ -162,7 +162,7 @@ def test_without_a_wish_for_audio_it_is_asked_for_text(provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_nothing_is_said_of_a_voice_and_instructions_that_are_not_there(provider):
+def test_missing_voice_and_instructions_are_omitted(provider):
     session = configured(dialect(provider))
     assert "instructions" not in session
     assert "voice" not in session
@@ -170,7 +170,7 @@ def test_nothing_is_said_of_a_voice_and_instructions_that_are_not_there(provider
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_tools_of_the_providers_own_stand_beside_ours_in_every_update(provider):
+def test_provider_tools_are_included_in_each_update(provider):
     own = {"type": "mcp", "server_label": "wiki"}
     one = dialect(provider, extra={"tools": [own], "temperature": 0.5})
     ours = shaped(one, WEATHER)
@@ -203,7 +203,7 @@ def test_each_result_is_an_item_and_only_glms_have_no_id(provider):
     ] == frames
 
 
-def test_glm_is_never_told_an_empty_result_which_it_would_refuse():
+def test_glm_gets_a_quoted_empty_result():
     [frame] = dialect("glm").result_frames([CallResult("glm_r_0", "a", "")])
     assert '""' == frame["item"]["output"]
     [frame] = dialect("openai").result_frames([CallResult("call_1", "a", "")])
@@ -292,7 +292,7 @@ def test_the_model_is_added_to_a_url_that_names_none():
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_the_key_stands_in_a_header_and_nowhere_else(provider):
+def test_api_key_is_sent_in_a_header_only(provider):
     one = dialect(provider, api_key="secret-key")
     header = {"x-goog-api-key": "k"} if provider == "gemini" else {"Authorization": "Bearer k"}
     assert header == one.headers("k")

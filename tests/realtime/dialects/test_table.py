@@ -71,7 +71,7 @@ def test_qwens_server_of_a_workspace_is_its_own_and_no_other_that_looks_like_it(
     assert {""} == {key(host) for host in others}
 
 
-def test_a_server_that_nobody_knows_is_spoken_to_as_openai():
+def test_unknown_server_uses_the_openai_dialect():
     assert "openai" == provider_of("mine/voice", url="ws://127.0.0.1:9")
     assert "mine/voice" == model_of("mine/voice", url="ws://127.0.0.1:9")
     assert "qwen" == provider_of("qwen/voice", url="ws://127.0.0.1:9")
@@ -110,7 +110,7 @@ def test_the_key_is_the_first_that_the_environment_has(dialect, monkeypatch):
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
-def test_without_a_key_it_is_said_which_variables_are_looked_at(dialect):
+def test_missing_key_error_names_the_environment_variables(dialect):
     words = " or ".join(dialect.key_variables)
     with pytest.raises(ConfigurationError, match=f"no key for {dialect.provider}: set {words}, or give api_key"):
         key_for(RealtimeSettings(model=f"{dialect.provider}/voice"))
@@ -118,13 +118,13 @@ def test_without_a_key_it_is_said_which_variables_are_looked_at(dialect):
         key_for(RealtimeSettings(model="voice", url=f"wss://{dialect.hosts[0]}/x"))
 
 
-def test_a_server_that_nobody_knows_is_not_told_a_key_of_the_environment(monkeypatch):
+def test_unknown_server_gets_no_key_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
     assert "" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt"))
     assert "mine" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt", api_key="mine"))
 
 
-def test_another_server_that_speaks_as_a_provider_does_is_not_told_the_providers_key(monkeypatch):
+def test_other_host_of_a_provider_dialect_gets_no_provider_key(monkeypatch):
     monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
     assert "" == key_for(RealtimeSettings(model="qwen/voice", url="ws://127.0.0.1:9/rt"))
     assert "of-qwen" == key_for(RealtimeSettings(model="qwen/voice", url="wss://dashscope.aliyuncs.com/rt"))

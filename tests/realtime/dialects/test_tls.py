@@ -20,7 +20,7 @@ LIMITS = RealtimeLimits(first_pause=0.01, longest_pause=0.02, reconnects=3)
 
 @pytest.fixture
 def authority() -> trustme.CA:
-    """An authority of our own, that nobody trusts yet."""
+    """A private certificate authority that is not trusted yet."""
     return trustme.CA()
 
 

@@ -1,4 +1,4 @@
-"""Clients on bare WebSockets, for the tests of the fakes: one that sends what it is told, and two that keep all of the rules."""
+"""Bare WebSocket clients for the tests of the fakes: one that sends any frame, and two that follow all rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no script is refused when it is given, in words that say what is allowed: else a test tests something else."""
+"""Invalid scripts are rejected when they are set, with an error that lists what is allowed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_no_part_of_a_script_can_be_is_refused_when_it_is_made(make: Any, w
         ({"crossing": -1.0}, "Crossing is a number of at least 0"),
     ],
 )
-def test_a_fake_refuses_what_is_no_script_before_it_runs(fake, options: Any, words: str):
+def test_fake_rejects_an_invalid_script_at_creation(fake, options: Any, words: str):
     with pytest.raises(ConfigurationError, match=words):
         fake(**options)
 

@@ -143,7 +143,7 @@ def test_changes_of_the_session_are_refused_or_never_confirmed_as_the_faults_say
         ("unheralded", {DONE: 1, "response.output_item.added": 0, "response.output_item.done": 0}),
     ],
 )
-def test_calls_are_told_as_badly_as_the_script_says_and_are_whole_in_response_done(fault, told):
+def test_faulty_call_deltas_are_complete_in_response_done(fault, told):
     with FakeOpenAI([Call("get_weather", {"city": "Rome"}, faults=frozenset({fault}))]) as fake:
         seen = one_response(fake)
         assert told == {kind: kinds(seen).count(kind) for kind in told}

@@ -96,7 +96,7 @@ def test_what_is_refused_is_answered_with_the_servers_error():
 
 
 @pytest.mark.parametrize(("provider", "refusals"), [(FakeOpenAI, ["response_cancel_not_active"]), (FakeQwen, [])])
-def test_a_cancel_that_names_an_older_response_ends_the_newer_one_only_where_the_protocol_knows_no_names(provider, refusals):
+def test_cancel_of_an_older_response_is_refused_if_cancels_have_ids(provider, refusals):
     with provider([Answer((Say("One."), Pause(30)))]) as fake:
         play(fake, {"type": "response.cancel", "response_id": "resp_of_old"}, after=0)
         assert refusals == fake.refusals
@@ -177,7 +177,7 @@ def test_a_change_of_the_session_that_is_wrong_is_refused_and_changes_nothing(pr
         assert 2 == len(fake.sessions)
 
 
-def test_a_voice_that_was_refused_with_its_change_may_be_told_again():
+def test_rejected_voice_may_be_sent_again():
     with FakeStepFun(faults=Faults(updates=("refuse",))) as fake:
 
         async def talk():

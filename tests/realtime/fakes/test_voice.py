@@ -1,4 +1,4 @@
-"""When the user has ended is heard by the server, or said by the client: as the session was told, with each provider."""
+"""The end of the user's turn, detected by the server or sent by the client, with each provider."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def drawn(chance: Random, provider: type[FakeRealtime], *, newer: bool = False) 
 
 
 class Watching(HookManager):
-    """Hooks that look on: ``told`` is what they are told of each turn, whether or not there is time to read it."""
+    """Hook manager that records the events of each turn in ``told``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,9 +148,9 @@ class Playing:
                         await self._do(act.what, session)
                     if number % 2:
                         await self._rest(played)
-                while session._queue._events:  # the reader has all that was told by now
+                while session._queue._events:  # until the reader has all events
                     await asyncio.sleep(0)
-                self.fake.script.clear()  # the model says what it is told, from here on
+                self.fake.script.clear()  # the model quotes its input from here on
                 before = len(played.events)
                 await session.send_text("And now?")  # also where the program has interrupted: then nothing is asked
                 await self._rest(played, last="And now?", before=before)
@@ -164,10 +164,10 @@ class Playing:
         # The last text is answered. Where the user is heard as well, the server's answer to that may be ended in its stead: a wish to
         # end the one before may come too late, and names none with most providers.
         heard = any(isinstance(event, TranscriptEvent) and event.role == "user" for event in last)
-        # Gemini's wire tells no result that crosses with a text that takes its call back: then it is told that no answer has begun.
+        # Gemini's protocol drops a result that crosses with a text that cancels its call: then an error says that no answer began.
         is_told = self.course.provider is FakeGemini and any(isinstance(event, ErrorEvent) for event in last)
         assert heard or is_told or any(map(_is_said, last)), last
-        # It was told once that nothing is under way any more, and nothing of a turn came behind that. Who is heard has turns, too;
+        # One idle event, and no event of a turn after it. Speech begins turns, too;
         # and Gemini does not say whether one answer is to both of two texts.
         assert isinstance([event for event in last if not isinstance(event, _BESIDE)][-1], IdleEvent), last
         if not self._is_spoken and self.course.provider is not FakeGemini:
@@ -181,7 +181,7 @@ class Playing:
         created = 0.3 if fake.provider == "gemini" else 5.0
         slow = course.slow_after
         bounds = limits(connect=0.6, created=created, done=0.4, cancel=5.0, update=0.2, slow_after=slow, reconnects=1000)
-        model = "gemini-3.1-live" if course.newer else "m"  # whose generation says how it is told texts
+        model = "gemini-3.1-live" if course.newer else "m"  # whose generation selects the text frame
         settings = RealtimeSettings(model=model, provider=fake.provider, url=fake.url, api_key="a-secret-key", limits=bounds)
         own = ToolDefinition("look_up", handler=self._look_up, metadata={"annotations": {"read_only": True}})
         return await connected(settings, tools=[self.get_weather, own], snapshot=self._manager.snapshot(), hooks=self._hooks)
@@ -261,15 +261,15 @@ class Playing:
         dropped = [event.call_id for event in played.of(DroppedEvent)]
         assert len(begun) == len(set(begun)), begun
         assert sorted(begun) == sorted(ended + dropped), (begun, ended, dropped)
-        # Each turn has one beginning, which is the first that is told of it, and one end.
+        # Each turn has one start, which is its first event, and one end.
         for kinds in self._hooks.told.values():
             bounds = [kind for kind in kinds if kind.startswith("agent.turn.")]
             assert ("agent.turn.start", ["agent.turn.start", "agent.turn.end"]) == (kinds[0], bounds), kinds
-            behind = set(kinds[kinds.index("agent.turn.end") + 1 :])  # of tools that were told as running
+            behind = set(kinds[kinds.index("agent.turn.end") + 1 :])  # of tools that were reported as running
             assert behind <= {"agent.tool.exec_start", "agent.tool.exec_end", "agent.tool.exec_skipped", "agent.user_output"}, (
                 kinds
             )
-        # No result is lost: what the reader was told as a result, the model was told, on this connection or the next.
+        # No result is lost: each result event reached the model, on this connection or the next.
         told = " ".join(each.text for each in fake.heard)
         results = [each.execution for each in played.of(ToolResultEvent) if not self._unwanted(each.execution)]
         assert [] == [each.content for each in results if not _within(each.content, told)], told

@@ -80,7 +80,7 @@ async def send(socket: ServerConnection, *frames: Any) -> None:
         await socket.send(json.dumps(frame))
 
 
-async def test_a_response_with_thousands_of_calls_has_a_bounded_number_of_them_answered_and_each_once():
+async def test_answered_calls_of_one_response_are_bounded():
     ran: list[int] = []
 
     def pay() -> None:
@@ -120,7 +120,7 @@ async def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
         assert played.session.is_open
 
 
-async def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
+async def test_calls_beyond_the_argument_limit_of_a_response_do_not_run(monkeypatch):
     monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 2_500)
     ran: list[int] = []
 
@@ -154,7 +154,7 @@ async def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_
         assert [] == ran
 
 
-async def test_a_flood_of_events_that_nobody_reads_is_bounded():
+async def test_memory_of_unread_events_is_bounded():
     sent = asyncio.Event()
 
     async def attack(socket: ServerConnection) -> None:
@@ -212,7 +212,7 @@ async def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program(
         assert not played.session.is_open
 
 
-async def test_what_is_no_json_and_what_is_too_deep_for_it_is_passed_over():
+async def test_invalid_and_too_deep_json_is_skipped():
     async def attack(socket: ServerConnection) -> None:
         for text in ("{", "", "nonsense", "[" * 100_000, '{"type":' * 50_000, '{"type": 1e999}', '"\\ud800"', "\x00"):
             await socket.send(text)

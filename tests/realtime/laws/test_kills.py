@@ -47,7 +47,7 @@ async def test_wherever_the_socket_is_killed_each_tool_runs_at_most_once_and_no_
 
 
 @pytest.mark.parametrize("knows", [True, False])
-async def test_gemini_is_told_of_a_call_that_was_lost_with_its_connection_whether_it_still_knows_it_or_not(knows):
+async def test_gemini_gets_the_result_of_a_call_lost_with_its_connection(knows):
     held = Held()
     with FakeGemini(["Hello.", Call("slow"), Quote()], resumes_calls=knows) as fake:
         async with playing(fake, held.slow) as played:

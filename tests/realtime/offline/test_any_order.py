@@ -1,4 +1,4 @@
-"""Whatever is said, interrupted and changed, and whenever: what a model is sent is in order, and every call is told once."""
+"""Any order of texts, interruptions and changes: requests are in order, and each call has one event."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ async def test_half_a_character_does_not_cost_what_the_server_wants_back():
     assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
 
 
-async def test_an_answer_that_a_hook_has_ended_is_told_as_one_that_failed():
+async def test_answer_aborted_by_a_hook_fails():
     class Watching:
         async def after_llm(self, _about: Any) -> AbortTurn:
             return AbortTurn("not this")
@@ -220,7 +220,7 @@ async def test_what_a_hook_has_added_for_the_turn_is_there_after_a_change_of_the
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_a_result_that_was_too_long_is_read_on_also_after_a_change_of_the_tools_and_in_a_later_turn(later: bool):
+async def test_long_result_can_be_read_after_a_tool_change_and_in_a_later_turn(later: bool):
     manager = LLMSessionManager("ann")
 
     async def change(_arguments: object) -> str:
@@ -313,7 +313,7 @@ async def test_a_server_that_takes_no_tools_is_asked_with_them_once():
             assert [True, False, False, False] == ["tools" in each.json for each in upstream.chats]
 
 
-async def test_where_a_result_is_called_and_told_it_is_of_the_same_round():
+async def test_call_and_result_events_have_the_same_iteration():
     async with playing(
         ScriptedModel([call("again", number) for number in range(9)]), named("again"), limits=RealtimeLimits(max_rounds=2)
     ) as played:
@@ -342,7 +342,7 @@ async def test_a_tool_that_ends_the_session_or_interrupts_it_harms_nothing(closi
     ]
 
 
-async def test_a_text_that_is_no_unicode_is_said_all_the_same_and_the_chat_goes_on():
+async def test_text_with_lone_surrogates_is_sent_and_the_chat_continues():
     with ScriptedModel(["One.", "Two."]) as model:
         async with playing(model, instructions="Be \udfff kind.") as played:
             await played.say("half \ud800 a character")

@@ -59,7 +59,7 @@ def test_it_has_the_face_of_a_realtime_session():
     assert set() == public - theirs - set(dir(ChatSession))
 
 
-async def test_a_turn_with_a_tool_is_told_as_a_realtime_session_tells_it_and_the_chat_goes_on():
+async def test_chat_session_emits_realtime_events_for_a_tool_turn():
     with ScriptedModel([call("get_weather"), "It is sunny.", "You are welcome."]) as model:
         async with playing(model, named("get_weather", "21 degrees")) as played:
             await played.say("How is Rome?")
@@ -72,7 +72,7 @@ async def test_a_turn_with_a_tool_is_told_as_a_realtime_session_tells_it_and_the
             assert_answered_once(played.session.messages)
 
 
-async def test_instructions_stand_before_the_chat_and_parameters_go_along():
+async def test_each_request_has_instructions_first_and_the_parameters():
     with ScriptedModel(["One.", "Two."]) as model:
         async with playing(model, instructions="Be brief.", parameters={"temperature": 0}) as played:
             await played.say("1")
@@ -177,7 +177,7 @@ async def test_what_the_model_had_said_when_it_was_interrupted_stays_in_the_chat
         assert ["user", "assistant", "user"] == [each["role"] for each in model.requests[1].messages]
 
 
-async def test_what_is_said_at_once_is_answered_at_once():
+async def test_texts_sent_together_get_one_answer():
     with ScriptedModel(["Yes."]) as model:
         async with playing(model) as played:
             for text in ("One", "Two", "Three"):
@@ -187,7 +187,7 @@ async def test_what_is_said_at_once_is_answered_at_once():
             assert ["user"] * 3 + ["assistant"] == [each["role"] for each in played.session.messages]
 
 
-async def test_a_failure_of_the_server_is_an_event_and_the_answer_can_be_asked_for_again():
+async def test_server_failure_is_an_error_event_and_respond_retries():
     with ScriptedModel([UpstreamError("out of order"), "Here I am."]) as model:
         async with playing(model) as played:
             await played.say("Hello.")
@@ -224,7 +224,7 @@ async def test_at_the_limit_of_a_turn_the_model_answers_once_more_without_tools(
 
 
 @pytest.mark.parametrize(("limit", "calls"), [({"max_rounds": 2}, 2), ({"max_calls": 1}, 2), ({"max_rounds": 2}, 3)])
-async def test_a_turn_that_meets_its_limit_is_told_to_observers_as_one(limit: dict[str, int], calls: int):
+async def test_limited_turn_is_one_turn_for_observers(limit: dict[str, int], calls: int):
     told: list[Event] = []
 
     class Watching:
@@ -262,7 +262,7 @@ async def test_a_tool_that_is_registered_while_the_model_has_its_last_word_is_no
 
 
 @pytest.mark.parametrize("policy", ["additive", "off", "full"])
-async def test_a_hook_is_told_of_the_closing_request_of_a_turn_and_its_tools_are_not_offered_there(policy: Any):
+async def test_closing_request_is_graceful_terminal_and_has_no_hook_tools(policy: Any):
     class Injecting:
         terminal: ClassVar[list[bool]] = []
 
@@ -332,7 +332,7 @@ async def test_an_exchange_that_is_too_long_by_itself_is_cut_to_question_and_ans
             assert ("z", "y") == (kept[0]["content"][0], kept[1]["content"][0])
 
 
-async def test_what_is_said_now_is_sent_whole_however_little_is_kept():
+async def test_current_text_is_sent_whole_despite_history_limits():
     with ScriptedModel(["One.", "Two."]) as model:
         async with playing(model, limits=RealtimeLimits(kept_items=0, kept_chars=100)) as played:
             await played.say("x" * 5_000)
@@ -377,7 +377,7 @@ async def test_closing_stops_the_turn_and_its_tools():
     assert [] == played.of(DroppedEvent)
 
 
-async def test_hooks_see_each_turn_and_what_one_ends_is_told():
+async def test_hooks_see_each_turn_and_an_abort_is_an_error_event():
     seen: list[tuple[str, str, str]] = []
 
     class Watching:
@@ -429,7 +429,7 @@ async def test_a_model_by_its_url_is_asked_over_http_and_its_connections_are_clo
         assert 1 == len(played.of(ToolCallEvent))
 
 
-async def test_events_that_nobody_reads_are_bounded():
+async def test_unread_events_are_bounded():
     session = ChatSession(ScriptedModel(["word " * 10] * 50), limits=RealtimeLimits(waiting=5))
     async with session:
         for _ in range(50):
@@ -442,7 +442,7 @@ async def test_events_that_nobody_reads_are_bounded():
     assert 6 == len(events)
 
 
-async def test_that_nothing_is_under_way_any_more_is_told_once_behind_all_else():
+async def test_idle_event_comes_once_after_all_others():
     async def look() -> str:
         return "found"
 

@@ -22,13 +22,13 @@ ROLES = ("ann", "ben")
 
 
 def stranger(**members: Any) -> dict[str, Any]:
-    """An opening from another machine, as an application is told of it."""
+    """Return the ASGI scope of a handshake from another machine."""
     headers = [(b"host", b"localhost")]
     return {"type": "websocket", "path": "/api/sessions/ann", "headers": headers, "client": ("10.0.0.1", 1), **members}
 
 
 async def never(*_: Any) -> None:
-    """What whoever is refused does not come to."""
+    """An application that must not be reached."""
     raise AssertionError
 
 

@@ -100,7 +100,7 @@ def test_the_token_comes_as_a_header_or_from_a_web_page_as_a_subprotocol(guarded
         assert "patchbay" == client.socket.subprotocol  # never the token
 
 
-async def test_a_server_that_cannot_answer_a_handshake_says_no_all_the_same():
+async def test_handshake_is_rejected_without_the_http_response_extension():
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

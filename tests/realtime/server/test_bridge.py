@@ -212,7 +212,7 @@ async def test_a_session_of_the_program_itself_is_not_taken_away_unless_it_is_as
         await doorway.close()
 
 
-async def test_who_has_left_takes_over_from_nobody():
+async def test_disconnected_client_does_not_take_over():
     with FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."]) as fake:
         doorway = Doorway(fake)
         first = Client(doorway)
@@ -319,7 +319,7 @@ async def test_who_waits_for_a_role_does_not_hold_up_a_server_that_stops():
         await doorway.close()
 
 
-async def test_who_waits_for_a_role_that_is_removed_meanwhile_is_told_so():
+async def test_removed_role_closes_waiting_clients():
     with FakeOpenAI() as fake:
         doorway = Doorway(fake, ("ann", "ben"), free_wait=60)
         first = Client(doorway)
@@ -333,7 +333,7 @@ async def test_who_waits_for_a_role_that_is_removed_meanwhile_is_told_so():
         await doorway.close()
 
 
-async def test_who_takes_over_and_loses_its_model_before_it_has_is_told_by_its_own_session_and_the_other_goes_on():
+async def test_failed_takeover_closes_its_client_and_the_other_continues():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
         doorway = Doorway(fake, swap_wait=60, reconnects=0)
         first = Client(doorway)
@@ -387,7 +387,7 @@ class Told:
         self.frames.append(json.loads(message["text"]))
 
 
-async def test_a_session_whose_model_is_never_silent_ends_all_the_same():
+async def test_session_with_a_continuous_model_ends():
     session = Told(idle=False)
 
     async def talk() -> None:
@@ -403,7 +403,7 @@ async def test_a_session_whose_model_is_never_silent_ends_all_the_same():
     await asyncio.wait([talking])
 
 
-async def test_a_session_that_is_to_end_at_once_tells_what_has_happened_and_waits_for_nothing_more():
+async def test_immediate_end_sends_queued_events_only():
     session = Told(idle=False)
     for delta in ("One", " two"):
         session.feed.put(TextEvent(delta))
@@ -413,7 +413,7 @@ async def test_a_session_that_is_to_end_at_once_tells_what_has_happened_and_wait
     assert ["One", " two"] == [frame["delta"] for frame in session.frames]
 
 
-async def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once_behind_all_else():
+async def test_delayed_idle_event_is_sent_once_and_last():
     session = Told(idle=True)
 
     def late() -> None:
@@ -440,7 +440,7 @@ async def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idl
         ([DroppedEvent("events", count=3)], ["idle"]),  # word of an end may have been among them
     ],
 )
-async def test_a_client_is_told_idle_behind_what_was_under_way_alone(happens: list[Any], told: list[str]):
+async def test_client_gets_idle_only_after_pending_work(happens: list[Any], told: list[str]):
     session = Told(idle=True)
     for event in happens:
         session.feed.put(event)
@@ -484,12 +484,12 @@ async def never_taken(_message: Any) -> None:
 
 async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
     session = Told(idle=False)
-    session.feed.close(ConnectionEvent("closed", "read by somebody else"))
-    assert ConnectionEvent("closed", "read by somebody else") == session.events().now()
+    session.feed.close(ConnectionEvent("closed", "read by another consumer"))
+    assert ConnectionEvent("closed", "read by another consumer") == session.events().now()
     assert CloseInfo(4502, "the session has ended") == await session.run()
 
 
-async def test_what_is_under_way_comes_to_its_end_when_the_server_stops_and_nothing_more_is_said():
+async def test_stopping_server_completes_current_answers_and_accepts_no_new_input():
     with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake:
         doorway = Doorway(fake, ("ann", "ben"))
         idle, talking = Client(doorway, "ben"), Client(doorway)

@@ -37,7 +37,7 @@ def flags(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["realtime", "offline"])
-def test_a_call_waits_for_somebodys_yes_and_is_written_down_under_the_session(kind, flags):
+def test_session_call_awaits_approval_and_is_audited(kind, flags):
     with (
         FakeOpenAI([Call("delete_file", {"path": "/a"}), Quote()]) as fake,
         ScriptedUpstream([CALLED, "It is gone."]) as upstream,
@@ -95,10 +95,10 @@ def waiting(server):
     for _ in range(1000):
         if found := server.http.ask("GET", "/api/approvals").json["approvals"]:
             return found[0]
-    raise AssertionError("nobody is asked")
+    raise AssertionError("no approval is pending")
 
 
-def test_a_call_that_a_rule_denies_does_not_run_and_the_model_is_told(flags):
+def test_call_denied_by_a_rule_is_an_error_for_the_model(flags):
     with (
         FakeOpenAI([Call("send_mail"), Quote()]) as fake,
         calling_back(says({"output": "sent"})) as callback,
@@ -113,7 +113,7 @@ def test_a_call_that_a_rule_denies_does_not_run_and_the_model_is_told(flags):
     assert [] == fake.unanswered
 
 
-def test_the_events_of_a_server_tell_of_its_sessions(flags):
+def test_server_event_stream_includes_realtime_sessions(flags):
     with (
         FakeOpenAI([Call("look"), Quote()]) as fake,
         calling_back(says({"output": "seen"})) as callback,

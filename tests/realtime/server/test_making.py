@@ -40,7 +40,7 @@ def test_the_limits_of_a_chat_are_those_of_its_server_and_a_sessions_own_where_i
 
 
 @pytest.mark.parametrize(("seconds", "least"), [("0", 86_400), ("700", 700)])
-def test_how_long_the_upstream_may_be_silent_is_the_servers_to_say_and_0_is_as_long_as_it_likes(seconds, least):
+def test_upstream_timeout_is_configurable_and_0_disables_it(seconds, least):
     with (
         ScriptedUpstream(["Hello."]) as upstream,
         serving(None, "--upstream-timeout", seconds, upstream=upstream.url) as server,

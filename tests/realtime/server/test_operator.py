@@ -1,4 +1,4 @@
-"""What whoever runs a server is told of its sessions: in the log, one line for each that fails, and by the answers to clients."""
+"""Session failures for operators: one log line each, and the responses to clients."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_connection_that_is_lost_is_one_line_and_what_goes_wrong_with_th
     assert ("'mondays'" in failed, "It is broken." in failed) == (True, True), failed
 
 
-async def test_a_session_whose_model_is_gone_for_good_is_said_once(caplog):
+async def test_lost_model_of_a_session_is_logged_once(caplog):
     with FakeOpenAI() as fake:
         doorway = Doorway(fake, reconnects=1)
         client = DoorClient(doorway)
@@ -108,7 +108,7 @@ async def test_what_a_client_has_asked_for_wrongly_is_not_the_operators_affair(c
     assert [] == door_lines(caplog)
 
 
-def test_a_server_without_a_key_for_its_model_says_so_when_it_starts_and_to_its_clients_whose_affair_it_is():
+def test_missing_model_key_is_reported_at_startup_and_to_clients():
     with heard("--realtime", "openai/gpt-realtime") as (server, printed):
         code, reason, error = server.refused()
     assert (4503, "configuration") == (code, error)
@@ -125,7 +125,7 @@ def test_a_key_for_another_providers_model_is_the_environments_alone():
     assert (4503, True, False) == (code, "in the server's environment" in reason, "--realtime-key" in reason)
 
 
-def test_where_a_key_of_the_environment_is_not_sent_that_is_said_at_the_start_and_where_it_was_missed():
+def test_unsent_environment_key_is_reported_at_startup_and_on_401():
     with FakeOpenAI(api_key=KEY) as fake:
         flags = ("--realtime", "openai/x", "--realtime-url", f"{fake.url}?secret=hidden")
         with heard(*flags, OPENAI_API_KEY=KEY) as (server, printed), server.socket() as opened:
@@ -240,7 +240,7 @@ class TwoModels(ScriptedUpstream):
         return super()._answer(request)
 
 
-def test_where_an_upstream_has_several_models_it_is_said_before_anything_was_and_one_alone_is_named():
+def test_upstream_with_several_models_requires_one_and_a_single_one_is_the_default():
     with TwoModels(["Hello."]) as upstream, serving(upstream=upstream.url) as server:
         code, reason, error = server.refused()
         assert (4503, "no_model") == (code, error)
@@ -256,7 +256,7 @@ def test_where_an_upstream_has_several_models_it_is_said_before_anything_was_and
     assert ["/v1/models", "/v1/chat/completions"] == [request.path for request in upstream.requests]  # it is asked once
 
 
-def test_a_role_that_does_not_exist_is_told_with_those_that_do():
+def test_unknown_role_error_lists_the_roles():
     with FakeOpenAI() as fake, serving(fake) as server:
         code, reason, error = server.refused("main")
     assert (4404, "unknown_role") == (code, error)

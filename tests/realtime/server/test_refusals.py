@@ -30,7 +30,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_whoever_knocks_without_end_is_a_few_lines_of_the_log_and_a_count(clock, caplog):
+def test_repeated_rejections_are_rate_limited_in_the_log(clock, caplog):
     async def send(_message: Any) -> None:
         pass
 
@@ -48,7 +48,7 @@ def test_whoever_knocks_without_end_is_a_few_lines_of_the_log_and_a_count(clock,
     assert ("180 lines" in counted, "10.0.0.1 was refused" in last) == (True, True), (counted, last)
 
 
-async def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
+async def test_repeated_invalid_handshakes_are_rate_limited_in_the_log(clock, caplog):
     async def knock() -> None:
         async def never(_receive: Any, _send: Any) -> None:
             raise AssertionError
@@ -62,7 +62,7 @@ async def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
     assert 20 == sum("could not be opened" in line for line in warned(caplog))
 
 
-def test_a_line_obeys_nobody_and_is_no_longer_than_may_be_read(clock, caplog):
+def test_rejection_log_line_is_escaped_and_bounded(clock, caplog):
     log_rejection("one\n\x1b[2J" + "x" * 5_000)
     (line,) = warned(caplog)
     assert (True, True) == (line.isprintable(), len(line) < 600)

@@ -77,7 +77,7 @@ def test_a_tool_that_is_registered_over_http_is_known_to_the_session_when_the_an
         assert "Hello, Ann." == client.answer("Hello.")
 
 
-def test_a_tool_that_is_registered_while_the_model_talks_is_known_to_it_when_the_answer_says_so():
+def test_tool_registered_during_a_response_is_synced_when_acknowledged():
     script = [Answer((Say("One"), Pause(0.5), Say(" two.")))]
     with FakeOpenAI(script) as fake, serving(fake) as server, server.session() as client:
         client.text("Count.")
@@ -89,7 +89,7 @@ def test_a_tool_that_is_registered_while_the_model_talks_is_known_to_it_when_the
     assert_kept(fake)
 
 
-def test_a_role_whose_session_could_not_be_told_is_pending_until_it_was():
+def test_role_with_a_failed_tool_sync_is_pending_until_the_retry():
     with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake, serving(fake) as server, server.session():
         answer = server.http.register("added", role="ann")
         assert (True, ["ann"], ["ann"]) == (answer["ok"], answer["affected_roles"], answer["pending_roles"])
@@ -143,7 +143,7 @@ def test_an_answer_is_interrupted_and_the_next_one_comes():
     assert_kept(fake)
 
 
-def test_frames_that_are_none_are_told_and_the_session_goes_on():
+def test_invalid_frames_are_errors_and_the_session_continues():
     odd = ["{", "[]", '"text"', '{"type": "nothing"}', '{"type": "text"}', '{"type": "text", "text": "  "}', '{"type": "audio"}',
            '{"type": "audio", "audio": "%%"}', '{"type": "audio", "audio": "AAAA"}', b"\1", b"",
            json.dumps({"type": "text", "text": "x" * 65_537}), "[" * 5_000]  # fmt: skip
@@ -213,7 +213,7 @@ def test_who_takes_over_waits_for_the_answer_that_is_under_way():
         ("ann", "session=%0A", 4400, "invalid_request"),
     ],
 )
-def test_what_cannot_be_had_is_said_before_the_socket_ends(role, query, code, error, shared):
+def test_refused_session_gets_an_error_before_close(role, query, code, error, shared):
     assert (code, error) == shared.refused(role, query)[::2]
 
 
@@ -223,7 +223,7 @@ def shared():
         yield server
 
 
-def test_a_model_whose_server_refuses_is_told_and_the_role_is_free_again():
+def test_refused_model_connection_is_an_error_and_frees_the_role():
     with FakeOpenAI(faults=Faults(refuse=1, refuse_with="503")) as fake, serving(fake) as server:
         code, _reason, error = server.refused()
         assert (4502, True) == (code, error.startswith("upstream"))
@@ -243,7 +243,7 @@ def test_a_client_that_goes_away_frees_the_role_and_stops_its_tools():
     assert [] == fake.violations
 
 
-def test_a_lost_connection_to_the_model_is_told_and_another_is_opened():
+def test_lost_model_connection_is_reported_and_reopened():
     with FakeOpenAI([Answer((Say("Once"),)), "Again."]) as fake, serving(fake) as server, server.session() as client:
         client.answer("Hello.")
         fake.drop()
@@ -253,7 +253,7 @@ def test_a_lost_connection_to_the_model_is_told_and_another_is_opened():
     assert_kept(fake)
 
 
-def test_a_chat_with_the_models_of_an_upstream_is_held_in_the_same_way():
+def test_session_with_an_upstream_model_works_the_same():
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
         calling_back(says({"output": "21 degrees"})) as callback,
@@ -333,7 +333,7 @@ def test_instructions_may_be_as_long_as_they_may_be_in_any_script():
         fake.wait_until(lambda: any(instructions in json.dumps(frame, ensure_ascii=False) for _, frame in fake.frames))
 
 
-def test_a_request_that_is_refused_counts_as_heard_so_that_who_waits_for_its_end_waits_not_in_vain(shared):
+def test_rejected_request_is_followed_by_idle(shared):
     with shared.session() as client:
         client.text("x" * 65_537)
         client.idle()

@@ -1,4 +1,4 @@
-"""Connections themselves: clients that take nothing, or that are not read, before an application that does as it is told."""
+"""Connections: clients that do not read or are not read, with a scripted application."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def _after(first: asyncio.Task[None], then: Awaitable[None]) -> None:
     await then
 
 
-@pytest.mark.parametrize("how", ["the time is over", "it was told twice"])
+@pytest.mark.parametrize("how", ["timeout", "second signal"])
 async def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard(how: str):
     ended = asyncio.Event()
 
@@ -153,7 +153,7 @@ async def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_end
             ended.set()
             raise
 
-    seconds = 1 if how == "the time is over" else 3_600
+    seconds = 1 if how == "timeout" else 3_600
     options: Any = {"log_config": None, "lifespan": "off", "ws": WebSocketProtocol, "loop": "none"}
     config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
     server = _Server(config, lambda: None, (), None, app)
@@ -170,7 +170,7 @@ async def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_end
             while connection.writable.is_set():
                 await asyncio.sleep(0)
             server.handle_exit(signal.SIGINT, None)
-            if how == "it was told twice":
+            if how == "second signal":
                 server.handle_exit(signal.SIGINT, None)
             await serving
             await ended.wait()

@@ -60,7 +60,7 @@ def asked_about(server: Serving) -> Any:
     return until(lambda: server.http.ask("GET", "/api/approvals").json["approvals"])[0]
 
 
-def test_a_plugins_tool_is_called_and_its_coming_and_going_is_told_to_the_model():
+def test_plugin_tool_is_called_and_synced_to_the_model():
     with (
         FakeOpenAI([Call("get_weather", {"city": "Oslo"}), Quote()]) as fake,
         serving(fake) as server,

@@ -201,7 +201,7 @@ def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: A
         "many headers", "endless informational",
     ],
 )  # fmt: skip
-def test_what_is_no_answer_is_an_error(sent: bytes, error: type[Exception], run: Any) -> None:
+def test_invalid_http_response_is_an_error(sent: bytes, error: type[Exception], run: Any) -> None:
     async def main() -> None:
         async with running(answering(sent, close=True)) as server, client_of(server.port) as client:
             with pytest.raises(error):

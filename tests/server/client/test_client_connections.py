@@ -191,10 +191,10 @@ def test_closing_ends_what_is_under_way(run: Any) -> None:
     run(main)
 
 
-def test_a_port_where_nobody_listens_is_refused(run: Any) -> None:
+def test_closed_port_is_connection_refused(run: Any) -> None:
     async def main() -> None:
         with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))  # so that nobody else can listen there
+            taken.bind(("127.0.0.1", 0))  # keeps the port from other processes
             for host in ("127.0.0.1", "localhost"):
                 async with client_of(taken.getsockname()[1], url=f"http://{host}:{{}}") as client:
                     with pytest.raises(ConnectError) as caught:
@@ -204,7 +204,7 @@ def test_a_port_where_nobody_listens_is_refused(run: Any) -> None:
     run(main)
 
 
-def test_a_name_that_nobody_has_is_told(run: Any) -> None:
+def test_unresolvable_host_is_a_connect_error(run: Any) -> None:
     async def main() -> None:
         for host in ("no-such-host.invalid", "a..b"):
             async with client_of(1, url=f"http://{host}:{{}}") as client:
@@ -326,7 +326,7 @@ def test_a_body_without_a_length_ends_with_its_tls_connection(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "trusted"), [("127.0.0.1", False), ("127.0.0.2", True)], ids=["signed by nobody known", "of another name"]
+    ("host", "trusted"), [("127.0.0.1", False), ("127.0.0.2", True)], ids=["unknown authority", "other name"]
 )
 def test_a_certificate_that_proves_nothing_is_an_error(host: str, trusted: bool, run: Any) -> None:
     async def main() -> None:
