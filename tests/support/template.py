@@ -28,14 +28,12 @@ def preload() -> None:
     import uvicorn.lifespan.on
     import uvicorn.loops.auto  # noqa: F401
     import uvloop  # noqa: F401
-    import websockets.asyncio.client  # noqa: F401
 
     import patchbay.agents
     import patchbay.approvals
     import patchbay.audit
     import patchbay.cli.approvals
     import patchbay.cli.audit
-    import patchbay.cli.chat
     import patchbay.cli.commands
     import patchbay.cli.plugins
     import patchbay.cli.proxy
@@ -52,6 +50,7 @@ def preload() -> None:
     import patchbay.testing  # noqa: F401
 
     assert 1 == threading.active_count(), threading.enumerate()
+    assert "websockets.http11" not in sys.modules  # reads its limits from the environment, which `patchbay serve` sets
     gc.collect()
     gc.freeze()
 
