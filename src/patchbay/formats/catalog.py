@@ -32,11 +32,17 @@ from patchbay.formats.spec import (
 )
 from patchbay.formats.values.tool_names import ToolRules
 
+
+def tags(*names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The openers and the closers of tags with these names: ``<name>``, ``</name>``."""
+    return tuple(f"<{name}>" for name in names), tuple(f"</{name}>" for name in names)
+
+
 # What many families share: the usual reasoning markers, and the special tokens of the usual chat templates.
 
-THINK = ReasoningMarkers(("<think>",), ("</think>",))
-TOOL_CALL = Wrapper(("<tool_call>",), ("</tool_call>",))
-TOOL_CALLS = Wrapper(("<tool_calls>",), ("</tool_calls>",))
+THINK = ReasoningMarkers(*tags("think"))
+TOOL_CALL = Wrapper(*tags("tool_call"))
+TOOL_CALLS = Wrapper(*tags("tool_calls"))
 
 TURNS = (
     "<|im_start|>assistant", "<|im_start|>", "<|im_end|>",  # ChatML
@@ -376,29 +382,15 @@ FORMATS: dict[str, Format] = {
     for row in (
         Format("fenced", ("any model that follows instructions: the contract",), implicit=False, fenced=True),
         # One JSON object in a tag: Hermes, and the many that were trained after it or with a tag of their own.
-        _format(
-            "hermes",
-            HERMES_FAMILIES,
-            wrappers=(TOOL_CALL, TOOL_CALLS, PIPED, GLAIVE, SERVED_HISTORY),
-        ),
+        _format("hermes", HERMES_FAMILIES, wrappers=(TOOL_CALL, TOOL_CALLS, PIPED, GLAIVE, SERVED_HISTORY)),
         _format(
             "longcat",
             ("LongCat",),
-            wrappers=(Wrapper(("<longcat_tool_call>",), ("</longcat_tool_call>",)),),
-            reasoning_markers=(ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),),
+            wrappers=(Wrapper(*tags("longcat_tool_call")),),
+            reasoning_markers=(ReasoningMarkers(*tags("longcat_think")),),
         ),
-        _format(
-            "ernie45",
-            ("ERNIE 4.5", "ERNIE X1"),
-            wrappers=(TOOL_CALL,),
-            answer_markers=(AnswerMarkers(("<response>",), ("</response>",)),),
-        ),
-        _format(
-            "dots",
-            ("dots",),
-            wrappers=(Wrapper(("<dots_function_call>",), ("</dots_function_call>",)),),
-            tokens=("<|endofresponse|>",),
-        ),
+        _format("ernie45", ("ERNIE 4.5", "ERNIE X1"), wrappers=(TOOL_CALL,), answer_markers=(AnswerMarkers(*tags("response")),)),
+        _format("dots", ("dots",), wrappers=(Wrapper(*tags("dots_function_call")),), tokens=("<|endofresponse|>",)),
         _format("xlam", ("xLAM-1, xLAM-2", "Hammer"), wrappers=(TOOL_CALL, Wrapper(("[TOOL_CALLS]",)))),
         # Granite before 4.0: a marker and a list, with no marker behind it; and reasoning between sentences.
         _format(
@@ -414,22 +406,14 @@ FORMATS: dict[str, Format] = {
                     needs_closer=True,
                 ),
             ),
-            answer_markers=(AnswerMarkers(("<response>",), ("</response>",)),),
+            answer_markers=(AnswerMarkers(*tags("response")),),
         ),
         _format(
-            "granite_20b_fc",
-            ("Granite 20B function calling",),
-            wrappers=(Wrapper(("<function_call>",), ("</function_call>",)),),
-            reasoning_markers=(),
+            "granite_20b_fc", ("Granite 20B function calling",), wrappers=(Wrapper(*tags("function_call")),), reasoning_markers=()
         ),
         # A list of JSON objects, or one object a line, in a tag: Jamba, Hunyuan A13B, Apriel, MiniMax M1, Nemotron.
         _format("jamba", ("Jamba 1.5, 1.6",), wrappers=_LIST_WRAPPERS),
-        _format(
-            "hunyuan_a13b",
-            ("Hunyuan A13B",),
-            wrappers=_LIST_WRAPPERS,
-            answer_markers=(AnswerMarkers(("<answer>",), ("</answer>",)),),
-        ),
+        _format("hunyuan_a13b", ("Hunyuan A13B",), wrappers=_LIST_WRAPPERS, answer_markers=(AnswerMarkers(*tags("answer")),)),
         _format(
             "apriel",
             ("Apriel 1.5, 1.6",),
@@ -446,7 +430,7 @@ FORMATS: dict[str, Format] = {
         _format(
             "nemotron_v2",
             ("Nemotron Nano v2", "Llama-Nemotron"),
-            wrappers=(Wrapper(("<TOOLCALL>",), ("</TOOLCALL>",)),),
+            wrappers=(Wrapper(*tags("TOOLCALL")),),
             tokens=("<SPECIAL_12>",),
         ),
         # InternLM: a plug-in's call between action tokens, the blank between the first two as the model likes it.
@@ -531,15 +515,9 @@ FORMATS: dict[str, Format] = {
             ),
         ),
         # ``[TOOL_CALLS]``: a JSON array behind it (tokenizers v1 to v3), or a name and its arguments (v11 and later).
+        _format("mistral_json", ("Mistral 7B v0.3", "Mixtral", "Mistral Nemo", "Ministral 8B"), **_MISTRAL),
         _format(
-            "mistral_json",
-            ("Mistral 7B v0.3", "Mixtral", "Mistral Nemo", "Ministral 8B"),
-            **_MISTRAL,
-        ),
-        _format(
-            "mistral_args",
-            ("Mistral Small 3.1, 3.2", "Devstral", "Magistral", "Ministral 3", "Mistral Large 3"),
-            **_MISTRAL,
+            "mistral_args", ("Mistral Small 3.1, 3.2", "Devstral", "Magistral", "Ministral 3", "Mistral Large 3"), **_MISTRAL
         ),
         # DeepSeek V3, R1 and V3.1: a section of calls, the name between a token and the arguments. Its tokens are written with
         # full-width pipes and a low line of their own; templates and distilled models take the nearest ASCII.
@@ -610,17 +588,13 @@ FORMATS: dict[str, Format] = {
         # Llama 3: a call as bare JSON (``implicit``), or behind the token that its code interpreter has too.
         _format("llama3_json", ("Llama 3.1, 3.2, 3.3",), wrappers=(PYTHON_TAG,), reasoning_markers=()),
         # ``<function=f>`` and ``<parameter=k>``: Qwen3-Coder and the many after it, MiMo, Seed-OSS.
-        _explicit(
-            "qwen3_coder",
-            QWEN_CODER_FAMILIES,
-            wrappers=(TOOL_CALL, FUNCTION),
-        ),
+        _explicit("qwen3_coder", QWEN_CODER_FAMILIES, wrappers=(TOOL_CALL, FUNCTION)),
         _explicit("mimo", ("MiMo V2",), wrappers=(TOOL_CALL, FUNCTION)),
         _explicit(
             "seed_oss",
             ("Seed-OSS",),
-            wrappers=(Wrapper(("<seed:tool_call>",), ("</seed:tool_call>",)), FUNCTION),
-            reasoning_markers=(ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),),
+            wrappers=(Wrapper(*tags("seed:tool_call")), FUNCTION),
+            reasoning_markers=(ReasoningMarkers(*tags("seed:think")),),
             tokens=("<seed:bos>assistant", "<seed:bos>", "<seed:eos>"),
         ),
         _explicit("minicpm5", ("MiniCPM 5",), wrappers=(FUNCTION,)),
@@ -628,7 +602,7 @@ FORMATS: dict[str, Format] = {
         _explicit(
             "minimax_m2",
             ("MiniMax M2, M2.1, M2.5",),
-            wrappers=(Wrapper(("<minimax:tool_call>",), ("</minimax:tool_call>",)), INVOKE),
+            wrappers=(Wrapper(*tags("minimax:tool_call")), INVOKE),
             tokens=_MINIMAX_TOKENS,
         ),
         _explicit(
@@ -641,7 +615,7 @@ FORMATS: dict[str, Format] = {
                 TOOL_CALL,
                 INVOKE,
             ),
-            reasoning_markers=(ReasoningMarkers(("<mm:think>",), ("</mm:think>",)), THINK),
+            reasoning_markers=(ReasoningMarkers(*tags("mm:think")), THINK),
             tokens=_MINIMAX_TOKENS,
         ),
         # DeepSeek V3.2, V4 and V4.1, and GigaChat 3.5: tags with a token in them that names the markup. Which word the wrapper
@@ -656,30 +630,22 @@ FORMATS: dict[str, Format] = {
             "claude_xml",
             ("Claude's legacy API", "models trained on Claude's answers"),
             wrappers=(
-                Wrapper(("<function_calls>", f"<{_ANTML}function_calls>"), ("</function_calls>", f"</{_ANTML}function_calls>")),
+                Wrapper(*tags("function_calls", f"{_ANTML}function_calls")),
                 INVOKE,
                 opening(f"<{_ANTML}invoke", closers=(f"</{_ANTML}invoke>",)),
             ),
-            reasoning_markers=(
-                ReasoningMarkers((f"<{_ANTML}thinking>", "<thinking>"), (f"</{_ANTML}thinking>", "</thinking>")),
-                THINK,
-            ),
+            reasoning_markers=(ReasoningMarkers(*tags(f"{_ANTML}thinking", "thinking")), THINK),
         ),
         # A name and pairs of ``<arg_key>`` and ``<arg_value>``: GLM, and the many after it. Some checkpoints give all their
         # tokens a suffix of their own: markers that end in a colon go on up to the next ``>``.
         _explicit("glm45", ("GLM 4.5, 4.6",), wrappers=(TOOL_CALL,), tokens=_GLM_TOKENS),
         _explicit("glm47", ("GLM 4.7", "GLM 5 and later"), wrappers=(TOOL_CALL,), tokens=_GLM_TOKENS),
-        _explicit(
-            "ling3",
-            ("Ling 3", "Ring 3"),
-            wrappers=(TOOL_CALL,),
-            tokens=("<role>ASSISTANT</role>", "<|role_end|>"),
-        ),
+        _explicit("ling3", ("Ling 3", "Ring 3"), wrappers=(TOOL_CALL,), tokens=("<role>ASSISTANT</role>", "<|role_end|>")),
         _explicit("spark25", ("Spark 2.5",), wrappers=(TOOL_CALL,), tokens=("<|Bot|>",)),
         _explicit(
             "iquest_q1",
             ("IQuest Q1",),
-            wrappers=(Wrapper(("<iquest_tool_call>",), ("</iquest_tool_call>",)), TOOL_CALL),
+            wrappers=(Wrapper(*tags("iquest_tool_call")), TOOL_CALL),
             tokens=("<|iquest_assistant|>", "<|iquest_end|>"),
         ),
         _explicit("poolside_v1", ("Laguna",), wrappers=(TOOL_CALL,)),
@@ -688,26 +654,14 @@ FORMATS: dict[str, Format] = {
         _explicit(
             "k2_horizon",
             ("K2 Horizon",),
-            wrappers=(
-                Wrapper(("<ifm|tool_calls>",), ("</ifm|tool_calls>",)),
-                Wrapper(("<ifm|tool_call>",), ("</ifm|tool_call>",)),
-            ),
-            reasoning_markers=(
-                ReasoningMarkers(
-                    ("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
-                    ("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
-                ),
-            ),
+            wrappers=(Wrapper(*tags("ifm|tool_calls")), Wrapper(*tags("ifm|tool_call"))),
+            reasoning_markers=(ReasoningMarkers(*tags("ifm|think", "ifm|think_fast", "ifm|think_faster")),),
         ),
         # Harmony (gpt-oss): messages whose header names a channel, and a recipient where the message is a call. The prompt
         # holds ``<|start|>assistant``. Headers are often damaged: what can be understood of one counts, and a message without a
         # known channel is the answer. Beam writes the same frames, with parameters in tags as a call's body.
         _explicit(
-            "harmony",
-            ("gpt-oss",),
-            reasoning_markers=(_ANALYSIS,),
-            channels=(_HARMONY_CHANNELS,),
-            opening=StrippedHarmony,
+            "harmony", ("gpt-oss",), reasoning_markers=(_ANALYSIS,), channels=(_HARMONY_CHANNELS,), opening=StrippedHarmony
         ),
         _explicit("beam", ("Beam",), reasoning_markers=(_ANALYSIS,), channels=(_HARMONY_CHANNELS,)),
         # Muse (ATEM): messages whose header names the recipient, and calls as tags in the messages to tools. The recipient
@@ -842,7 +796,7 @@ FORMATS: dict[str, Format] = {
             wrappers=(Wrapper(("<|tool_call_start|>",), ("<|tool_call_end|>",)),),
             answer_markers=(AnswerMarkers(("<|tool_response_start|>",), ("<|tool_response_end|>",), special=True),),
         ),
-        _format("olmo3", ("OLMo 3",), wrappers=(Wrapper(("<function_calls>",), ("</function_calls>",)),)),
+        _format("olmo3", ("OLMo 3",), wrappers=(Wrapper(*tags("function_calls")),)),
         _format("gorilla", ("Gorilla OpenFunctions v2",), wrappers=(Wrapper(("<<function>>",)),), reasoning_markers=()),
         _format("nexusraven", ("NexusRaven V2",), reasoning_markers=(), opening=NexusAtStart, tokens=("<bot_end>",)),
         _format("chatglm3", ("ChatGLM 3",), reasoning_markers=(), tokens=("<|assistant|>", "<|observation|>", "<|user|>")),
