@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
-from patchbay.formats.values.python_text import arithmetic_json
+from patchbay.formats.values.python_text import arithmetic_json, number_of
 from patchbay.formats.values.tool_names import ToolTypes
 
 VALUE = "value"
@@ -632,7 +632,7 @@ class JsonReader(StringReader):
             self.note("foreign_constant")
             sink.append(_FOREIGN[word])
             return
-        number = None if operand else _as_number(word)
+        number = None if operand else number_of(word)
         if number is not None:
             self.note("foreign_number")
             sink.append(number)
@@ -669,20 +669,3 @@ class JsonReader(StringReader):
         """Raise Truncated where the text ends: a number may have had more digits to come, and a word more letters."""
         if self.source.ended and self.source.pos >= len(self.source.buf):
             raise Truncated
-
-
-def _as_number(word: str) -> str | None:
-    """JSON for a number that Python or JavaScript would read (+5, .5, 5., 1_000, 0x1f), or None."""
-    if not word or word[0] not in "+-.0123456789" or len(word) > 64:
-        return None
-    for read in (int, float):
-        try:
-            value = read(word)
-        except ValueError:
-            continue
-        text = json.dumps(value)
-        return text if text[-1].isdigit() else None
-    try:
-        return json.dumps(int(word, 16)) if word.lower().lstrip("+-").startswith("0x") else None
-    except ValueError:
-        return None
