@@ -26,8 +26,7 @@ from patchbay.formats.values.python_values import PythonArguments, PythonValue, 
 
 _NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _INDEX = re.compile(r":\d{0,9}$")
-_ID = re.compile(r"\w+")
-_SEPARATORS = marker_set(("[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>"))
+_SEPARATORS = marker_set(("[ARGS]", "<|tool_call_argument_begin|>"))
 _MAX_NAME = 256
 _FENCE = marker_set(("```",))
 _LABELS = frozenset({"", "py", "python"})
@@ -119,7 +118,7 @@ class GluedCalls(Reader):
         return "\n" in self.source.since(begin)
 
     def _separators(self) -> Steps[bool]:
-        """Read the markers between name and arguments, and the id in them; whether there were any."""
+        """Read the markers between name and arguments; whether there were any."""
         source = self.source
         begin = source.offset
         while True:
@@ -129,8 +128,6 @@ class GluedCalls(Reader):
             if not separator:
                 return source.offset > begin
             source.pos += len(separator)
-            if separator == "[CALL_ID]":
-                yield from source.read_run(_ID)
 
     def _is_json(self) -> Steps[bool]:
         """True if what the bracket at ``pos`` opens is an object as JSON writes it: with nothing else to say so, this has to."""

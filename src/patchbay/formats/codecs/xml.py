@@ -11,7 +11,6 @@ be seen a few characters ahead. A next parameter, or an end of the call with not
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final
 
@@ -168,21 +167,14 @@ class XmlBody:
         return True
 
     def _object(self) -> Steps[None]:
-        """Read all arguments as one JSON object."""
-        reader, name = self.context.json, self.arguments.name
+        """Read all arguments as one JSON object. Raises NoMatch where nothing may be emitted yet."""
+        if self.held:
+            raise NoMatch
+        reader = self.context.json
         self.begun = True
-        if not self.held:
-            reader.guarded = False
-            yield from emit_call(reader, self.context.calls, self.context.rules, name)
-            self.emitted = True
-            return
-        sink: list[str] = []
-        yield from reader.value(sink)
-        arguments = "".join(sink)
-        try:
-            self.arguments.replace(arguments, set(json.loads(arguments)))
-        except (ValueError, RecursionError):
-            raise NoMatch from None
+        reader.guarded = False
+        yield from emit_call(reader, self.context.calls, self.context.rules, self.arguments.name)
+        self.emitted = True
 
     def _closer(self, words: frozenset[str]) -> Steps[None]:
         """Read a closing tag with one of these words, if it is there."""

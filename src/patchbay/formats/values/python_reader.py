@@ -422,10 +422,7 @@ class PythonReader(PythonBare):
         following = (yield from self.source.char(end + 1)) if separator in (":", "=") else ""
         name = source.buf[source.pos : source.pos + size].replace("\\", "")
         is_value = separator == ":" and (following in ("/", "\\") or name == "lambda")  # an address, a path, a function
-        if separator == ":" and following == "=":
-            end += 1
-            separator = "="
-        elif separator not in (":", "=") or following == "=" or is_value:
+        if separator not in (":", "=") or following == "=" or is_value:
             return "", ""
         source.pos += end + 1
         return name, separator

@@ -146,10 +146,6 @@ class UntypedArguments:
         self._count(key)
         self._waiting[key] = value
 
-    def replace(self, arguments: str, keys: set[str]) -> None:
-        """All the arguments as one JSON object."""
-        self._all, self.keys = arguments, keys
-
     def emit(self) -> None:
         """The call is complete."""
         if self._all and self._all.startswith("{") and len(self._waiting) <= 1 and self._pieces is None:
