@@ -15,7 +15,7 @@ from patchbay.formats.context import Context, Reader
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, marker_set
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_stream import COLON, COMMA, KEY, JsonReader, Nesting
-from patchbay.formats.values.json_strict import escaped
+from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, escaped
 from patchbay.formats.values.tool_names import ToolTypes
 
 _TOKENS = ('<|"|>', "<escape>")
@@ -32,8 +32,6 @@ _BARE = re.compile(r"[^,{}\[\]<]+")
 _KEY = re.compile(r"""[^:{}\[\],<"'\s]+""")
 _KEY_AHEAD = re.compile(r""",\s{0,32}(?:["']|<\|"\|>|<escape>)?[\w.-]{1,64}(?:["']|<\|"\|>|<escape>)?\s{0,4}:(?!//)""")
 _KEY_ROOM = 128
-_LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null")
-_FOREIGN = {"True": "true", "False": "false", "None": "null"}
 
 
 class GemmaValues:
@@ -170,11 +168,11 @@ class GemmaValues:
             nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
             return
         text = (yield from self._bare(in_object=nesting.in_object)).strip()
-        if _LITERAL.fullmatch(text):
+        if text in JSON_WORDS or JSON_NUMBER.fullmatch(text):
             nesting.sink.append(text)
-        elif text in _FOREIGN:
+        elif text in PYTHON_WORDS:
             self.note("foreign_constant")
-            nesting.sink.append(_FOREIGN[text])
+            nesting.sink.append(PYTHON_WORDS[text])
         else:
             self.note("unquoted_string")
             nesting.sink.append(self.types.json(self._key, text) if member else json.dumps(text, ensure_ascii=False))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from patchbay.formats.values.json_strict import json_string
+from patchbay.formats.values.json_strict import JSON_INTEGER, JSON_NUMBER, PYTHON_WORDS, json_string
 
 TEXT: Final = frozenset({"string"})
 LIST: Final = frozenset({"array"})
@@ -206,15 +206,12 @@ _TOKEN = re.compile(
     r"""[ \t\r\n]*+(?:(?P<opens>[\[{(])|(?P<closes>[\]})])|(?P<comma>,)|(?P<colon>:)|(?P<quote>["'])"""
     r"""|(?P<constant>(?:true|True|false|False|null|None)\b)|(?P<number>[-+.0-9][-+.\w]*+))"""
 )
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
-_INTEGER = re.compile(r"-?[0-9]++")
 _FOREIGN_NUMBER = re.compile(r"[-+.0-9eE_]{1,64}")
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*+'), "'": re.compile(r"""[^'"\\\x00-\x1f]*+""")}
 _ESCAPE = re.compile(
     r"""\\(?:(?P<json>["\\/bfnrt]|u[0-9a-fA-F]{4})|(?P<hex>x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8})|(?P<octal>[0-7]{1,3})"""
     r"""|(?P<bell>[av])|(?P<itself>['_])|(?P<line>\n))"""
 )
-_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _COLON = re.compile(r"[ \t\r\n]*+:")
 _LARGEST_EXACT = 2**53
@@ -225,8 +222,8 @@ def number_json(text: str, *, json_only: bool = False) -> str | None:
 
     ``json_only`` takes the first kind only. NaN, infinity and what overflows to it are no numbers.
     """
-    if _NUMBER.fullmatch(text):
-        whole = _INTEGER.fullmatch(text)
+    if JSON_NUMBER.fullmatch(text):
+        whole = JSON_INTEGER.fullmatch(text)
         readable = len(text) <= MAX_DIGITS if whole else math.isfinite(float(text))
         return text if readable else None
     if json_only or not _FOREIGN_NUMBER.fullmatch(text):
@@ -242,10 +239,10 @@ def number_json(text: str, *, json_only: bool = False) -> str | None:
 def integer_json(text: str, *, json_only: bool = False) -> str | None:
     """JSON for a number without a fraction, written without one; None for anything else. ``json_only`` as in ``number_json``."""
     number = number_json(text, json_only=json_only)
-    if number is None or _INTEGER.fullmatch(number):
+    if number is None or JSON_INTEGER.fullmatch(number):
         return number
     written = _written(float(number))
-    return written if written is not None and _INTEGER.fullmatch(written) else None
+    return written if written is not None and JSON_INTEGER.fullmatch(written) else None
 
 
 def _written(value: float) -> str | None:
@@ -327,7 +324,7 @@ def container_json(text: str, expected: Expected, retype: Retype, *, depth_left:
 
 def _word_json(found: re.Match[str]) -> str | None:
     """JSON for a constant or a number; None for what is neither."""
-    return number_json(found["number"]) if found["number"] else _CONSTANTS.get(found["constant"], found["constant"])
+    return number_json(found["number"]) if found["number"] else PYTHON_WORDS.get(found["constant"], found["constant"])
 
 
 def _string_json(text: str, pos: int) -> tuple[str | None, int]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS
 from patchbay.formats.values.python_text import arithmetic_json, number_of
 from patchbay.formats.values.tool_names import ToolTypes
 
@@ -402,17 +403,7 @@ _BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
 _BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~<]+")
 _IN_TUPLE = re.compile(r"[^\s,:{}()\[\]\"'`~<]+")
 _IN_TUPLE_VALUE = re.compile(r"[^,{}()\[\]\"\n`~<]+")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-_CONSTANTS = frozenset({"true", "false", "null"})
-_FOREIGN = {
-    "True": "true",
-    "False": "false",
-    "None": "null",
-    "undefined": "null",
-    "NaN": "null",
-    "Infinity": "null",
-    "-Infinity": "null",
-}
+_FOREIGN = {**PYTHON_WORDS, "undefined": "null", "NaN": "null", "Infinity": "null", "-Infinity": "null"}
 _OPERATOR = re.compile(r"[ \t]*(?:[*%]|/(?![/*])|[-+][ \t])")
 _BEFORE_OPERATOR = frozenset(" \t*%/")
 _INDEX = re.compile(r"[\[\]]+")
@@ -622,9 +613,9 @@ class JsonReader(StringReader):
         word = yield from self._run(_IN_TUPLE if in_tuple else _BARE)
         self._expect_more()
         operand = False
-        if word in _CONSTANTS or _NUMBER.fullmatch(word):
+        if word in JSON_WORDS or JSON_NUMBER.fullmatch(word):
             following = self.source.buf[self.source.pos]
-            operand = following in _BEFORE_OPERATOR and word not in _CONSTANTS and (yield from self._is_operand())
+            operand = following in _BEFORE_OPERATOR and word not in JSON_WORDS and (yield from self._is_operand())
             if not operand:
                 sink.append(word)
                 return

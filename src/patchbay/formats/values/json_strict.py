@@ -1,8 +1,9 @@
-"""JSON as text, strictly: strings, values whose numbers are written again as they were, and readers without NaN and infinity."""
+"""JSON as text, strictly: numbers, words, strings, values whose numbers stay as they were written, readers without NaN."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -11,6 +12,12 @@ def no_constant(name: str) -> NoReturn:
     """Refuse what Python would read and JSON does not know: NaN, Infinity."""
     raise ValueError(f"{name} is not JSON")
 
+
+JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
+JSON_INTEGER = re.compile(r"-?[0-9]++")
+JSON_WORDS = frozenset({"true", "false", "null"})
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""Python's words for JSON's."""
 
 json_string = json.JSONEncoder(ensure_ascii=False).encode
 """A text as JSON: a string, with nothing escaped that need not be."""

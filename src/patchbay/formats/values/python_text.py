@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
-from patchbay.formats.values.json_strict import json_text
+from patchbay.formats.values.json_strict import JSON_INTEGER, JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, json_text
 
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-_INTEGER = re.compile(r"-?[0-9]+")
 _LONG_INTEGER = re.compile(r"[+-]?[1-9][0-9_]*[0-9]")
 _NUMBER_START = re.compile(r"[+-]?\.?[0-9]")
 _CURRENCIES = "$€£¥₹"
@@ -26,7 +24,7 @@ _ARITHMETIC = re.compile(
     r"|(?:math|np|numpy)\.(?:pi|e)(?!\w)|[-+*/%()]))++"
 )
 """Numbers, constants and operators; possessive, so that no text is matched in more than one way."""
-_CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_CONSTANTS = {**PYTHON_WORDS, **{word: word for word in JSON_WORDS}}
 _NUMBER_ROOM = 64
 _EXPRESSION_ROOM = 200
 _MOST_BITS = 4096
@@ -41,8 +39,8 @@ def constant_json(text: str) -> str | None:
 
 def number_of(text: str) -> str | None:
     """JSON for a number that Python reads (``1_000``, ``.5``, ``0x1f``, ``+5``), or None. What is JSON already stays as it is."""
-    if _JSON_NUMBER.fullmatch(text):
-        return text if _INTEGER.fullmatch(text) or math.isfinite(float(text)) else None
+    if JSON_NUMBER.fullmatch(text):
+        return text if JSON_INTEGER.fullmatch(text) or math.isfinite(float(text)) else None
     if _LONG_INTEGER.fullmatch(text):
         return None if "__" in text else text.lstrip("+").replace("_", "")
     value = _small_number(text)
