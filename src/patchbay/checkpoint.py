@@ -30,7 +30,7 @@ def load_format(path: str | os.PathLike[str]) -> Format:
     if path.suffix == ".toml":
         text = read_text(path)
         try:
-            return user_format(text).row
+            return user_format(text)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
     found = recognise(read_config(path))

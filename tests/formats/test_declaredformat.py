@@ -117,7 +117,7 @@ separators = "<|args|>"
 open = "<plan>"
 close = "</plan>"
 """
-).row
+)
 
 TOOLS = [
     {

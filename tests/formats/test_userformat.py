@@ -9,9 +9,10 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.checkpoint.declarations import Match
-from patchbay.formats.checkpoint.response_template import ReadCall
+from patchbay.formats.checkpoint.declared_format import FieldRegions
+from patchbay.formats.checkpoint.response_template import Field, ReadCall
 from patchbay.formats.checkpoint.user_format import user_format
-from patchbay.formats.spec import ReasoningMarkers, Wrapper, first_part, last_part
+from patchbay.formats.spec import Format, ReasoningMarkers, Wrapper, first_part, last_part
 
 SMALL = """
 name = "acme"
@@ -47,14 +48,13 @@ anywhere = true
 
 
 def test_a_small_file_says_all_that_is_needed() -> None:
-    read = user_format(SMALL)
-    assert ("acme", False) == (read.name, read.row.auto)
-    assert (Wrapper(openers=("<acme:call>",)),) == read.row.wrappers
-    assert () == read.fields
+    row = user_format(SMALL)
+    assert ("acme", False, None) == (row.name, row.auto, row.regions)
+    assert (Wrapper(openers=("<acme:call>",)),) == row.wrappers
 
 
 def test_a_whole_file_becomes_a_row_like_those_of_the_table() -> None:
-    row = user_format(WHOLE).row
+    row = user_format(WHOLE)
     assert ("Acme 7B", "Acme 70B") == row.families
     assert ("<|acme_end|>",) == row.control_tokens
     plain, named = row.wrappers
@@ -69,8 +69,15 @@ def test_a_whole_file_becomes_a_row_like_those_of_the_table() -> None:
     ) == row.reasoning_markers
 
 
+def only_field(row: Format) -> Field:
+    """The one kind of region that no marker of a row describes."""
+    assert isinstance(row.regions, FieldRegions)
+    (field,) = row.regions.fields
+    return field
+
+
 def test_keys_of_its_own_are_read() -> None:
-    (field,) = user_format(SMALL + 'close = "</acme:call>"\nname_key = "do"\narguments_key = "with.these"\n').fields
+    field = only_field(user_format(SMALL + 'close = "</acme:call>"\nname_key = "do"\narguments_key = "with.these"\n'))
     assert [ReadCall("f", '{"a": 1}', None), ReadCall("g", "{}", None)] == field.calls(
         '[{"do": "f", "with": {"these": {"a": 1}}}, {"do": "g", "with": {"these": {}}}]', {}
     )
@@ -91,19 +98,19 @@ parameter_end = "</set>"
 
 
 def test_calls_as_tags_are_read() -> None:
-    read = user_format(TAGS)
-    (field,) = read.fields
+    row = user_format(TAGS)
+    field = only_field(row)
     assert field.open is not None
     assert Match(18, {"name": "get.it"}) == field.open.match('<do what="get.it">', 0)
     assert [ReadCall("get.it", '{"a": "\\n1\\n", "b": "x"}', {"a": "\n1\n", "b": "x"})] == field.calls(
         "<set a>\n1\n</set> <set b>x</set>", {"name": "get.it"}
     )
-    assert ("<calls>", "</calls>") == read.row.control_tokens
+    assert ("<calls>", "</calls>") == row.control_tokens
 
 
 @pytest.mark.parametrize(("trim", "expected"), [("none", "\n  x\n"), ("line", "  x"), ("space", "x")])
 def test_trim_option_defines_which_whitespace_is_markup(trim: str, expected: str) -> None:
-    (field,) = user_format(TAGS + f'trim = "{trim}"\n').fields
+    field = only_field(user_format(TAGS + f'trim = "{trim}"\n'))
     (call,) = field.calls("<set a>\n  x\n</set>", {"name": "f"})
     assert {"a": expected} == call.raw
 

@@ -432,7 +432,7 @@ class ChannelReader:
             return (yield from self._verbatim_message(message))
         source.release()
         if kind is Kind.REASONING:
-            emitter.begin_reasoning()
+            emitter.markup()
             following = yield from self._body(row, emitter.reasoning)
             emitter.end_reasoning()
             return following

@@ -186,8 +186,8 @@ class Emitter:
             self._run.append(text)
             self.prose.append(text)
 
-    def _region(self) -> None:
-        """Markup follows: what white space is held back was layout."""
+    def markup(self) -> None:
+        """Markup stands here: what white space is held back before it was layout."""
         if not self._after_region:
             self._joint = "".join(self._gap).replace(">", "").rstrip(" \t")
         self._gap.clear()
@@ -196,13 +196,9 @@ class Emitter:
         self._reasoning_gap.clear()
         self._new_reasoning = True
 
-    def markup(self) -> None:
-        """A marker that stands for nothing: white space beside it is layout."""
-        self._region()
-
     def begin_message(self) -> None:
         """A further message of the answer: it begins on a line of its own."""
-        self._region()
+        self.markup()
         self._joint = self._joint or "\n"
 
     # reasoning
@@ -228,10 +224,6 @@ class Emitter:
             self._reasoning.append(piece)
         if len(kept) < len(text):
             self._reasoning_gap.append(text[len(kept) :])
-
-    def begin_reasoning(self) -> None:
-        """A reasoning marker opens."""
-        self._region()
 
     def end_reasoning(self) -> None:
         """The reasoning is over; white space at its end goes away."""
@@ -259,7 +251,7 @@ class Emitter:
 
     def start(self, name: str, pieces: list[str] | None = None) -> list[str]:
         """A call begins; its arguments are appended to the list returned, which is ``pieces`` if given."""
-        self._region()
+        self.markup()
         self._flush_run()
         index = self._count
         self._count += 1
@@ -293,7 +285,7 @@ class Emitter:
             index, call_id, name = self._call
             call = IncompleteCall(call_id, name, "".join(self._arguments), raw)
             self._call = None
-        self._region()
+        self.markup()
         self._cut.append(call)
         self._events.append(CallCut(index, call))
 

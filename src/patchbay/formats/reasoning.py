@@ -27,7 +27,7 @@ class SeparateReasoning:
 
     def begins(self, _marker: str) -> None:
         """Begin to emit reasoning."""
-        self.emitter.begin_reasoning()
+        self.emitter.markup()
 
     def ends(self, _marker: str) -> None:
         """Go back to content."""

@@ -81,7 +81,7 @@ class FieldReader(Reader):
         """Read reasoning or prose up to its end, and emit it as it comes."""
         emitter = self.emitter
         is_thought = field.role == "reasoning"
-        (emitter.begin_reasoning if is_thought else emitter.markup)()
+        emitter.markup()
         self.source.release()
         yield from self._body(field, emitter.reasoning if is_thought else emitter.text)
         (emitter.end_reasoning if is_thought else emitter.markup)()

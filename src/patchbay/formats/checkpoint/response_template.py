@@ -339,12 +339,7 @@ class Field:
 
     @property
     def streams(self) -> bool:
-        """True if what is read is the value, character by character.
-
-        So it is with text, and with JSON that is the arguments of a call which the opener names.
-        """
-        if self.role != "calls":
-            return isinstance(self.content, Text)
+        """True if what is read is, character by character, the arguments of a call which the opener names."""
         function = _function(self.transform)
         return (
             isinstance(self.content, Json)
@@ -400,11 +395,6 @@ class ResponseTemplate:
     """A whole template. ``start_anchor``, ``defaults``, ``optional``, ``repeats`` and ``join`` are checked and have no effect."""
 
     fields: tuple[Field, ...]
-
-    @property
-    def rest(self) -> Field | None:
-        """The field for what no other claims."""
-        return next((field for field in self.fields if field.open is None), None)
 
 
 def response_template(value: object, path: str = "response_template") -> ResponseTemplate:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import FORMATS
@@ -31,21 +30,8 @@ _KEY = re.compile(r"\w+(?:\.\w+)*")
 _CALL = {"name": "{name}", "arguments": "{content}"}
 
 
-@dataclass(frozen=True)
-class UserFormat:
-    """What a file declares. ``row``: as in the table; ``fields``: regions in it that no marker of a row describes."""
-
-    row: Format
-    fields: tuple[Field, ...]
-
-    @property
-    def name(self) -> str:
-        """The name the file gives."""
-        return self.row.name
-
-
-def user_format(text: str) -> UserFormat:
-    """Read the text of a format file. Raises ConfigurationError that names the wrong field by its path."""
+def user_format(text: str) -> Format:
+    """Read the text of a format file, as a row of the table. Raises ConfigurationError that names the wrong field by its path."""
     try:
         declared = Declaration(tomllib.loads(text), "")
     except tomllib.TOMLDecodeError as error:
@@ -74,7 +60,7 @@ def user_format(text: str) -> UserFormat:
         control_tokens=tuple(control_tokens),
         implicit=False,
     )
-    return UserFormat(with_fields(row, fields), tuple(fields))
+    return with_fields(row, fields)
 
 
 def _thought(declared: Declaration) -> ReasoningMarkers:

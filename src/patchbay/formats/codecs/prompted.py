@@ -394,7 +394,7 @@ class StrippedHarmony(Reader):
             self._answered = True
             emit = emitter.text
         elif self.reasoning:
-            emitter.begin_reasoning()
+            emitter.markup()
             emit = emitter.reasoning
         else:
             emit = emitter.text
