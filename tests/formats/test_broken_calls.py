@@ -167,3 +167,9 @@ def test_braces_behind_a_call_that_name_no_tool_are_prose(name, call, size):
         parser.feed(text[start : start + size])
     parser.close()
     assert ("{x} Done.", 1, ()) == (parser.reply.content, len(parser.reply.tool_calls), parser.reply.incomplete)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("007", "007"), ("+5", 5), (".5", 0.5), ("1_000", 1000), ("0x1f", 31)])
+def test_a_number_that_is_not_written_the_way_of_json_is_the_number_unless_it_begins_with_zeros(written, meant):
+    reply = parse(f'<tool_call>{{"name": "f", "arguments": {{"text": {written}, "count": 1}}}}</tool_call>', TOOLS)
+    assert [{"text": meant, "count": 1}] == arguments(reply)
