@@ -284,7 +284,7 @@ def test_an_escalation_and_a_hand_over_inside_stay_inside():
     assert ["boss: one", "boss: two"] == [each for each in lines(events) if ": " in each and not each.endswith(": ")]
 
 
-async def test_who_listens_hears_of_the_inner_agent_and_the_user_sees_how_far_it_is():
+async def test_agent_tool_publishes_inner_events_and_progress():
     bus, told = EventBus(), []
     bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
     inner = helper(call("noop"), "ok", tools=[noop])

@@ -244,7 +244,7 @@ def test_a_run_that_is_dropped_half_way_is_closed():
     assert ["a: never"] == run(scenario())  # the first run had not got so far
 
 
-async def test_cancelling_who_iterates_stops_the_tools_and_frees_the_session():
+async def test_cancelled_consumer_stops_the_tools_and_frees_the_session():
     begun, left, hang = hanging()
     runner = Runner(agent(call("hang"), "next", tools=[hang]))
     task = asyncio.create_task(run_turn(runner))

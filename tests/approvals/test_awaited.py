@@ -62,7 +62,7 @@ def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits
     assert run(main())
 
 
-def test_who_has_not_said_for_long_that_it_waits_does_not(tmp_path, monkeypatch):
+def test_request_without_a_recent_heartbeat_is_not_awaited(tmp_path, monkeypatch):
     """After a crash of the machine or a kill, the row stays."""
     monkeypatch.setattr(service_module, "HEARTBEAT", 3600)
     monkeypatch.setattr(store_module, "ABSENT", 0.0)

@@ -266,7 +266,7 @@ def test_a_question_that_the_server_has_forgotten_makes_room_for_the_next(tmp_pa
     assert ["/second"] == ran(tmp_path)
 
 
-def test_two_people_who_decide_at_the_same_moment_decide_once(server):
+def test_concurrent_decisions_at_two_terminals_decide_once(server):
     with Terminal(server.url, "--by", "ann") as ann, Terminal(server.url, "--by", "ben") as ben:
         for each in (ann, ben):
             each.seen("Watching")

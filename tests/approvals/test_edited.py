@@ -104,14 +104,14 @@ def test_a_rule_that_denies_holds_for_what_was_edited():
 
 
 @pytest.mark.parametrize(("second", "ran"), [(True, ["/tmp/b"]), (False, [])])
-def test_those_who_have_said_yes_are_asked_again_about_what_was_edited(second, ran):
+def test_earlier_approvers_are_asked_again_about_edited_arguments(second, ran):
     other = Hook(approve_tool=lambda call: call.arguments["path"] == "/etc/a" or second)
     _, files, _, [record] = run(decided(hooks={"other": other}))
     assert ([{"path": "/etc/a"}, EDITED], ran) == ([arguments for arguments, _ in other.seen], files.deleted)
     assert other.seen[1][1] == record.digest
 
 
-def test_two_who_edit_a_call_differently_come_to_no_end_and_to_no_call():
+def test_conflicting_edits_of_two_approvers_deny_the_call():
     other = Hook(approve_tool=lambda _: Approval(approved=True, arguments={"path": "/other"}))
     execution, files, _, _ = run(decided(hooks={"other": other}))
     assert ("tool_denied", []) == (execution.result.code, files.deleted)

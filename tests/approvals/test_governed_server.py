@@ -90,7 +90,7 @@ def test_a_call_by_hand_waits_too(guarded, deleted):
     assert ("ann", "never") == (request["role"], request["session"])
 
 
-def test_a_tool_of_another_process_is_shown_with_who_it_is_from_and_where_its_calls_go(tmp_path):
+def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}}))
     said = says({"output": "sent", "is_error": False})

@@ -86,7 +86,7 @@ def test_a_session_approval_is_limited_to_its_rule(url):
     assert (["/a", "/b"], "worker") == run(main())
 
 
-def test_who_decides_over_http_does_not_decide_what_waits_for_the_terminal_alone(url):
+def test_http_decision_does_not_apply_to_terminal_only_requests(url):
     """A yes for the session is one for all that wait, but for those that its door is not for."""
     rules = (Rule(name="r", agents=("worker",), who=("terminal",), deadline=600), Rule(name="r", deadline=600))
     boss, worker = (HookScope(agent_id=name, session_key="s1") for name in ("boss", "worker"))

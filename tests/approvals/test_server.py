@@ -133,7 +133,7 @@ def test_bytes_that_are_no_json_decide_nothing(server):
     server.ended()
 
 
-def test_only_who_shows_the_token_may_look_and_decide(tmp_path):
+def test_approvals_api_requires_the_token(tmp_path):
     with serving(tmp_path, token=TOKEN) as server:
         server.run("/a")
         [listed] = server.pending()

@@ -693,7 +693,7 @@ def test_people_and_hooks_must_agree_where_both_are_named():
     assert (["deleted /a"], [denied("hooks say no")], []) == run(main())
 
 
-def test_who_may_not_decide_cannot():
+def test_channel_outside_the_rule_cannot_decide():
     async def main():
         async with service_at(policy=policy(who=("terminal",)), terminal=Silent()) as service:
             task = going(executor_of(service, Files()), call_of())
@@ -888,7 +888,7 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(tmp_path, caplog):
     assert "Could not read approval request" in caplog.text
 
 
-def test_who_waits_when_the_desk_is_closed_is_let_go_with_a_no_and_the_request_stays(tmp_path):
+def test_closing_the_service_denies_waiting_calls_and_keeps_their_requests(tmp_path):
     async def main():
         async with service_at(str(tmp_path / "approvals.db")) as service:
             task = going(executor_of(service, Files()), call_of())

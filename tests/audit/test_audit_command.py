@@ -174,7 +174,7 @@ def test_what_comes_is_followed_until_ctrl_c(store, tmp_path):
     assert ["a", "b", "d", "e"] == [json.loads(line)["call_id"] for line in command.lines]
 
 
-def test_who_follows_ends_when_its_reader_is_gone_though_nothing_comes(store):
+def test_follow_ends_when_its_reader_closes_without_new_entries(store):
     with Reading("audit", "--store", store, "--follow", "--json", "--interval", "60") as reading:
         assert '"call_id": "a"' in reading.line()
         assert 1 == reading.leave()
@@ -186,7 +186,7 @@ def test_stdout_that_is_not_a_file_starts_no_reader_thread(monkeypatch):
     assert "patchbay-reader" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_what_goes_away_and_comes_back_is_waited_for_by_who_follows(capsys):
+def test_follow_retries_transient_errors(capsys):
     found = AuditEntry(1, "w", 1, 2.0, call_id="d")
     answers = [
         ServerUnavailableError("gone"),
@@ -210,7 +210,7 @@ def test_what_goes_away_and_comes_back_is_waited_for_by_who_follows(capsys):
     assert ([0, 0, 0, 0, 1, 1], [found], "gone; retrying\n") == (asked, shown, capsys.readouterr().err)
 
 
-def test_a_file_that_was_taken_away_is_not_made_again_by_who_follows(store):
+def test_follow_does_not_recreate_a_removed_file(store):
     ask = audit_command.query_store(store)
     assert 3 == len(ask(AuditQuery()).entries)
     Path(store).unlink()

@@ -47,7 +47,7 @@ def test_all_of_a_record_is_kept(url):
     assert (AuditDecision("ann", "approve_tool", "denied: not that one"),) == AuditEntry.from_json(oldest.as_json()).decisions[1:]
 
 
-def test_the_calls_of_an_executor_are_recorded_with_who_asked_and_who_decided(url):
+def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
     class Guard:
         async def before_tool(self, call):
             return DenyTool("not this") if call.tool == "rm" else None

@@ -165,7 +165,7 @@ def test_what_is_read_is_one_moment_of_it(url):
     assert [f"old{number}" for number in range(49, -1, -1)] == run(work())
 
 
-def test_who_follows_misses_nothing_that_two_writers_commit(url):
+def test_follow_misses_no_entry_of_concurrent_writers(url):
     """Ids follow the order of commits across writers."""
 
     async def write(log: AuditLog, name: str) -> None:

@@ -89,7 +89,7 @@ def test_stalled_reader_gets_a_dropped_count_and_the_server_continues(server):
     assert (0 < missing <= 122, "agent.user_output") == (True, kinds[0])
 
 
-def test_who_shows_no_token_reads_nothing(locked):
+def test_events_and_audit_require_the_token(locked):
     for path in ("/api/events", "/api/audit"):
         assert 401 == locked.ask("GET", path, token=None)[0]
         assert 401 == locked.ask("GET", path, token="wrong")[0]

@@ -36,7 +36,7 @@ def told(kind: str, payload: object = None, **members: object) -> dict[str, obje
     }
 
 
-def test_a_turn_is_shown_from_who_asked_to_the_answer(tmp_path):
+def test_tail_shows_a_turn_from_sender_to_answer(tmp_path):
     with serving(tmp_path) as server, Command("tail", "--server", server.url) as command:
         command.said("Tailing")
         server.run(message="How much is 1 and 2?")
@@ -111,7 +111,7 @@ def test_unreachable_or_refusing_server_is_a_one_line_error(tmp_path):
     assert (2, "") == patchbay("tail", "--server", "nonsense")[:2]
 
 
-def test_who_tails_ends_when_its_reader_is_gone_though_nothing_happens(tmp_path):
+def test_tail_ends_when_its_reader_closes_without_new_events(tmp_path):
     with serving(tmp_path) as server, Reading("tail", "--server", server.url, "--json") as reading:
         until(lambda: server.ask("GET", "/readers")[1])
         server.run()
@@ -168,7 +168,7 @@ def test_the_turn_of_a_sub_agent_is_shown_once():
     assert [] == shown(told("agent.subturn.spawn", {"AgentID": "a"})) + shown(told("agent.subturn.end", {"AgentID": "a"}))
 
 
-def test_who_decided_is_shown_below_the_call():
+def test_decisions_are_shown_below_the_call():
     decisions = [{"by": "ann", "point": "approve_tool", "decision": "denied: no"}, "?", {"by": None}]
     lines = shown(told("agent.tool.exec_skipped", {"Tool": "rm", "Reason": "no"}, attrs={"decisions": decisions}))
     assert ["!! rm: no", "- ann (approve_tool): denied: no"] == lines[:2]

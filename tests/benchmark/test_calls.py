@@ -128,7 +128,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("counts", "at_once"), [((0, 10, 0), 1), ((0, 0, 40), 16), ((10, 7, 0), 16), ((10, 0, 21), 16)])
-def test_so_many_calls_are_made_as_were_asked_for(counts: tuple[int, int, int], at_once: int, tmp_path: Path) -> None:
+def test_benchmark_makes_the_requested_number_of_calls(counts: tuple[int, int, int], at_once: int, tmp_path: Path) -> None:
     row = Counting()
     warm, one_by_one, together = counts
     found = asyncio.run(process.measure(row, tmp_path, warm=warm, one_by_one=one_by_one, together=together))
@@ -236,7 +236,7 @@ def test_a_figure_is_the_median_of_the_processes_and_the_sum_of_all_that_take_pa
     assert (500.0, 1.0) == (made.latency(ONE_BY_ONE, "p50"), made.seconds(ONE_BY_ONE))
 
 
-def test_the_table_has_a_row_for_each_way_and_says_who_spent_what() -> None:
+def test_table_has_a_row_per_transport_with_the_cpu_of_each_process() -> None:
     shown = table.of_calls(everybody(plugin=100.0, callback=150.0, first=4.0), LITTLE)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
     assert ["an HTTP callback 1.0", "150 [150–150]", "caller 50, callback 100", "1,000", "2,000"] == lines[4][:5]

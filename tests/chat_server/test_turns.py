@@ -272,7 +272,7 @@ def test_what_the_report_quotes_is_bounded() -> None:
         assert 9000 == len(at.asked[1]["messages"][-1]["content"])
 
 
-def test_logprobs_reach_who_asked_for_them() -> None:
+def test_logprobs_are_returned_on_request() -> None:
     logprobs = {"content": [{"token": "Cl", "logprob": -0.5, "bytes": None, "top_logprobs": []}], "refusal": None}
 
     def chunk(delta: Any, reason: Any = None, logprobs: Any = None) -> Any:

@@ -100,7 +100,7 @@ def stopped(process: Process[str]):
         process.kill()
 
 
-def test_who_types_is_prompted_and_may_go_on_in_the_midst_of_an_answer():
+def test_terminal_chat_prompts_and_accepts_input_during_an_answer():
     begun = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "One two"}, "finish_reason": None}]}
     script = [Raw([events(begun, done=False)], end="hang"), "Yes?"]
     with ScriptedUpstream(script) as upstream, serving(upstream=upstream.url) as server:

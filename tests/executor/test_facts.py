@@ -78,7 +78,7 @@ class Disk:
         return use
 
 
-def test_who_approves_is_shown_the_facts_and_the_body_is_given_them():
+def test_approvers_and_the_tool_body_get_the_facts():
     disk, person = Disk(a="/srv/data"), Person()
     [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
     facts = {"path": "/srv/data"}
@@ -201,7 +201,7 @@ def test_a_call_that_a_hook_refuses_or_answers_does_not_run_its_function_without
     assert 0 == disk.looked
 
 
-def test_who_approves_that_a_hook_answers_in_a_tools_place_is_shown_the_facts_too():
+def test_approvers_of_a_hook_response_get_the_facts():
     class Answers:
         async def before_tool(self, call):
             return Respond("mine")

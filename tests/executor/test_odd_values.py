@@ -102,7 +102,7 @@ def test_a_range_without_end_as_good_as_is_shown_as_the_text_that_it_is():
     assert "range(0, 1000000000000)" == give(range(10**12)).content
 
 
-def test_people_who_all_know_each_other_are_not_walked_in_every_order(monkeypatch):
+def test_cyclic_object_graph_is_rendered_in_bounded_steps(monkeypatch):
     """Fourteen of them can be walked in 14! orders."""
     monkeypatch.setattr(results_room, "MOST_CONTAINERS", 100)
     people = [Person(f"p{n}") for n in range(14)]

@@ -88,15 +88,13 @@ def test_unknown_model_name_gives_no_format(name: str) -> None:
         (None, None, "ibm-granite/granite-3.3-8b-instruct"),
     ],
 )
-def test_the_hint_says_whether_the_model_reasons_and_who_opens_the_reasoning(
-    reasons: bool | None, prefilled: bool | None, name: str
-) -> None:
+def test_model_hint_has_reasoning_and_prefill(reasons: bool | None, prefilled: bool | None, name: str) -> None:
     hint = format_of(name)
     assert hint is not None
     assert (reasons, prefilled) == (hint.reasons, hint.reasoning_prefilled)
 
 
-def test_the_hint_says_why_and_who_else_writes_so() -> None:
+def test_model_hint_has_its_reason_and_model_families() -> None:
     hint = format_of("Qwen/Qwen2.5-7B-Instruct")
     assert hint is not None
     assert "'Qwen2.5-7B-Instruct' has the words of 'qwen 2.5'" == hint.why

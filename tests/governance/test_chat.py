@@ -300,7 +300,7 @@ def test_approval_request_is_withdrawn_if_its_client_disconnects(tmp_path) -> No
         assert [] == callback.calls
 
 
-def test_each_call_is_written_down_with_who_asked_and_who_decided(tmp_path) -> None:
+def test_audit_of_a_chat_has_sender_and_decisions_of_each_call(tmp_path) -> None:
     oversight = governed(Offers(), config=policy(tmp_path), audit=f"sqlite:///{tmp_path / 'audit.db'}")
     with (
         calling_back(says("done")) as callback,

@@ -127,7 +127,7 @@ def test_the_proxy_passes_on_what_is_not_its_own(folder) -> None:
         assert {"object": "list"}.items() <= request(child, "GET", "/v1/models").items()
 
 
-def test_the_proxys_key_is_asked_of_those_who_look_on(folder) -> None:
+def test_proxy_key_protects_approvals_and_media(folder) -> None:
     with ScriptedUpstream(ContractModel()) as upstream, running("proxy", folder, upstream.url, "--api-key", "k" * 20) as child:
         for path in ("/api/approvals", f"/api/media/{uuid.uuid4()}"):
             assert "wrong_token" == request(child, "GET", path)["error_code"]

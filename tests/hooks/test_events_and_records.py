@@ -303,7 +303,7 @@ def test_a_call_is_recorded_with_no_hook_mounted():
     assert ("turn.tool.after", 1) == (record.meta.trace_path, record.meta.iteration)
 
 
-def test_decisions_are_recorded_in_order_with_who_took_them():
+def test_decisions_are_recorded_in_order_with_their_hooks():
     records, _ = recorded(
         hook(before_tool=Modify({"arguments": {"a": 5}})),
         hook(before_tool=Modify({"arguments": {"a": 5, "b": 2}}), approve_tool=True, after_tool=Modify("nine")),
@@ -325,7 +325,7 @@ def test_decisions_are_recorded_in_order_with_who_took_them():
         ({"before_tool": Respond("x")}, ("hook0", "before_tool", "answered"), ""),
     ],
 )
-def test_who_refused_or_answered_a_call_is_recorded(methods, decision, code):
+def test_hook_that_denies_or_answers_a_call_is_recorded(methods, decision, code):
     (record,), _ = recorded(hook(**methods))
     assert ((decision,), code, bool(code), 0.0) == (record.decisions, record.code, record.is_error, record.seconds)
     assert ("hook0" if "answered" in decision[2] else "") == record.responded_by

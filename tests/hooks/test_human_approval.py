@@ -102,7 +102,7 @@ def test_standby_approval_service_ignores_calls_without_an_ask():
     assert (None, [("rm", "/srv")]) == (request, turned.ran)
 
 
-def test_a_record_says_who_has_asked_and_what_the_person_decided():
+def test_record_has_the_asking_hook_and_the_persons_decision():
     records: list[Any] = []
     manager = managed(guard=hook(before_tool=Ask("it is large")))
     manager.recorders.append(records.append)

@@ -78,7 +78,7 @@ def test_tools_of_several_hooks_keep_their_order():
     assert ["sunny in x", "sunny in y"] == turned.results
 
 
-def test_a_name_that_is_there_already_stays_with_who_had_it_first(caplog):
+def test_first_owner_keeps_a_tool_name(caplog):
     turned = play(managed(adds(named("add", description="mine"))))
     assert ["add", "rm"] == turned.offered()
     assert "mine" not in str(turned.requests[0].tools)

@@ -130,7 +130,7 @@ def test_digest_escapes_each_character_as_standard_json(number):
     st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
     st.dictionaries(st.text(st.characters(), max_size=2), st.none() | st.text(st.characters(), max_size=3), max_size=2),
 )
-def test_so_can_that_of_a_call_with_facts(tool, arguments, facts):
+def test_digest_with_facts_is_reproducible_from_its_specification(tool, arguments, facts):
     """The same, and where there are facts a newline, the word, a blank, and they as JSON in the same way."""
     args, found = (json.dumps(each, sort_keys=True, separators=(",", ":")) for each in (arguments, facts))
     text = f"{tool}\n{args}\nfacts {found}" if facts else f"{tool}\n{args}"
@@ -247,7 +247,7 @@ def test_approvers_changes_of_their_view_change_nothing():
     assert [("add", 1, 2)] == play(managed(hook(approve_tool=approve_tool), hook(approve_tool=approve_tool))).ran
 
 
-def test_an_approval_may_say_who_gave_it_and_the_call_runs_once():
+def test_approval_with_an_approver_name_runs_the_call_once():
     turned = play(managed(hook(approve_tool=Approval(True, by="Ann"))))
     assert [("add", 1, 2)] == turned.ran
 

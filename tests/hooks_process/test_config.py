@@ -84,7 +84,7 @@ def test_what_is_intercepted_says_what_a_hook_is_for(intercept, modes):
     assert modes == process(intercept=intercept).spec.modes
 
 
-def test_who_observes_is_an_observer():
+def test_observe_setting_makes_an_observer():
     spec = process(intercept=[], observe=["turn_start", "agent.error"]).spec
     assert ({"observe"}, {"agent.turn.start", "agent.error"}) == (spec.modes, spec.kinds)
     assert process(observe=["*"]).spec.kinds is None

@@ -65,7 +65,7 @@ async def test_of_lines_that_are_much_work_fewer_are_read_at_a_time():
     stream.stop()
 
 
-async def test_so_much_of_one_line_is_read_at_a_time():
+async def test_long_line_is_read_in_bounded_chunks():
     stream, lines, pipe = a_stream()
     for _ in range(MOST_BYTES // 65536):
         stream.feed(b"x" * 65536)

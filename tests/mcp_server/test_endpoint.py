@@ -51,7 +51,7 @@ def port_of(child: Any) -> int:
     return urlsplit(child.url).port or 0
 
 
-def test_who_is_let_in_is_decided_as_for_the_api(tmp_path: Path) -> None:
+def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)

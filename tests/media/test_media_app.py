@@ -257,7 +257,7 @@ def test_behind_the_guard_only_this_machine_gets_files(store):
 TOKEN = "0123456789abcdef-token"
 
 
-def test_with_a_token_files_are_for_those_who_show_it(store):
+def test_media_requires_the_token_if_set(store):
     app = AccessMiddleware(MediaApp(store, needs_token=True), ToolsSettings(token=TOKEN))
     path = path_of(store.put(png()))
     refused = Answer(app, path)

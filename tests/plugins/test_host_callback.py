@@ -239,7 +239,7 @@ async def test_invalid_callback_request_is_rejected(status, options):
         (200, "::1", [b"[::1]:48916"]),
     ],
 )
-async def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts):
+async def test_callback_access_is_checked_before_the_body_is_read(status, peer, hosts):
     async def unused(*_):
         return None
 
@@ -324,7 +324,7 @@ async def test_progress_received_with_the_result_precedes_it(tmp_path):
     "headers",
     [[], [(b"Accept", b"*/*")], [(b"Accept", b"application/json")], [(b"Accept", b"application/x-ndjson;q=0, application/json")]],
 )
-async def test_who_did_not_ask_for_lines_is_answered_in_one_piece(tmp_path, headers):
+async def test_callback_without_accept_ndjson_gets_one_json_response(tmp_path, headers):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url, headers) as asking:
         [trigger] = await plugin.hear(Trigger)

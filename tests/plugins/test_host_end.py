@@ -175,7 +175,7 @@ async def test_of_all_that_are_reloaded_one_that_fails_keeps_no_other_from_it(tm
 @pytest.mark.parametrize(
     "line", ["", "[]", "{}", "5", '{"do": "logs", "lines": 1e999}', '{"do": "reload", "plugin": ["a"]}', "{" * 99]
 )
-async def test_who_asks_for_what_there_is_not_is_not_answered_and_does_no_harm(tmp_path, caplog, line):
+async def test_invalid_host_command_closes_the_connection_only(tmp_path, caplog, line):
     async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand, controlled(stand) as folder:
         reader, writer = await asyncio.open_unix_connection(str(socket_path(folder)))
         writer.write(line.encode() + b"\n")

@@ -618,7 +618,7 @@ def test_waiting_ends_with_the_reason_when_a_tool_is_refused():
     assert ("refused", "taken") == (state.state, state.reason)
 
 
-async def test_who_has_given_up_waiting_is_forgotten():
+async def test_timed_out_waiters_are_removed():
     table = ToolTable("p", lambda _message: None)
     table.add(lambda: 1, LlmToolMeta("tool"))
     for _ in range(3):

@@ -356,7 +356,7 @@ async def test_prepare_rejects_an_invalid_session(thing):
     assert None is manager.pending
 
 
-async def test_who_no_longer_waits_for_a_session_has_changed_nothing():
+async def test_cancelled_prepare_and_swap_change_nothing():
     manager = LLMSessionManager("ann")
     active, coming = Session(), Session()
     manager.active = active

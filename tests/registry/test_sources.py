@@ -64,7 +64,7 @@ def test_unregister_with_an_expected_source_leaves_others_alone():
     assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
 
 
-def test_unregister_for_one_role_looks_at_who_that_roles_tool_is_from():
+def test_unregister_for_one_role_checks_the_source_of_its_tool():
     registry = registry_of(remote("t", source="a"))
     assert (Refusal("ben", "a"),) == registry.unregister("t", "ben", expected_source="b").refused_roles
     assert 1 == registry.unregister("t", "ben", expected_source="a").removed
@@ -127,7 +127,7 @@ def test_secrets_do_not_restrict_changes_by_default():
     assert (2, 2) == (registry.unregister("t").removed, registry.clear("s").removed)
 
 
-def test_where_secrets_are_needed_who_does_not_know_it_can_not_replace_or_remove():  # W5
+def test_required_secret_protects_registrations():  # W5
     registry = registry_of(remote("t", secret="x"), remote("u", secret="y"), remote("free"), needs_secret=True)
     for wrong in (None, "", "y", "\ud800"):
         change = registry.register(remote("t", description="newer"), secret=wrong)
@@ -138,7 +138,7 @@ def test_where_secrets_are_needed_who_does_not_know_it_can_not_replace_or_remove
     assert ["t"] == names(registry, "ann")
 
 
-def test_who_knows_the_secret_or_is_trusted_can():
+def test_secret_or_trust_permits_changes():
     registry = registry_of(remote("t", secret="x"), needs_secret=True)
     assert registry.register(remote("t", secret="z"), secret="x").ok
     assert registry.register(remote("t", secret="x"), trusted=True).ok

@@ -96,7 +96,7 @@ def test_a_registry_shows_which_registrations_are_refused_without_their_content(
     assert ["WARNING POST /api/tools/register from 127.0.0.1: HTTP 422, body.name: Field required"] == lines
 
 
-def test_a_registry_shows_who_is_refused_for_want_of_the_token(tmp_path: Path):
+def test_registry_logs_requests_refused_without_the_token(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(KEY)
     token.chmod(0o600)

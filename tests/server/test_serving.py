@@ -124,7 +124,7 @@ def test_a_second_stop_ends_at_once(workers: str) -> None:
 
 
 @pytest.mark.parametrize("under_way", [False, True])
-def test_who_goes_on_telling_a_server_to_stop_does_not_change_how_it_has_ended(under_way: bool) -> None:
+def test_repeated_stop_signals_do_not_change_the_exit_status(under_way: bool) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()

@@ -103,7 +103,7 @@ def test_what_fails_is_a_denial_that_has_its_cause():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_who_calls_a_tool_without_an_executor_has_its_facts_found_too():
+def test_direct_tool_call_computes_facts():
     @tool(facts=where)
     def use(path: str, tool_context: ToolContext) -> str:
         return tool_context.facts["path"]

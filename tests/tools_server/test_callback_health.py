@@ -108,7 +108,7 @@ def test_any_answer_begins_the_count_anew(server: Any, script: Any) -> None:
 
 
 @pytest.mark.parametrize("script", [hangs, writes(b""), writes(b"nonsense\r\n\r\n")])
-def test_who_takes_connections_is_not_gone_whatever_it_says(server: Any, script: Any) -> None:
+def test_callback_that_accepts_connections_is_not_hidden(server: Any, script: Any) -> None:
     with calling_back(script) as callback:
         server.register("a", callback.url, source="plugin:p", timeout_seconds=0.05)
         for _ in range(4):
@@ -116,7 +116,7 @@ def test_who_takes_connections_is_not_gone_whatever_it_says(server: Any, script:
         assert {"a": "active"} == states(server)
 
 
-def test_who_registers_again_is_counted_anew(server: Any) -> None:
+def test_repeated_registration_resets_the_failure_count(server: Any) -> None:
     port = kept_port()
     plugin(server, "a", port)
     tool = server.app.registry.snapshot("ann").tools["a"]

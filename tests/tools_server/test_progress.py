@@ -236,5 +236,5 @@ def test_however_an_answer_is_cut_the_same_is_read_of_it(items: list[Any], data:
         ([b",;,=;\xff"], False),
     ],
 )
-def test_the_form_is_for_who_names_it(accept: list[bytes], accepted: bool) -> None:
+def test_progress_lines_require_an_accept_header(accept: list[bytes], accepted: bool) -> None:
     assert accepted == is_accepted(accept)

@@ -392,7 +392,7 @@ def test_without_a_token_a_plugin_host_of_the_seeds_works_unchanged(server: Any)
     assert 2 == server.post("clear", source="plugin:weather", role=None).json["removed"]
 
 
-def test_with_a_token_the_sources_of_plugins_are_for_those_who_show_it() -> None:
+def test_plugin_sources_are_reserved_for_token_holders() -> None:
     with serving(token=TOKEN) as server:
         answer = server.register(source="plugin:weather")
         assert [("ann", "source_reserved"), ("ben", "source_reserved")] == [

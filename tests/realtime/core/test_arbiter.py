@@ -187,7 +187,7 @@ def test_next_requested_response_is_not_discarded():
     assert (True, False) == (made.start_next(1.0), made.began(2.0))
 
 
-def test_nor_is_the_user_who_speaks():
+def test_server_response_to_speech_is_not_discarded():
     made = arbiter()
     made.discard_next(0.0)
     made.defer_to_server()

@@ -195,7 +195,7 @@ async def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
     assert not await events.wait()
 
 
-async def test_who_waits_for_an_event_has_not_taken_it():
+async def test_waiting_for_an_event_does_not_consume_it():
     feed = EventQueue(10)
     feed.open()
     events = feed.read()
@@ -209,7 +209,7 @@ async def test_who_waits_for_an_event_has_not_taken_it():
     assert InterruptedEvent() == events.now()
 
 
-async def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_with_one():
+async def test_wake_ends_a_wait_but_not_a_read():
     feed = EventQueue(10)
     feed.open()
     events = feed.read()
@@ -271,7 +271,7 @@ def test_nothing_is_remembered_where_that_was_asked_for():
     assert () == kept.lines()
 
 
-def test_so_many_calls_may_begin_in_so_many_seconds_and_those_refused_do_not_count():
+def test_sliding_window_limits_calls_and_ignores_refused_ones():
     guard = SlidingWindowLimit(4, 15.0)
     assert [True] * 4 + [False] * 2 == [guard.try_acquire(now) for now in (0, 1, 2, 3, 4, 14.9)]
     assert (True, False, True) == (guard.try_acquire(15.0), guard.try_acquire(15.5), guard.try_acquire(16.0))

@@ -88,7 +88,7 @@ def test_audio_after_the_end_of_speech_is_not_speech():
         assert (True, False) == (made.sounds(10), made.sounds(10))
 
 
-def test_a_user_who_goes_on_before_there_is_an_answer_speaks_again():
+def test_speech_resumed_before_the_answer_counts_as_speaking():
     with moved() as made:
         made.take(SpeechStarted(), SpeechStopped(), SpeechStarted())
         assert made.sounds(60)
@@ -135,7 +135,7 @@ def test_response_requested_before_an_unanswered_noise_is_requested_once_after_i
         assert 1 == made.sent.types.count("response.create")
 
 
-def test_and_not_where_the_server_answers_the_noise():
+def test_response_is_not_requested_again_if_the_server_answers_the_noise():
     with moved() as made:
         made.take(ResponseStarted("r"))
         made.loop.inside(made.talk.request_response)
@@ -155,7 +155,7 @@ def test_a_response_whose_calls_were_being_collected_is_owed_where_nothing_of_it
         assert made.talk.response_owed is not says
 
 
-def test_and_not_where_it_was_interrupted():
+def test_interrupted_response_is_not_owed_after_close():
     with moved() as made:
         made.take(ResponseStarted("r"), CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
         made.loop.inside(made.talk.cancel)

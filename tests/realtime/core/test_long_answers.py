@@ -54,7 +54,7 @@ async def test_a_long_text_of_a_chat_is_all_there_when_it_is_read():
     assert WORDS == "".join(event.delta for event in got if isinstance(event, TextEvent))
 
 
-async def test_who_speaks_into_a_long_answer_is_heard_however_much_of_it_was_not_read():
+async def test_speech_interrupts_a_long_answer_despite_unread_audio():
     with FakeOpenAI([Say(WORDS, audio=FIVE_MINUTES), "Yes?"]) as fake:
         session = RealtimeSession("m", provider="openai", url=fake.url, api_key="a-secret-key")
         async with session:

@@ -73,7 +73,7 @@ async def test_server_that_stops_reading_audio_is_replaced_by_a_new_connection(m
         speaking.cancel()
 
 
-async def test_who_waits_to_send_audio_to_a_server_that_takes_nothing_more_is_let_go(monkeypatch):
+async def test_waiting_audio_sender_is_released_if_the_server_stops_reading(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.001)
     async with deaf() as (connection, _, _):
         await stalled(connection)

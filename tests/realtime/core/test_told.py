@@ -98,7 +98,7 @@ async def test_realtime_turn_emits_the_events_of_a_chat_turn():
     assert [CONTEXT] * 9 == [each.context for each in watching.events]
 
 
-async def test_a_record_of_a_call_says_who_talks():
+async def test_call_record_of_a_session_has_its_context():
     hooks, records = HookManager(), []
     hooks.recorders.append(records.append)
     with FakeOpenAI([Call("look"), Quote()]) as fake:
@@ -334,7 +334,7 @@ async def test_a_turn_that_loses_its_answer_ends_while_there_is_no_connection():
     assert ["error"] == [each[1] for each in watching.ends()]
 
 
-async def test_a_user_who_goes_on_speaking_before_there_is_an_answer_has_one_turn():
+async def test_speech_resumed_before_the_answer_is_one_turn():
     watching = Watching()
     with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
         async with watching.playing(fake, settings={"detect_turns": False}) as played:

@@ -144,7 +144,7 @@ def test_the_older_names_of_events_mean_the_same(provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_who_wants_text_gets_the_transcript_as_text_and_no_audio(provider):
+def test_text_output_uses_the_transcript_and_no_audio(provider):
     one = dialect(provider, output="text")
     assert [TextDelta("r", "a")] == read(
         one,
@@ -154,7 +154,7 @@ def test_who_wants_text_gets_the_transcript_as_text_and_no_audio(provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_who_wants_no_transcript_of_the_user_gets_none(provider):
+def test_disabled_transcription_emits_no_user_transcript(provider):
     one = dialect(provider, transcribe=False)
     kind = "conversation.item.input_audio_transcription"
     assert [] == read(one, event(f"{kind}.delta", delta="a"), event(f"{kind}.completed", transcript="ab"))

@@ -268,7 +268,7 @@ async def test_what_swallows_the_interruption_runs_nothing_more():
         assert_answered_once(played.session.messages)
 
 
-async def test_who_goes_on_while_a_person_is_asked_has_not_approved():
+async def test_new_user_text_cancels_a_call_that_awaits_approval():
     asked = asyncio.Event()
     ran: list[str] = []
 

@@ -175,7 +175,7 @@ async def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
         await doorway.close()
 
 
-async def test_who_takes_over_waits_no_longer_than_so_for_the_other_to_be_idle():
+async def test_takeover_waits_a_bounded_time_for_idle():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
         doorway = Doorway(fake, swap_wait=0.1)
         first = Client(doorway)
@@ -231,7 +231,7 @@ async def test_disconnected_client_does_not_take_over():
         await doorway.close()
 
 
-async def test_who_leaves_while_its_session_is_opened_leaves_its_role_at_once():
+async def test_client_that_leaves_during_open_frees_its_role():
     opening, over = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     async def never_opens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -256,7 +256,7 @@ async def test_who_leaves_while_its_session_is_opened_leaves_its_role_at_once():
     silent.close()
 
 
-async def test_who_takes_over_while_another_does_waits_for_it_and_comes_after():
+async def test_concurrent_takeovers_happen_in_order():
     with FakeOpenAI(["Hello."]) as fake:
         doorway = Doorway(fake, free_wait=0.05)
         clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
@@ -267,7 +267,7 @@ async def test_who_takes_over_while_another_does_waits_for_it_and_comes_after():
         await doorway.close()
 
 
-async def test_who_takes_over_does_not_wait_for_ever_for_another_that_does():
+async def test_takeover_behind_a_stuck_takeover_times_out():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
         doorway = Doorway(fake, swap_wait=0.3)
         first = Client(doorway)
@@ -287,7 +287,7 @@ async def test_who_takes_over_does_not_wait_for_ever_for_another_that_does():
         await doorway.close()
 
 
-async def test_who_waits_for_a_role_begins_nothing_when_the_server_stops_meanwhile():
+async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
     with FakeOpenAI() as fake:
         doorway = Doorway(fake, free_wait=60)
         first = Client(doorway)
@@ -301,7 +301,7 @@ async def test_who_waits_for_a_role_begins_nothing_when_the_server_stops_meanwhi
         await doorway.close()
 
 
-async def test_who_waits_for_a_role_does_not_hold_up_a_server_that_stops():
+async def test_client_waiting_for_a_role_does_not_delay_server_stop():
     class Own:
         async def use_tools(self, snapshot: Any) -> None:
             pass

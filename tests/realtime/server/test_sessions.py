@@ -157,7 +157,7 @@ def test_invalid_frames_are_errors_and_the_session_continues():
         assert "Fine." == client.answer("Hello.")
 
 
-def test_who_sends_nothing_but_such_frames_is_left():
+def test_client_with_too_many_invalid_frames_is_closed():
     with FakeOpenAI() as fake, serving(fake) as server, server.session() as client:
         with contextlib.suppress(Exception):  # it ends in the midst of it
             for _ in range(40):
@@ -187,7 +187,7 @@ def test_a_role_talks_through_one_session_at_a_time_and_another_can_take_over():
             pass
 
 
-def test_who_takes_over_waits_for_the_answer_that_is_under_way():
+def test_takeover_waits_for_the_current_answer():
     with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake, serving(fake) as server, server.session() as first:
         first.text("Count.")
         first.until("text")
