@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 import time
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -276,17 +275,8 @@ def _fit(cell: str, width: int) -> str:
     """Pad or cut a cell to its width on a terminal, where characters are up to two columns wide."""
     if not width:
         return cell
-    if sum(map(_width, cell)) > width:
-        kept, left = "", width - 1
-        for each in cell:
-            if (left := left - _width(each)) < 0:
-                break
-            kept += each
-        cell = f"{kept}~"
-    return cell + " " * (width - sum(map(_width, cell)))
+    from rich.cells import cell_len, set_cell_size
 
-
-def _width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    if cell_len(cell) > width:
+        cell = f"{set_cell_size(cell, width - 1).rstrip()}~"
+    return set_cell_size(cell, width)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patchbay.cli.options import CONTEXT, Json, TokenFile, command_group
-from patchbay.cli.terminal import fail, sanitize_ansi
+from patchbay.cli.terminal import escape_unencodable, fail, sanitize_ansi
 from patchbay.errors import ConfigurationError, PatchbayError
 
 if TYPE_CHECKING:
@@ -286,11 +286,12 @@ def logs(
     """  # fmt: skip
     from patchbay.plugins.host.process import LogLine
 
+    escape_unencodable()
     for response in _request(port, do="logs", plugin=plugin, lines=lines, follow=follow):
         if as_json:
             print(json.dumps(response, ensure_ascii=True), flush=True)
         else:
-            _print_line(_format_line(LogLine(**response)))
+            print(_format_line(LogLine(**response)), flush=True)
 
 
 def _request(port: int, **request: Any) -> Iterator[dict[str, Any]]:
@@ -334,13 +335,6 @@ def _format_line(line: LogLine) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(line.time))
     mark = {"stderr": "! ", "host": "* "}.get(line.stream, "")
     return f"{at} [{line.plugin}] {mark}{sanitize_ansi(line.text)}"
-
-
-def _print_line(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except UnicodeEncodeError:
-        print(text.encode("ascii", "backslashreplace").decode(), flush=True)
 
 
 def _print_status(row: dict[str, Any]) -> None:
