@@ -219,7 +219,7 @@ class TerminalApprover:
 
 async def _ask(terminal: int, request: ApprovalRequest) -> Answer | None:
     await _write(terminal, f"\n{render(request)}\n")
-    _discard_input(terminal)
+    discard_input(terminal)
     await _write(terminal, render_question(request, time.time()))
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -229,7 +229,7 @@ async def _ask(terminal: int, request: ApprovalRequest) -> Answer | None:
         while (line := await _next_line(terminal, lines, readable)) is not None:
             answer = parse_answer(line, request)
             if isinstance(answer, Answer):
-                return replace(answer, by=_user())
+                return replace(answer, by=user_name() or "terminal")
             if answer:
                 await _write(terminal, f"{answer}\n")
             await _write(terminal, render_question(request, time.time()))
@@ -272,7 +272,7 @@ async def _write(terminal: int, text: str) -> None:
             return
 
 
-def _discard_input(terminal: int) -> None:
+def discard_input(terminal: int) -> None:
     """Discard what was typed before the question was visible."""
     with contextlib.suppress(ImportError, OSError):
         import termios
@@ -281,8 +281,9 @@ def _discard_input(terminal: int) -> None:
             termios.tcflush(terminal, termios.TCIFLUSH)
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return the name of this process's user, "" for a user without one."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return "terminal"
+    except (KeyError, OSError):
+        return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 import time
@@ -214,9 +213,6 @@ def _client(server: str, token_file: Path | None) -> ApprovalsClient:
 
 
 def _user(by: str | None) -> str:
-    if by is not None:
-        return by
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return ""
+    from patchbay.approvals.terminal import user_name
+
+    return user_name() if by is None else by

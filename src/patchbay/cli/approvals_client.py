@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay._text import printable
 from patchbay.approvals import ApprovalRequest, SessionGrant, State, Verdict
-from patchbay.approvals.terminal import LineBuffer, parse_answer, render, render_outcome, render_question
+from patchbay.approvals.terminal import LineBuffer, discard_input, parse_answer, render, render_outcome, render_question
 from patchbay.cli.http import ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.errors import ApprovalNotFoundError
 
@@ -231,9 +231,7 @@ class Watch:
     def _discard_input(self) -> None:
         """Discard what was typed before the prompt."""
         if sys.stdin.isatty():
-            import termios
-
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+            discard_input(sys.stdin.fileno())
             self._typed.clear()
 
 

@@ -259,17 +259,9 @@ class Faults:
             at_least("the idle of Faults", self.idle, 0)
 
 
-def as_answer(step: Step) -> Answer:
-    """Return the answer that a step of a script is short for. Raises ConfigurationError for what is none."""
-    if isinstance(step, Answer):
-        return step
-    if isinstance(step, str):
-        return Answer((Say(step),))
-    return Answer((step,) if isinstance(step, Part) else step)
-
-
 def as_answers(script: Sequence[Step]) -> list[Answer]:
     """Return the answers that a script is short for. Raises ConfigurationError for what is none."""
     if isinstance(script, (str, bytes)) or not isinstance(script, Sequence):
         raise ConfigurationError(f"A script is a sequence of steps, one for each response, not {script!r}.")
-    return [as_answer(step) for step in script]
+    steps = (Say(step) if isinstance(step, str) else step for step in script)
+    return [step if isinstance(step, Answer) else Answer((step,) if isinstance(step, Part) else step) for step in steps]
