@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,13 +46,16 @@ def test_a_line_is_reported_as_too_long_before_it_ends_and_what_follows_it_is_re
 
 
 def test_oversized_line_is_buffered_up_to_the_limit_only():
-    reader = LineReader(100_000)
-    most = 0
-    for _ in range(500):
-        reader.feed(b"x" * 1000)
-        most = max(most, reader.held)
-    assert most <= 100_000
-    assert 0 == reader.held
+    reader, piece = LineReader(100_000), b"x" * 1000
+    tracemalloc.start()
+    try:
+        for _ in range(2000):
+            reader.feed(piece)
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 500_000
+    assert kept < 20_000
 
 
 def test_the_head_of_a_long_line_is_cut():
