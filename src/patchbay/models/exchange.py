@@ -404,26 +404,10 @@ class Exchange:
         """Every choice is over: write the ends, or ask again."""
         self._judged = True
         self._usage = stream.usage
-        outcomes = stream.outcomes()
-        if self._questioned(outcomes):
-            if self._fits(outcomes):
-                self._write_answer(stream)
-                self._fallback = stream
-            self._ask_text()
-        elif self._keeps_fallback(outcomes):
-            self._use_fallback = True
-        else:
-            self._settle_mode(called=any(outcome.called for outcome in outcomes))
-            if not self._must_ask_again(outcomes):
-                self._write_answer(stream)
-                stream.write_ends(self._total)
-                self._note_reasoning(stream)
+        if self._accepts(stream.outcomes(), stream):
+            stream.write_ends(self._total)
+            self._note_reasoning(stream)
         stream.discard = self._again
-
-    def _write_answer(self, stream: StreamedAnswer) -> None:
-        """Put the answer in the form in which it fits."""
-        if self._fitting is not None:
-            stream.choices[min(stream.choices)].kept = [self._fitting]
 
     def _note_reasoning(self, stream: StreamedAnswer) -> None:
         """Remember whether the model's prompt opens its reasoning."""
@@ -453,20 +437,12 @@ class Exchange:
             reads = [without_prose(outcome, choice) for outcome, choice in reads]
         outcomes = [outcome for outcome, _ in reads]
         changed = {**completion, "choices": [choice for _, choice in reads]}
-        if self._questioned(outcomes):
-            if self._fits(outcomes):
-                self._set_answer(changed)
-                self._fallback = changed
-            self._ask_text()
+        accepted = self._accepts(outcomes, changed)
+        if self._again:
             self._next()
             return b"", True
-        if self._keeps_fallback(outcomes):
+        if not accepted:
             return self._first_answer(), False
-        self._settle_mode(called=any(outcome.called for outcome in outcomes))
-        if self._must_ask_again(outcomes):
-            self._next()
-            return b"", True
-        self._set_answer(changed)
         if self._spent:
             changed["usage"] = self._total(self._usage)
         elif self._passes(outcomes) and not any(map(is_not, changed["choices"], completion["choices"])):
@@ -478,13 +454,38 @@ class Exchange:
         encoder = self._encoder
         return encoder.passes_text and (encoder.passes_calls or not any(outcome.called for outcome in outcomes))
 
-    def _set_answer(self, completion: dict[str, Any]) -> None:
-        """Put the answer in the form in which it fits; ``completion`` has a list of choices of its own."""
-        choice = completion["choices"][0]
-        if self._fitting is not None and choice["message"].get("content") != self._fitting:
-            completion["choices"][0] = {**choice, "message": {**choice["message"], "content": self._fitting}}
+    # the answer is judged
 
-    # asking again
+    def _accepts(self, outcomes: Sequence[Outcome], answer: StreamedAnswer | dict[str, Any]) -> bool:
+        """True: this answer is the client's. False: an earlier one is (``_use_fallback``), or the next one (``_again``).
+
+        Raises ToolChoiceError, ResponseFormatError.
+        """
+        if self._questioned(outcomes):
+            if self._fits(outcomes):
+                self._set_content(answer)
+                self._fallback = answer
+            self._ask_text()
+            return False
+        if self._keeps_fallback(outcomes):
+            self._use_fallback = True
+            return False
+        self._settle_mode(called=any(outcome.called for outcome in outcomes))
+        if self._must_ask_again(outcomes):
+            return False
+        self._set_content(answer)
+        return True
+
+    def _set_content(self, answer: StreamedAnswer | dict[str, Any]) -> None:
+        """Put the answer in the form in which it fits; a completion has a list of choices of its own."""
+        if self._fitting is None:
+            return
+        if isinstance(answer, StreamedAnswer):
+            answer.choices[min(answer.choices)].kept = [self._fitting]
+            return
+        choice = answer["choices"][0]
+        if choice["message"].get("content") != self._fitting:
+            answer["choices"][0] = {**choice, "message": {**choice["message"], "content": self._fitting}}
 
     def _questioned(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether this native answer leaves it open if the server ignores tools, so that the contract is to be tried."""
