@@ -494,24 +494,23 @@ class GeminiChatModel:
         raise UpstreamError("Gemini could not read the call that its model wrote (MALFORMED_FUNCTION_CALL).")
 
     async def _pieces(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
-        model = str(body.get("model"))
-        known = self._capabilities.of(model)
-        try:
-            async with aclosing(self._generate(body, model, stream=stream)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except UpstreamError as error:
-            if known.no_system_role or not _NO_SYSTEM_ROLE.search(f"{error} {error.body}"):
-                raise
-        else:
-            return
-        known.no_system_role = True
-        async with aclosing(self._generate(body, model, stream=stream)) as pieces:
-            async for piece in pieces:
-                yield piece
+        """The SDK's pieces of an answer; a model that takes no system instruction is asked again without one."""
+        known = self._capabilities.of(str(body.get("model")))
+        while True:
+            system_role = not known.no_system_role
+            arguments = gemini_request(body, system_role=system_role)
+            try:
+                async with aclosing(self._generate(arguments, stream=stream)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except UpstreamError as error:
+                if not system_role or not _NO_SYSTEM_ROLE.search(f"{error} {error.body}"):
+                    raise
+                known.no_system_role = True
+            else:
+                return
 
-    async def _generate(self, body: Mapping[str, Any], model: str, *, stream: bool) -> AsyncGenerator[Any, None]:
-        arguments = gemini_request(body, system_role=not self._capabilities.of(model).no_system_role)
+    async def _generate(self, arguments: dict[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
         if not stream:
             with client_errors(self._keys):
                 answer = await self._models.generate_content(**arguments)

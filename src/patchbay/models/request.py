@@ -44,7 +44,9 @@ class RequestFields:
         if self.count < 1:
             raise InvalidRequestError("'n' must be at least 1.", param="n")
         self._messages: list[Message] | None = None
-        self._check_messages()
+        messages = self.fields.get("messages")
+        if messages is None or bytes(memoryview(messages)[:1]) != b"[":
+            raise InvalidRequestError("'messages' must be an array of messages.", param="messages")
         self.legacy = not _is_set(self.fields.get("tools")) and _is_set(self.fields.get("functions"))
 
     def value(self, name: str) -> Any:
@@ -57,11 +59,6 @@ class RequestFields:
         """The tools or functions, None where there are none."""
         raw = self.fields.get("functions" if self.legacy else "tools")
         return raw if _is_set(raw) else None
-
-    def _check_messages(self) -> None:
-        raw = self.fields.get("messages")
-        if raw is None or bytes(raw[:1] if isinstance(raw, bytes) else bytes(raw)[:1]) != b"[":
-            raise InvalidRequestError("'messages' must be an array of messages.", param="messages")
 
     @property
     def include_usage(self) -> bool:
@@ -80,8 +77,11 @@ class RequestFields:
 
     def check_messages(self) -> None:
         """Raise InvalidRequestError for messages that no upstream could serve; they are decoded only where some are odd."""
-        if self._messages is None and not _is_well_formed(bytes(self.fields["messages"])):
-            self.messages  # noqa: B018  (says what is wrong)
+        if self._messages is None:
+            try:
+                _well_formed.decode(bytes(self.fields["messages"]))  # quick, and strict
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                self.messages  # noqa: B018  (says what is wrong)
 
 
 class _Message(msgspec.Struct):
@@ -92,15 +92,6 @@ class _Message(msgspec.Struct):
 
 
 _well_formed = msgspec.json.Decoder(list[_Message])
-
-
-def _is_well_formed(messages: bytes) -> bool:
-    """Whether messages are sure to be as they should: quick, and strict."""
-    try:
-        _well_formed.decode(messages)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
-    return True
 
 
 def _check(messages: list[Any]) -> None:
