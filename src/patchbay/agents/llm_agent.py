@@ -227,7 +227,7 @@ class AgentRun:
 
     def _as_run_failed(self, error: Exception) -> RunFailed:
         """Return an error of the model as the error that ends the run."""
-        failure = error if isinstance(error, RunFailed) else as_run_failed(error)
+        failure = as_run_failed(error)
         failure.event = self._partial_event()
         return failure
 

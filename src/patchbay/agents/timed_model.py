@@ -19,6 +19,8 @@ _logger = logging.getLogger(__name__)
 
 def as_run_failed(error: Exception) -> RunFailed:
     """Return the error of a model as the error that ends a run."""
+    if isinstance(error, RunFailed):
+        return error
     if isinstance(error, IncompleteAnswerError):
         return RunFailed("NO_RESPONSE", "Model returned no response")
     if isinstance(error, PatchbayError):
@@ -65,20 +67,17 @@ class TimedModel:
                 if bus is not None and request.stream and isinstance(event, TextDelta):
                     await self._ctx.publish("llm.stream.chunk", {"text": event.text})
                 yield event
-        except RunFailed as late:
-            await self._publish_error(late)
-            raise
+            if end is None:
+                raise IncompleteAnswerError  # noqa: TRY301  (published as all others)
         except Exception as error:
             failure = as_run_failed(error)
-            await self._publish_error(failure)
+            await self._ctx.publish("llm.error", {"error": failure.code, "message": str(failure)})
+            if failure is error:
+                raise
             raise failure from error
         finally:
             if (close := getattr(responses, "aclose", None)) is not None:
                 await close()
-        if end is None:
-            failure = as_run_failed(IncompleteAnswerError())
-            await self._publish_error(failure)
-            raise failure
         if bus is not None:
             usage = end.usage.counts()
             about = {"model": self._name, "usage": usage, "finish_reason": end.finish_reason}
@@ -101,6 +100,3 @@ class TimedModel:
             raise RunFailed("TIMEOUT", words) from None
         self._time_left -= clock() - began
         return event
-
-    async def _publish_error(self, failure: RunFailed) -> None:
-        await self._ctx.publish("llm.error", {"error": failure.code, "message": str(failure)})

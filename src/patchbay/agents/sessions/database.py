@@ -133,8 +133,7 @@ class DatabaseResults:
         return await self._store.read(work)
 
     def _mine(self) -> sa.ColumnElement[bool]:
-        mine = self._session
-        return sa.and_(sessions.c.app_name == mine.app_name, sessions.c.user_id == mine.user_id, sessions.c.id == mine.id)
+        return _this(self._session.app_name, self._session.user_id, self._session.id)
 
     def _put(self, connection: Connection, text: str) -> int:
         pk = connection.scalar(sa.select(sessions.c.pk).where(self._mine()).with_for_update())
@@ -171,16 +170,10 @@ DEFAULT_URL = "sqlite:///sessions.db"
 _TAIL = 128
 """The number of events that a run loads at first: more than the usual window of ``RunConfig.max_history_events``."""
 
-_COLUMNS = (
-    sessions.c.id,
-    sessions.c.app_name,
-    sessions.c.user_id,
-    sessions.c.agent_name,
-    sessions.c.title,
-    sessions.c.last_agent,
-    sessions.c.created_at,
-    sessions.c.updated_at,
+_COLUMNS = tuple(
+    sessions.c[name] for name in ("id", "app_name", "user_id", "agent_name", "title", "last_agent", "created_at", "updated_at")
 )
+"""Those of a Session, in the order of its fields."""
 
 
 def _this(app_name: str, user_id: str, session_id: str) -> sa.ColumnElement[bool]:
@@ -244,17 +237,16 @@ class DatabaseSessionService(BaseSessionService):
 
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
         """Return a current copy of the session, or None."""
-        check_names(app_name, user_id, session_id)
-        try:
-            return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id))
-        except SessionNotFoundError:
-            return None
+        return await self._read(app_name, user_id, session_id)
 
     async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
         """Return the session with the end of its log; the rest is loaded, blocking the caller, when it is accessed."""
+        return await self._read(app_name, user_id, session_id, tail=_TAIL)
+
+    async def _read(self, app_name: str, user_id: str, session_id: str, *, tail: int | None = None) -> Session | None:
         check_names(app_name, user_id, session_id)
         try:
-            return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id, tail=_TAIL))
+            return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id, tail=tail))
         except SessionNotFoundError:
             return None
 
@@ -400,7 +392,7 @@ def _between(connection: Connection, pk: int, after: int, before: int | None) ->
 
 
 def _session(row: Any) -> Session:
-    return Session(row.id, row.app_name, row.user_id, row.agent_name, row.title, row.last_agent, row.created_at, row.updated_at)
+    return Session(*row[: len(_COLUMNS)])
 
 
 def _state(rows: Iterable[Any]) -> dict[str, Any]:
