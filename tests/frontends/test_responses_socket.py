@@ -214,6 +214,7 @@ ODD: dict[str, tuple[Any, str, str | None]] = {
     "background": (json.dumps({**CREATE, "background": True}), "invalid_request", None),
     "an empty lane": (json.dumps({**CREATE, "stream_id": ""}), "invalid_stream_id", None),
     "a lane with quotes": (json.dumps({**CREATE, "stream_id": 'a"b'}), "invalid_stream_id", None),
+    "a lane of half a character": (json.dumps({**CREATE, "stream_id": "\ud83d"}), "invalid_stream_id", None),
     "a lane that is a number": (json.dumps({**CREATE, "stream_id": 7}), "invalid_stream_id", None),
     "no previous response": (json.dumps({**CREATE, "previous_response_id": "x"}), "previous_response_not_found", None),
     "a previous response that is none": (json.dumps({**CREATE, "previous_response_id": [{}]}), "invalid_request", None),
@@ -232,6 +233,7 @@ def test_after_an_odd_message_the_connection_goes_on(port: int) -> None:
             ['{"type": "response.create", "model": "m",', ' "stream": false, "background": false, "input": "In pieces."}']
         )
         assert "1 messages: In pieces." == text_of(last(socket))
+        assert "response.completed" == ask_on(socket, input="Half a character: \ud83d")["type"]
 
 
 def frame(first: int, payload: bytes, *, length: int | None = None) -> bytes:

@@ -18,8 +18,9 @@ import msgspec
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.frontends import StoredResponse
+from patchbay.frontends.base import read_body
 from patchbay.models.error_bodies import error_body
-from patchbay.models.wire import encode
+from patchbay.models.wire import decode, encode
 from patchbay.server.frontends import CONNECTION
 from patchbay.server.http import Headers, Receive, Send
 from patchbay.server.request_log import AsgiApp
@@ -329,10 +330,8 @@ def _read_fields(text: str | None) -> _Fields:
         raise InvalidRequestError("Send text messages: binary ones mean nothing here.")
     try:
         return _decode_fields(text)
-    except RecursionError:
-        raise InvalidRequestError("The message is nested too deeply.") from None
-    except ValueError as error:
-        raise InvalidRequestError(f"The message must be a JSON object: {error}") from None
+    except (ValueError, RecursionError):  # also of lone surrogates, which a POST may have
+        return {name: msgspec.Raw(encode(value)) for name, value in read_body(text.encode()).items()}
 
 
 def _request_body(fields: _Fields) -> tuple[bytes, str | None]:
@@ -341,9 +340,9 @@ def _request_body(fields: _Fields) -> tuple[bytes, str | None]:
         raise InvalidRequestError(f"Unknown type of message {kind!r:.100}: send 'response.create'.", param="type")
     if _pop(fields, "background") is True:
         raise InvalidRequestError("'background' is for POST requests: leave it out.", param="background")
-    previous = msgspec.json.decode(fields.get("previous_response_id", b"null"))
+    previous = decode(bytes(fields.get("previous_response_id", b"null")))
     return encode({**fields, "stream": True}), previous if isinstance(previous, str) else None
 
 
 def _pop(fields: _Fields, name: str) -> Any:
-    return msgspec.json.decode(fields.pop(name, b"null"))
+    return decode(bytes(fields.pop(name, b"null")))
