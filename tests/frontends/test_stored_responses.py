@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
@@ -179,6 +179,16 @@ def test_the_events_of_a_response_in_the_background_end_when_it_fails_or_is_canc
             assert upstream.left.wait(BOUND)
 
 
+def test_a_stopping_server_says_so_to_the_readers_of_a_response_in_the_background():
+    with running_upstream(answer) as upstream, ExitStack() as readers:
+        with client_of(create_app(upstream.url)) as client:
+            reader = readers.enter_context(openai.OpenAI(base_url=client.base_url, api_key="unused", timeout=BOUND))
+            events = reader.responses.create(model="slow", input="Hi.", background=True, stream=True)
+            assert upstream.arrived.wait(BOUND)
+        *_, last = events
+    assert ("error", 2, "server_stopping") == (last.type, last.sequence_number, last.code)
+
+
 @pytest.mark.parametrize("end", ["cancel", "delete"])
 def test_a_response_that_another_server_makes_is_stopped(end, tmp_path):
     clock, url = MovedClock(), f"sqlite:///{tmp_path / 'kept.db'}"
@@ -275,3 +285,5 @@ def test_a_conversation_is_compacted_and_gone_on_with(tmp_path):
             client.responses.compact(model="m")
         with pytest.raises(openai.BadRequestError, match="previous_response_id"):
             client.responses.create(model="m", input="Hi.", conversation="conv_1")
+        with pytest.raises(openai.BadRequestError, match="'instructions' and 'input'"):
+            client.responses.create(model="m", prompt={"id": "pmpt_1"})

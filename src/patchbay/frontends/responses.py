@@ -54,6 +54,8 @@ class OpenAIResponses:
             raise InvalidRequestError(
                 "Conversations are not kept here: use 'previous_response_id', or send all items.", param="conversation"
             )
+        if given.get("prompt") is not None:
+            raise InvalidRequestError("Prompts are not kept here: send 'instructions' and 'input'.", param="prompt")
         return given
 
     def decode_given(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:

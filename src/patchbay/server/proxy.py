@@ -52,7 +52,7 @@ from patchbay.server.http import (
     stream_body,
 )
 from patchbay.server.request_log import BodyCapture, RequestLog, log_error_response, log_requests
-from patchbay.server.response_events import EventTail
+from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
@@ -303,11 +303,15 @@ class ProxyApp:
             watch.beat(reply.heartbeat)
             watch.wait_elsewhere()
             place = stored.begin
-            while events := await stored.log.read(place):
-                await watch.wrote()
-                await reply.write(b"".join(events))
-                watch.wait_elsewhere()
-                place += len(events)
+            try:
+                while events := await stored.log.read(place):
+                    await watch.wrote()
+                    await reply.write(b"".join(events))
+                    watch.wait_elsewhere()
+                    place += len(events)
+            except asyncio.CancelledError:  # the server stops: the response, too, ends without another event
+                await reply.finish(error_event(place, StoppingError()))
+                raise
         await reply.finish()
 
     async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder, send: Send) -> None:

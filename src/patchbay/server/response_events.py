@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from patchbay.cache import SizedCache
-from patchbay.errors import InvalidRequestError
+from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.wire import encode
 
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of one response's events."""
 _MOST_LOGS: Final = 1000
 _MOST_LOG_BYTES: Final = 64 * 1024 * 1024
+
+
+class TooManyEventsError(PatchbayError):
+    """The events of a response are more than its log takes."""
+
+    code = "too_many_events"
+
+    def __init__(self) -> None:
+        super().__init__("There are too many events: ask for the response without 'stream'.")
 
 
 class EventLog:
@@ -36,7 +45,7 @@ class EventLog:
             self.size += len(event)
             if self.size > MAX_EVENT_BYTES:
                 self._is_over = True
-                self._events.append(_too_many(len(self._events)))
+                self._events.append(error_event(len(self._events), TooManyEventsError()))
             else:
                 self._events.append(event + b"\n\n")
         self._wake()
@@ -70,10 +79,10 @@ class EventLog:
         self._changed = asyncio.Event()
 
 
-def _too_many(number: int) -> bytes:
-    why = "There are too many events: ask for the response without 'stream'."
-    error = {"type": "error", "sequence_number": number, "code": "too_many_events", "message": why, "param": None}
-    return b"event: error\ndata: %b\n\n" % encode(error)
+def error_event(number: int, error: PatchbayError) -> bytes:
+    """Return the event of an error that is none of the response itself."""
+    fields = {"type": "error", "sequence_number": number, "code": error.code, "message": str(error), "param": None}
+    return b"event: error\ndata: %b\n\n" % encode(fields)
 
 
 @dataclass(frozen=True)
