@@ -40,7 +40,7 @@ from patchbay.models.policy import (
     refuses_format,
     schema_error_messages,
 )
-from patchbay.models.request import ChatCompletionBody
+from patchbay.models.request import ChatCompletionBody, RequestTools
 from patchbay.models.stream import StreamedAnswer
 from patchbay.types import Message, Reply
 
@@ -200,50 +200,40 @@ class Exchange:
     # the answer is an error
 
     def on_upstream_error(self, status: int, text: str) -> bool:
-        """Take an error status. True: ask again, without the roles, ``tool_choice`` or tools that the server does not take."""
+        """Take an error status. True: ask again, without the roles, format, ``tool_choice`` or tools that the server refuses."""
         tools = self._call.request_tools
-        if tools is None:
+        if tools is None or not self._adapt(tools, status, text):
             return False
-        if self._ask_in_fewer_roles(status, text) or self._ask_without_format(status, text):
-            return True
-        if self._kind == "text" or self._answering:
+        self._begin()
+        return True
+
+    def _adapt(self, tools: RequestTools, status: int, text: str) -> bool:
+        """Note what the upstream's error refuses; False where the next attempt would be no other."""
+        sends_format = self._format is not None and self._format_use is not FormatUse.NEVER
+        if (fewer := self._fewer_roles(status, text)) is not None:
+            self._roles = fewer
+        elif sends_format and (self._answering or not self._holds_format_back) and refuses_format(status, text):
+            self._format_use = FormatUse.NEVER if self._answering else FormatUse.ALONE
+        elif self._kind == "text" or self._answering:
             return False
-        if self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
+        elif self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
             self._choice_in_words = True
-            self._begin()
-            return True
-        if self._options.tools != "auto" or not tools.specs:
+        elif self._options.tools == "auto" and tools.specs and refuses_tools(status, text):
+            # One that is known to take tools refused something in this request only (a tool_choice, say).
+            self._learn_text = self._known.mode is None
+            self._probe = False
+            self._kind = "text"
+            self._extra = []
+        else:
             return False
-        if not refuses_tools(status, text):
-            return False
-        # One that is known to take tools refused something in this request only (a tool_choice, say).
-        self._learn_text = self._known.mode is None
-        self._probe = False
-        self._kind = "text"
-        self._extra = []
-        self._begin()
         return True
 
-    def _ask_in_fewer_roles(self, status: int, text: str) -> bool:
-        """Prepare the next attempt, where the upstream's error is about the roles of messages."""
-        tried, messages = self._roles, self._call.messages
-        if self._kind == "text":
-            tried, messages = max(tried, Roles.SYSTEM_FIRST), [*messages, {"role": "system"}]  # the contract's
-        fewer = fewer_roles(status, text, messages, tried)
-        if fewer is None:
-            return False
-        self._roles = fewer
-        self._begin()
-        return True
-
-    def _ask_without_format(self, status: int, text: str) -> bool:
-        """Prepare the next attempt, where the server does not take the ``response_format`` it was sent."""
-        sent = self._format is not None and self._format_use is not FormatUse.NEVER
-        if not sent or (self._holds_format_back and not self._answering) or not refuses_format(status, text):
-            return False
-        self._format_use = FormatUse.NEVER if self._answering else FormatUse.ALONE
-        self._begin()
-        return True
+    def _fewer_roles(self, status: int, text: str) -> Roles | None:
+        """The roles of messages to try next, where the upstream's error is about them."""
+        if self._kind != "text":
+            return fewer_roles(status, text, self._call.messages, self._roles)
+        contract = {"role": "system"}
+        return fewer_roles(status, text, [*self._call.messages, contract], max(self._roles, Roles.SYSTEM_FIRST))
 
     def fallback_response(self) -> bytes | None:
         """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
