@@ -189,13 +189,10 @@ def _named(text: str, connection: Mapping[str, Any], settings: TextOptions) -> H
     if not text:
         raise ConfigurationError("The model's name is empty.")
     place = _at_url(text, connection) if "://" in text else _of_provider(text, connection)
-    connect = _gemini_link if place.provider.sdk == "google-genai" else _openai_link
-    return HostedModel(
-        place.name,
-        connect(place, connection, settings),
-        provider=place.provider.name,
-        where=place.url,
-    )
+    capabilities = Capabilities(doubts=_doubts(place.provider))
+    link = _gemini_link if place.provider.sdk == "google-genai" else _openai_link
+    connect = partial(link, place, connection, settings, capabilities)
+    return HostedModel(place.name, connect, provider=place.provider.name, where=place.url)
 
 
 def _at_url(text: str, connection: Mapping[str, Any]) -> _Place:
@@ -295,27 +292,18 @@ def _doubts(provider: Provider) -> bool:
     return provider is OTHER
 
 
-def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions) -> Callable[[], Link]:
-    capabilities = Capabilities(doubts=_doubts(place.provider))
+def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:
+    import openai
 
-    def connect() -> Link:
-        import openai
+    from patchbay.models.openai import OpenAIChatModel
+    from patchbay.models.wrap import wrapped
 
-        from patchbay.models.openai import OpenAIChatModel
-        from patchbay.models.wrap import wrapped
-
-        given = {name: connection[name] for name in ("timeout", "max_retries") if name in connection}
-        client = wrapped(
-            openai.AsyncOpenAI(
-                api_key=place.key, base_url=place.url, default_headers=dict(connection.get("headers") or {}), **given
-            ),
-            settings,
-            capabilities,
-        )
-        model = OpenAIChatModel(client, provider=place.provider, capabilities=capabilities)
-        return Link(model, client.close, partial(_model_names, client, place.key))
-
-    return connect
+    given = {name: connection[name] for name in ("timeout", "max_retries") if name in connection}
+    headers = dict(connection.get("headers") or {})
+    plain = openai.AsyncOpenAI(api_key=place.key, base_url=place.url, default_headers=headers, **given)
+    client = wrapped(plain, settings, capabilities)
+    model = OpenAIChatModel(client, provider=place.provider, capabilities=capabilities)
+    return Link(model, client.close, partial(_model_names, client, place.key))
 
 
 async def _model_names(client: Any, key: str) -> list[str]:
@@ -333,18 +321,13 @@ async def _model_names(client: Any, key: str) -> list[str]:
     return [name for name in names if isinstance(name, str) and name]
 
 
-def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions) -> Callable[[], Link]:
-    capabilities = Capabilities(doubts=False)
+def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:
+    from patchbay.models.gemini import GeminiChatModel, connect_gemini
 
-    def connect() -> Link:
-        from patchbay.models.gemini import GeminiChatModel, connect_gemini
-
-        given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
-        client = connect_gemini(place.key, place.url, **given)
-        model = GeminiChatModel(client, options=settings, capabilities=capabilities)
-        return Link(model, client.aio.aclose, _no_names)
-
-    return connect
+    given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
+    client = connect_gemini(place.key, place.url, **given)
+    model = GeminiChatModel(client, options=settings, capabilities=capabilities)
+    return Link(model, client.aio.aclose, _no_names)
 
 
 async def _no_names() -> list[str]:

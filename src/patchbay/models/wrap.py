@@ -13,6 +13,7 @@ import importlib
 import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -88,7 +89,7 @@ def _without_transform(create: Callable[..., Any], post: Callable[..., Any], res
         if not args and given.keys() <= known and (answer := post_plain(given, completion)) is not None:
             return answer
         extra = given.get("extra_body")
-        moved = {name: given[name] for name in ("messages", "tools") if _is_plain_list(given.get(name))}
+        moved = {name: given[name] for name in ("messages", "tools") if type(given.get(name)) is list and _is_plain(given[name])}
         if moved and (extra is None or isinstance(extra, Mapping)):
             rest = {name: value for name, value in given.items() if name not in moved}
             if "messages" in moved:
@@ -113,17 +114,13 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _is_plain_list(value: Any) -> bool:
-    return type(value) is list and _is_plain(value)
-
-
 def _transforming_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
     """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
     if isinstance(http_client, _TransformingClient):  # wrapping again replaces the options
         http_client = http_client.patchbay.original
     kind = type(http_client)
     library = importlib.import_module(_library(kind))
-    base = _AsyncClient if _is_async(http_client, library) else _SyncClient
+    base = _AsyncClient if isinstance(http_client, library.AsyncClient) else _SyncClient
     transforming = copy.copy(http_client)
     transforming.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
     transforming.patchbay = _Settings(options, capabilities, library, http_client)
@@ -138,22 +135,18 @@ def _library(kind: type) -> str:
     raise ConfigurationError(f"wrap does not know the HTTP client {kind.__name__}.")
 
 
-def _is_async(http_client: Any, library: Any) -> bool:
-    return isinstance(http_client, library.AsyncClient)
-
-
 def _no_del(_self: Any) -> None:
     """The connections belong to the client that was wrapped; it closes them when it goes."""
 
 
+@dataclass(frozen=True)
 class _Settings:
     """What a transforming client needs; ``original`` keeps the client alive whose connections are shared."""
 
-    def __init__(self, options: TextOptions, capabilities: Capabilities, library: Any, original: Any) -> None:
-        self.options = options
-        self.capabilities = capabilities
-        self.library = library
-        self.original = original
+    options: TextOptions
+    capabilities: Capabilities
+    library: Any
+    original: Any
 
 
 class _TransformingClient:
@@ -278,10 +271,6 @@ def _rejection(response: Any) -> Rejection:
     return Rejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
 
 
-def _is_stream(response: Any) -> bool:
-    return str(response.headers.get("content-type", "")).startswith("text/event-stream")
-
-
 class _Upstream:
     """The server behind the HTTP client. ``response`` is the one being read, ``transformed`` the one that the SDK reads.
 
@@ -300,7 +289,8 @@ class _Upstream:
         self.response = response = await self._send() if self._is_async else self._send()
         if self.transformed is not None:  # it names the connection that is really in use
             self.transformed.extensions = response.extensions
-        if response.is_success and self.exchange.streaming and _is_stream(response):
+        is_stream = str(response.headers.get("content-type", "")).startswith("text/event-stream")
+        if response.is_success and self.exchange.streaming and is_stream:
             pieces = response.aiter_bytes() if self._is_async else response.iter_bytes()
             self._next = functools.partial(anext if self._is_async else next, pieces, b"")
             return None
