@@ -122,7 +122,7 @@ def as_llm_response(end: ModelReply) -> LlmResponse:
 
 def as_model_reply(response: LlmResponse, *, instead_of: ModelReply | None = None) -> ModelReply:
     """Return a callback's answer for the loop."""
-    reply = content_reply(response.content) if response.content is not None else content_reply(Content())
+    reply = content_reply(response.content or Content())
     reason = response.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
     if instead_of is not None:
         # Incomplete calls of the model's answer stay, unless the callback wrote calls.

@@ -36,7 +36,7 @@ import msgspec
 from patchbay.agents.json_copy import dumps
 from patchbay.errors import ConfigurationError
 from patchbay.tools.results import describe
-from patchbay.tools.threads import run_in_thread
+from patchbay.tools.threads import is_async, run_in_thread
 
 _logger = logging.getLogger(__name__)
 _TYPES_REMEMBERED = 1000
@@ -264,11 +264,7 @@ async def _call(handler: Handler, filter_func: Filter | None, stored: _StoredEve
     if filter_func is not None and not await run_in_thread(lambda: bool(filter_func(stored.copy()))):
         return False
     event = stored.copy()
-    result = handler(event) if _is_async(handler) else await run_in_thread(lambda: handler(event))
+    result = handler(event) if is_async(handler) else await run_in_thread(lambda: handler(event))
     if inspect.isawaitable(result):
         await result
     return True
-
-
-def _is_async(handler: Handler) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
