@@ -71,6 +71,21 @@ async def test_a_server_that_does_not_start_is_a_status_and_no_error_of_the_host
         assert ("down", problem, ()) == (status.state, status.problem, status.tools)
 
 
+async def test_a_host_that_is_closed_does_not_wait_for_a_server_that_has_not_started(tmp_path):
+    pid = tmp_path / "pid"
+    silent = McpServer(
+        name="silent", command="sh", args=("-c", f"echo $$ > {pid}; while read line; do :; done"), start_timeout=3600.0
+    )
+    host = McpHost([silent], ToolRegistry())
+    await host.start(wait=False)
+    async with asyncio.timeout(30):
+        while not (pid.exists() and pid.read_text().strip()):
+            await asyncio.sleep(0.01)
+        await host.aclose()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
 async def test_definitions_that_break_the_protocol_are_left_out_alone_and_logged(caplog):
     async with mounted(raw_server("invalid")) as there:
         assert ["mcp__raw__good", "mcp__raw__last"] == there.tools

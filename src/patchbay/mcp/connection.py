@@ -81,6 +81,7 @@ class Connection:
         self._ready = asyncio.Event()
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
+        self._starting: asyncio.Timeout | None = None
         self._relist = self._ended = self._answered = False
         self._last_call = 0.0
         self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", server.name, line))
@@ -115,6 +116,8 @@ class Connection:
         assert self._owner is not None
         self._closing.set()
         self._wake.set()
+        if self._starting is not None and not self._starting.expired():
+            self._starting.reschedule(self._loop.time())
         await asyncio.wait([self._owner])
 
     async def _in_its_loop(self, work: Coroutine[Any, Any, T]) -> T:
@@ -196,7 +199,7 @@ class Connection:
                 self.problem = "" if self.state == "idle" else "the connection has ended"
             except Exception as error:  # noqa: BLE001  (whatever it is, it is this connection's end alone)
                 self.problem = self._redact.text(describe_failure(error, self.server))
-            self.client = None
+            self.client = self._starting = None
             self._ready.clear()
             if self._closing.is_set():
                 break
@@ -232,9 +235,10 @@ class Connection:
     async def _live(self) -> None:
         """Connect, list the tools, and stay until the connection ends, is idle for too long, or is closed."""
         self.state = "starting"
-        async with asyncio.timeout(self.server.start_timeout) as starting, self._connect() as client:
+        async with asyncio.timeout(self.server.start_timeout) as starting, self._connect(starting) as client:
             tools = await list_tools(client, self._on_invalid)
             starting.reschedule(None)
+            self._starting = None
             self.client, self.state, self.problem = client, "ready", ""
             self._last_call = self._loop.time()
             self._on_tools(tools)
@@ -276,9 +280,10 @@ class Connection:
             return None
         return limit if self.running_calls else max(0.0, self._last_call + limit - self._loop.time())
 
-    def _connect(self) -> AbstractAsyncContextManager[Client]:
+    def _connect(self, starting: asyncio.Timeout) -> AbstractAsyncContextManager[Client]:
         server = self.server.expanded()
         self._redact = server.redact
+        self._starting = starting
         self._ended = self._relist = False
         if server.command:
             transport: AbstractAsyncContextManager[Any] = stdio_transport(server, on_end=self._end)
