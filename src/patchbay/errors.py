@@ -394,17 +394,17 @@ class ToolNotLoadedError(ToolError):
 
 
 class HiddenToolError(ToolError):
-    """A call of a tool that is hidden because its callback is unreachable. It did not run."""
+    """A call of a tool that is hidden because its callback, or its MCP server, is unreachable. It did not run."""
 
     code = "tool_hidden"
 
     def __init__(self, tool_name: str) -> None:
-        super().__init__(f"The tool {tool_name!r} is hidden, because its callback does not answer", tool_name=tool_name)
+        super().__init__(f"The tool {tool_name!r} is hidden, because its callback or server does not answer", tool_name=tool_name)
 
     @property
     def for_model(self) -> str:
         """Say that it did not run, and when it can."""
-        return f"Error: {self}. It did not run; it is back when its callback takes connections again."
+        return f"Error: {self}. It did not run; it is back when that takes connections again."
 
 
 class ToolFailed(ToolError):  # noqa: N818  (as above)

@@ -225,7 +225,7 @@ def test_a_hidden_tool_is_not_listed_and_a_call_of_it_says_when_it_is_back(serve
     names, refused = run(ask())
     assert "far" not in names
     assert (True, "tool_hidden", "no") == (refused.is_error, refused.meta["patchbay/code"], refused.meta["patchbay/ran"])
-    assert "when its callback takes connections again" in only_text(refused)
+    assert "when that takes connections again" in only_text(refused)
     server.app.registry.clear("elsewhere", inside=True)
 
 
