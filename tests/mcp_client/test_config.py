@@ -128,3 +128,10 @@ def test_a_command_that_is_an_address_is_refused_when_it_is_added(tmp_path):
     config = tmp_path / "mcp.json"
     result = run("add", "web", "htps://x.example/mcp", config=config)
     assert (2, True, False) == (result.returncode, "http:// or https://" in result.stderr, config.exists())
+
+
+@pytest.mark.parametrize("given", ["Authorization=Bearer a:b==", "Authorization: Bearer a:b==", "Authorization:Bearer a:b=="])
+def test_a_header_is_given_as_a_pair_or_as_other_clients_write_it(given, tmp_path):
+    config = tmp_path / "mcp.json"
+    assert 0 == run("add", "web", "https://x.example/mcp", "--header", given, config=config).returncode
+    assert {"Authorization": "Bearer a:b=="} == read_servers(config)[0].headers

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import json
 import logging
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -23,6 +24,9 @@ from patchbay.errors import ConfigurationError
 if TYPE_CHECKING:
     from patchbay.mcp.config import McpServer, ServersFile
     from patchbay.mcp.host import ServerStatus
+
+_HEADER = re.compile(r"\A([^=:]+):\s*")
+"""The beginning of a header as other clients write it, ``NAME: VALUE``."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", show_default=False)]
 
@@ -44,7 +48,9 @@ def add(
     ],
     config: McpConfig = None,
     env: Annotated[list[str], typer.Option("--env", metavar="NAME=VALUE", help="Variable of the command's environment.")] = [],  # noqa: B006
-    header: Annotated[list[str], typer.Option("--header", metavar="NAME=VALUE", help="Header of each request.")] = [],  # noqa: B006
+    header: Annotated[
+        list[str], typer.Option("--header", metavar="NAME=VALUE", help="Header of each request; also NAME: VALUE.")
+    ] = [],  # noqa: B006
     cwd: Annotated[str | None, typer.Option("--cwd", metavar="FOLDER", help="Working directory of the command.")] = None,
     allow: Annotated[list[str], typer.Option("--allow", metavar="PATTERN", help="Offer only these tools, as read_*.")] = [],  # noqa: B006
     deny: Annotated[list[str], typer.Option("--deny", metavar="PATTERN", help="Do not offer these tools.")] = [],  # noqa: B006
@@ -74,7 +80,7 @@ def add(
         args=() if is_url else tuple(target[1:]),
         url=target[0] if is_url else "",
         env=_pairs(env, "--env"),
-        headers=_pairs(header, "--header"),
+        headers=_pairs([_HEADER.sub(r"\1=", each) for each in header], "--header"),
         cwd=cwd,
         allow=tuple(allow) or None,
         deny=tuple(deny),
@@ -135,7 +141,10 @@ def import_(
 
 @mcp.command("list", context_settings=CONTEXT)
 def list_(config: McpConfig = None, as_json: Json = False) -> None:
-    """List the servers, and the tools whose changed definition waits to be accepted. Nothing is started."""
+    """List the servers, and the tools whose changed definition waits to be accepted. Nothing is started.
+
+    With --json as in the file, with the values of env and headers.
+    """
     from patchbay.mcp.pins import Pins
 
     file, pins = _file(config), Pins()
@@ -160,7 +169,13 @@ def accept(
     """Show what a server has changed in its tools' definitions since they were accepted, and accept it.
 
     The first definition of a tool is accepted when its server is first connected. A running server takes the new ones over.
-    """
+
+    [bold]Examples[/bold]
+
+      patchbay mcp accept files --show
+
+      patchbay mcp accept files
+    """  # fmt: skip
     from patchbay.mcp.pins import Pins
 
     server, pins = _file(config).get(name), Pins()
@@ -178,7 +193,12 @@ def accept(
 
 @mcp.command(context_settings=CONTEXT)
 def remove(name: Name, config: McpConfig = None) -> None:
-    """Remove a server from the file."""
+    """Remove a server from the file.
+
+    [bold]Example[/bold]
+
+      patchbay mcp remove files
+    """  # fmt: skip
     from patchbay.mcp.pins import Pins
 
     file = _file(config)
@@ -213,7 +233,11 @@ def login(name: Name, config: McpConfig = None) -> None:
     """Log in to a server with a URL (OAuth). Open the printed URL in a browser of this machine.
 
     The tokens are stored encrypted in ~/.config/patchbay/mcp-tokens, and refreshed as long as the server allows it.
-    """
+
+    [bold]Example[/bold]
+
+      patchbay mcp login tracker
+    """  # fmt: skip
     from patchbay.mcp.host import import_sdk
 
     server = _file(config).get(name)
