@@ -11,7 +11,7 @@ import pytest
 from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.exchange_driver import drive
+from patchbay.models.exchange_driver import drive_async
 from patchbay.models.options import TextOptions
 from patchbay.models.wire import encode
 
@@ -209,25 +209,23 @@ class Server:
         data = b"".join([*events, b"data: [DONE]\n\n"])
         self._pieces = [events[0], data[len(events[0]) :]] if cut is None else [data[:cut], data[cut:]]
 
-    def send(self, _body):
+    async def send(self, _body):
         return self._whole
 
-    def read(self):
+    async def read(self):
         return self._pieces.pop(0) if self._pieces else b""
 
-    def close(self):
+    async def close(self):
         """Close nothing."""
 
 
-def answer(protocol, case, *, native, stream, cut=None):
+async def answer(protocol, case, *, native, stream, cut=None):
     body, encoder = protocol.request(case, stream=stream)
     options = TextOptions(tools="native" if native else "text")
     exchange = Exchange(body, options, Capabilities(), encoder)
     assert not (exchange.transparent and encoder is not None)
-    out = b"".join(drive(exchange, Server(case, native=native, stream=stream, cut=cut))) if not exchange.transparent else None
-    if out is None:  # without tools a chat passes as it is
-        server = Server(case, native=native, stream=stream, cut=cut)
-        out = server.send(b"") or b"".join(iter(server.read, b""))
+    # Without tools a chat passes as it is.
+    out = b"".join([piece async for piece in drive_async(exchange, Server(case, native=native, stream=stream, cut=cut))])
     if not stream:
         return protocol.read_whole(json.loads(out))
     lines = [line[6:] for line in out.split(b"\n") if line.startswith(b"data: ") and line != b"data: [DONE]"]
@@ -237,17 +235,17 @@ def answer(protocol, case, *, native, stream, cut=None):
 @pytest.mark.parametrize(("native", "stream"), list(product([False, True], repeat=2)))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_same_answer_in_every_protocol(name, case, native, stream):
-    text, calls, prompt, completion = answer(PROTOCOLS[name], case, native=native, stream=stream)
+async def test_the_same_answer_in_every_protocol(name, case, native, stream):
+    text, calls, prompt, completion = await answer(PROTOCOLS[name], case, native=native, stream=stream)
     assert (case.text, CALLS[: case.calls], 11, 7) == (text.strip(), calls, prompt, completion)
 
 
 @pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
-def test_a_stream_that_is_cut_anywhere_gives_the_same_answer(name):
+async def test_a_stream_that_is_cut_anywhere_gives_the_same_answer(name):
     case = Case("two calls", calls=2)
-    whole = answer(PROTOCOLS[name], case, native=False, stream=True)
+    whole = await answer(PROTOCOLS[name], case, native=False, stream=True)
     for cut in range(1, 1500, 7):
-        assert whole == answer(PROTOCOLS[name], case, native=False, stream=True, cut=cut)
+        assert whole == await answer(PROTOCOLS[name], case, native=False, stream=True, cut=cut)
 
 
 @pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
