@@ -86,6 +86,25 @@ async def test_a_host_that_is_closed_does_not_wait_for_a_server_that_has_not_sta
         os.kill(int(pid.read_text()), 0)
 
 
+ASKS = """
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
+server = MCPServer("asks")
+class Size(BaseModel):
+    size: str
+@server.tool()
+async def order(ctx: Context) -> str:
+    await ctx.elicit("Which size?", Size)
+server.run()
+"""
+
+
+async def test_a_tool_that_began_and_then_asked_where_it_cannot_may_have_run():
+    async with mounted(McpServer(name="asks", command=sys.executable, args=("-c", ASKS))) as there:
+        order = await there.call("mcp__asks__order")
+        assert ("unknown", True, False) == (order.ran, "no back-channel" in order.content, ".." in order.content)
+
+
 async def test_definitions_that_break_the_protocol_are_left_out_alone_and_logged(caplog):
     async with mounted(raw_server("invalid")) as there:
         assert ["mcp__raw__good", "mcp__raw__last"] == there.tools

@@ -47,7 +47,8 @@ _PING_INTERVAL: Final = 30.0
 _PING_SECONDS: Final = 10.0
 _SESSION_GONE: Final = frozenset({"session terminated", "session not found"})
 """Messages for a session that the server does not know: the SDK's for HTTP 404, and those of servers."""
-_NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST, types.PARSE_ERROR, REFUSED})
+_NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.PARSE_ERROR, REFUSED})
+"""Codes of errors after which a tool has not begun. (INVALID_REQUEST is also the SDK's for a tool that asks where it cannot.)"""
 
 _logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class Connection:
         if error.code == REFUSED:
             _logger.warning("The MCP server %r refused a call of %r: %s", self.server.name, name, escape_controls(error.message))
         ran: Literal["no", "yes", "unknown"] = "no" if error.code in _NOT_RUN else "yes" if error.code == TOO_LARGE else "unknown"
-        return self._error(name, one_line(error.message, 1000), ran)
+        return self._error(name, one_line(error.message, 1000).rstrip("."), ran)
 
     def _error(self, name: str, what: str, ran: Literal["no", "yes", "unknown"]) -> McpCallError:
         return McpCallError(f"the MCP server {self.server.name!r} failed: {what}", tool_name=name, ran=ran)
