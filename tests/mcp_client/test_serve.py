@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from patchbay.cli.children import listening
-from patchbay.mcp.config import ServersFile
+from patchbay.mcp.config import McpServer, ServersFile
 
 from .rig import raw_server
 
@@ -74,6 +76,27 @@ def test_the_test_of_a_server_names_the_tools_that_are_left_out(tmp_path):
     command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "raw"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ["bad", "remote"] == [line.split("'")[1] for line in done.stderr.splitlines()]
+
+
+def test_the_test_of_an_address_that_is_no_mcp_server_says_so_once(tmp_path):
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        file = ServersFile(tmp_path / "mcp.json")
+        file.put(McpServer(name="page", url=f"http://127.0.0.1:{site.server_port}/mcp"))
+        command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "page"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        site.shutdown()
+    said = "patchbay: the MCP server 'page' cannot be connected: Unexpected content type: text/html"
+    assert (1, [said]) == (done.returncode, done.stderr.splitlines())
 
 
 def test_serve_registers_the_tools_for_their_roles_and_calls_them(config, tmp_path):

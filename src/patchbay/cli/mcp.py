@@ -217,6 +217,7 @@ def check(name: Name, config: McpConfig = None, as_json: Json = False) -> None:
     """  # fmt: skip
     server = _file(config).get(name)
     logging.getLogger("patchbay.mcp.connection").setLevel(logging.ERROR)  # the status says it
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
     status, tools = asyncio.run(_connect(server))
     if as_json:
         print_json({"name": name, "state": status.state, "problem": status.problem, "tools": tools})
