@@ -221,7 +221,7 @@ def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, messages: 
     No tokenizer needs more than one token a character but for the frame around each message (16 tokens) and a default system
     prompt (64). A small count proves nothing: there are servers that count only what was not in their cache.
     """
-    return bool(prompt_tokens) and (prompt_tokens or 0) > message_chars + 16 * messages + 64
+    return (prompt_tokens or 0) > message_chars + 16 * messages + 64
 
 
 Answer = TypeVar("Answer")

@@ -77,16 +77,19 @@ class _Extra:
         self._details: list[Any] = []
         self._object: dict[str, Any] = {}
 
-    def add(self, message: Any) -> None:
-        """Take in what a message, or a piece of one, holds."""
+    def add(self, message: Any) -> str:
+        """Take in what a message, or a piece of one, holds; return the reasoning in it."""
         if type(message) is dict and _EXTRA_FIELDS.isdisjoint(message):
-            return
+            return ""
+        reasoning = ""
         for name in _REASONING_FIELDS:
             if text := _string(_get(message, name)):
                 self._texts.setdefault(name, []).append(text)
+                reasoning = reasoning or text
         self._details += _list(_get(message, _LIST_FIELD))
         if isinstance(written := _get(message, _OBJECT_FIELD), Mapping):
             self._object = {**self._object, **written}
+        return reasoning
 
     def fields(self) -> dict[str, Any] | None:
         """All of it, or None where there is nothing."""
@@ -100,10 +103,10 @@ class _Extra:
 
 def whole_reply(answer: Any) -> ModelReply:
     """Read an answer that was not streamed. Raises UpstreamError where it holds no choice."""
-    if _first_choice(answer) is None:
-        raise UpstreamError(_error_of(answer) or f"The upstream answered without choices: {str(answer)[:_SHOWN]}")
     assembler = ReplyAssembler()
     assembler.add(answer)
+    if not assembler.has_choice:
+        raise UpstreamError(f"The upstream answered without choices: {str(answer)[:_SHOWN]}")
     return assembler.reply()
 
 
@@ -111,6 +114,8 @@ class ReplyAssembler:
     """A streamed answer: ``add`` each chunk, then ``end``. Only the first choice is read."""
 
     def __init__(self) -> None:
+        self.has_choice = False
+        """An answer has begun."""
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
@@ -121,19 +126,19 @@ class ReplyAssembler:
     def add(self, chunk: Any) -> list[ModelEvent]:
         """Take one chunk in and return what it says."""
         if (usage := _get(chunk, "usage")) is not None:
-            self._usage = _usage(chunk) if usage else self._usage
+            self._usage = _usage(usage) if usage else self._usage
         choice = _first_choice(chunk)
         if choice is None:
             if (message := _error_of(chunk)) is not None:
                 raise UpstreamError(message)
             return []
+        self.has_choice = True
         # Servers that only pretend to stream send the whole message at once; its calls need no index.
         delta = _get(choice, "delta")
         whole = None if delta else _get(choice, "message")
         delta = delta or whole
-        self._extra.add(delta)
         events: list[ModelEvent] = []
-        if reasoning := _reasoning(delta):
+        if reasoning := self._extra.add(delta):
             self._reasoning.append(reasoning)
             events.append(ReasoningDelta(reasoning))
         if content := _text(_get(delta, "content")) or _string(_get(delta, "refusal")):
@@ -196,10 +201,6 @@ def _error_of(answer: Any) -> str | None:
     return f"The upstream answered with an error: {_string(_get(error, 'message')) or str(error)[:_SHOWN]}"
 
 
-def _reasoning(message: Any) -> str | None:
-    return _string(_get(message, "reasoning_content")) or _string(_get(message, "reasoning"))
-
-
 def _text(content: Any) -> str | None:
     if isinstance(content, str):
         return content
@@ -207,8 +208,7 @@ def _text(content: Any) -> str | None:
     return "".join(part for part in parts if part) or None
 
 
-def _usage(answer: Any) -> Usage:
-    usage = _get(answer, "usage")
+def _usage(usage: Any) -> Usage:
     if type(usage) is dict:
         return Usage.from_openai(usage)
     return Usage.from_openai({key: _get(usage, key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")})

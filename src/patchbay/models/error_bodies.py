@@ -69,7 +69,7 @@ _WRONG_PLACE: Final = (404, 405)
 
 
 @contextmanager
-def client_errors(keys: Callable[[], Iterable[Any]] = tuple) -> Iterator[None]:
+def client_errors(keys: Callable[[], Iterable[Any]]) -> Iterator[None]:
     """Raise a client's error as one of ours; what is not about the server (a wrong argument, a bug) stays what it is.
 
     ``keys`` gives what must not be said; it is asked when something went wrong.

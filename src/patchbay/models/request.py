@@ -335,9 +335,7 @@ class ChatCompletionBody(RequestFields):
             plain = plain and (content is None or isinstance(content, str))
         return size, plain
 
-    def native(
-        self, extra: list[Message], *, choice_in_words: bool = False, format_apart: bool = False, roles: Roles = Roles.ALL
-    ) -> bytes:
+    def native(self, extra: list[Message], *, choice_in_words: bool, format_apart: bool, roles: Roles) -> bytes:
         """The body as the client sent it, with ``extra`` messages behind it.
 
         ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model.
@@ -378,7 +376,7 @@ class ChatCompletionBody(RequestFields):
         """Whether the client's ``tool_choice`` says more than that the model may choose."""
         return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
-    def text(self, extra: list[Message], *, roles: Roles = Roles.SYSTEM_FIRST) -> bytes:
+    def text(self, extra: list[Message], *, roles: Roles) -> bytes:
         """The body for a model that only knows text: no tools in it, the contract in its system message."""
         assert self.request_tools is not None
         if self.request_tools.problem is not None:
