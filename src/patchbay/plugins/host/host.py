@@ -16,7 +16,7 @@ from patchbay.plugins.host.callback import PREFIX, CallbackApp, Target
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.process import LogBook
 from patchbay.plugins.host.registrar import Registered, Registrar
-from patchbay.plugins.host.server_api import HttpToolsApi
+from patchbay.plugins.host.server_api import HttpToolsApi, ToolsApi
 from patchbay.plugins.host.supervisor import HostServices, PluginState, PluginSupervisor
 from patchbay.plugins.manifest import FILE_NAME, PluginSpec, find_plugins, read_spec
 from patchbay.plugins.protocol import DEFAULT_TIMEOUT, LlmToolState, ToolStateName
@@ -110,17 +110,18 @@ class PluginHost:
         async with PluginHost(specs, server="http://127.0.0.1:48911", callback="http://127.0.0.1:48916", folder=run) as host:
             ...  # host.app is served at the address ``callback``
 
-    ``server`` is its URL. ``folder`` is for sockets: no other user may be able to enter it, and its path must be short (that of
-    a socket has about 100 characters). ``reload`` finds new plugins in the folder ``plugins``. ``token`` returns the server's
-    bearer token. ``registered`` is called with a plugin's id, the names of tools that the server has accepted, and the roles
-    that have them. For one event loop.
+    ``server`` is its URL; ``api`` replaces the HTTP client for it. ``folder`` is for sockets: no other user may be able to enter
+    it, and its path must be short (a socket's has about 100 characters). ``reload`` finds new plugins in the folder ``plugins``.
+    ``token`` returns the server's bearer token. ``registered`` is called with a plugin's id, the names of tools that the server
+    has accepted, and the roles that have them. For one event loop.
     """
 
     def __init__(
         self,
         specs: Iterable[PluginSpec] = (),
         *,
-        server: str,
+        server: str = "",
+        api: ToolsApi | None = None,
         callback: str,
         folder: Path,
         plugins: Path | None = None,
@@ -131,7 +132,8 @@ class PluginHost:
         self.policy = policy or HostPolicy()
         self.book = LogBook()
         self._secret = secrets.token_hex(32)
-        api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
+        if api is None:
+            api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
         self.registrar = Registrar(api, on_state=self._send_state, registered=registered, policy=self.policy)
         self.app = CallbackApp(self._find)
         self._plugins_folder = plugins

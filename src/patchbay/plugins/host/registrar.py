@@ -17,11 +17,11 @@ from patchbay._subprocess import with_jitter
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.server_api import (
     Accepted,
-    HttpToolsApi,
     Listing,
     NotTrustedError,
     Refused,
     ServerUnavailableError,
+    ToolsApi,
     WantedTool,
     source_of,
 )
@@ -149,7 +149,7 @@ class Registrar:
 
     def __init__(
         self,
-        api: HttpToolsApi,
+        api: ToolsApi,
         *,
         on_state: OnState,
         registered: Registered = lambda _plugin_id, _names, _roles: None,

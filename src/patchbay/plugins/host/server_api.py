@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -77,12 +77,36 @@ class Listing:
     instance: str | None = None
 
 
+class ToolsApi(Protocol):
+    """The requests to the server. Each method raises ServerUnavailableError."""
+
+    async def listing(self) -> Listing | None:
+        """Return all tools; None where nothing has changed since the last listing."""
+        ...
+
+    async def register(self, tool: WantedTool) -> Accepted | Refused:
+        """Register a tool, in place of one of its name and source."""
+        ...
+
+    async def unregister(self, name: str, *, role: str | None, source: str) -> None:
+        """Remove a tool of this source."""
+        ...
+
+    async def clear(self, source: str) -> None:
+        """Remove all tools of a source."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
 class HttpToolsApi:
     """The server at ``url``, over HTTP; ``token`` is called for the bearer token (None: without one), ``timeout`` is in seconds.
 
     A rejected token is read again for the next request: the server may have a new one. ``secret`` is sent with each
     registration: a server that supports it signs the tools' calls with it, and lets no client without it replace them. Raises
-    ConfigurationError for an invalid URL; each request raises ServerUnavailableError.
+    ConfigurationError for an invalid URL.
     """
 
     def __init__(
