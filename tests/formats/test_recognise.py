@@ -17,7 +17,7 @@ from patchbay.formats.checkpoint.detect import (
     Rule,
     recognise,
     recognise_template,
-    written,
+    template_texts,
 )
 
 TEMPLATE = {"start_anchor": "<|a|>", "fields": {"content": {}}}
@@ -194,7 +194,7 @@ def test_recognised_template_includes_reasoning_markers() -> None:
     ],
 )
 def test_what_a_template_can_write_is_read_without_running_it(expected: str, source: str) -> None:
-    assert expected == "".join(one.text for one in written(source))
+    assert expected == "".join(one.text for one in template_texts(source))
 
 
 _scraps = st.sampled_from(
@@ -209,4 +209,4 @@ def test_no_source_makes_reading_fail(source: str) -> None:
 
 def test_a_template_nested_beyond_reason_is_text() -> None:
     source = "{% if a %}x" * 5_000
-    assert [source] == [one.text for one in written(source)]
+    assert [source] == [one.text for one in template_texts(source)]

@@ -68,7 +68,7 @@ class ProseFenceReader:
                     source.rewind()
                     return
                 if self.marks.is_tag(label) and kind == "code":
-                    if (yield from self._held(char, length)):
+                    if (yield from self._closed_block(char, length)):
                         return
                     self.promote = True
                     return
@@ -147,7 +147,7 @@ class ProseFenceReader:
                 return not rest or rest[0] == "\n"
             yield
 
-    def _held(self, char: str, length: int) -> Steps[bool]:
+    def _closed_block(self, char: str, length: int) -> Steps[bool]:
         """A tagged block in a fence of code (marked): True, emitted as text, if the fence is closed; else rewound."""
         source, emitter = self.source, self.emitter
         emitter.muted = True

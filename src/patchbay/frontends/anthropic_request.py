@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends.base import LeftOut, checked, drop_old_reasoning, member, objects, read_body
+from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, member, objects, read_body
 from patchbay.types import Message
 
-_left_out = LeftOut("Anthropic Messages")
+_omit = OmissionLog("Anthropic Messages")
 _SAME: Final = ("temperature", "top_p", "model")
 _REFERENCED: Final = "This tool can be called from now on: "
 _IMAGES: Final = "Images that the tools returned:"
@@ -121,7 +121,7 @@ class _Messages:
             elif kind == "tool_use":
                 calls.append(_call(block, where))
             elif kind != "redacted_thinking":
-                _left_out(f"a block of the type {kind!r} in a message of the assistant")
+                _omit(f"a block of the type {kind!r} in a message of the assistant")
         message: Message = {"role": "assistant", "content": "".join(texts) or None}
         if any(thoughts):
             message["reasoning_content"] = "\n\n".join(filter(None, thoughts))
@@ -147,7 +147,7 @@ class _Messages:
             elif (part := _part(block, kind, where)) is not None:
                 parts.append(part)
             else:
-                _left_out(f"a block of the type {kind!r} in a message of the user")
+                _omit(f"a block of the type {kind!r} in a message of the user")
         if images:
             parts = [{"type": "text", "text": _IMAGES}, *images, *parts]
         if parts:
@@ -171,7 +171,7 @@ class _Messages:
                     self.referenced[name] = None
                     texts.append(_REFERENCED + name)
                 elif (part := _part(inner, kind, where)) is None:
-                    _left_out(f"a block of the type {kind!r} in a tool's result")
+                    _omit(f"a block of the type {kind!r} in a tool's result")
                 elif part["type"] == "text":
                     texts.append(part["text"])
                 else:
@@ -236,7 +236,7 @@ def _tools(tools: Any, referenced: Mapping[str, None]) -> list[dict[str, Any]]:
         path = f"tools[{index}]"
         checked(tool, dict, path, "an object")
         if tool.get("type") not in (None, "custom"):
-            _left_out(f"the hosted tool {tool['type']!r}")
+            _omit(f"the hosted tool {tool['type']!r}")
             continue
         name = member(tool, "name", str, path, "a string")
         function = {"name": name, "parameters": member(tool, "input_schema", dict, path, "an object")}

@@ -155,7 +155,7 @@ def drop_old_reasoning(messages: list[Message]) -> list[Message]:
     ]
 
 
-class LeftOut:
+class OmissionLog:
     """Logs what a front-end leaves out of requests: each kind once, since clients send it with every request."""
 
     def __init__(self, frontend: str) -> None:

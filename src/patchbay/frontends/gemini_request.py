@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends.base import LeftOut, checked, member, objects, read_body
+from patchbay.frontends.base import OmissionLog, checked, member, objects, read_body
 from patchbay.types import Message
 
-_left_out = LeftOut("Gemini")
+_omit = OmissionLog("Gemini")
 _SAME: Final = {
     "temperature": "temperature", "topP": "top_p", "maxOutputTokens": "max_tokens", "stopSequences": "stop", "seed": "seed",
     "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
@@ -102,7 +102,7 @@ class _Contents:
                 if part.get("thought") is not True:
                     texts.append(part["text"])
             else:
-                _left_out(f"a part of the model with {', '.join(part)}")
+                _omit(f"a part of the model with {', '.join(part)}")
         message: Message = {"role": "assistant", "content": "".join(texts) or ("" if not calls else None)}
         if calls:
             message["tool_calls"] = calls
@@ -118,7 +118,7 @@ class _Contents:
             elif (found := _part(part)) is not None:
                 rest.append(found)
             else:
-                _left_out(f"a part of the user with {', '.join(part)}")
+                _omit(f"a part of the user with {', '.join(part)}")
         if rest:
             only_text = all(part["type"] == "text" for part in rest)
             self.messages.append({"role": "user", "content": "\n\n".join(part["text"] for part in rest) if only_text else rest})
@@ -164,7 +164,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
         path = f"tools[{index}]"
         declarations = _get(checked(tool, dict, path, "an object"), "functionDeclarations")
         if declarations is None:
-            _left_out(f"the hosted tool {', '.join(tool)}")
+            _omit(f"the hosted tool {', '.join(tool)}")
             continue
         for at, declared in enumerate(checked(declarations, list, f"{path}.functionDeclarations", "an array")):
             where = f"{path}.functionDeclarations[{at}]"

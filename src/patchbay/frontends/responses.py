@@ -42,7 +42,7 @@ class OpenAIResponses:
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
         """See Frontend."""
-        return self.decode_given(self.read(body))
+        return self.decode_fields(self.read(body))
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Read a request as far as it says what else must be read. Raises InvalidRequestError."""
@@ -58,7 +58,7 @@ class OpenAIResponses:
             raise InvalidRequestError("Prompts are not kept here: send 'instructions' and 'input'.", param="prompt")
         return given
 
-    def decode_given(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
+    def decode_fields(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
         """Decode a request; ``before`` are the items of the response that it goes on with. Raises InvalidRequestError."""
         if given.get("background") is True and given.get("store") is False:
             raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends.base import LeftOut, checked, drop_old_reasoning, member, objects
+from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, member, objects
 from patchbay.types import PLAIN_TEXT, Message
 
-_left_out = LeftOut("OpenAI Responses")
+_omit = OmissionLog("OpenAI Responses")
 _SAME: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _SEARCH: Final = "tool_search"
@@ -142,7 +142,7 @@ class _Tools:
                 search = {**tool, "name": _SEARCH}
                 self._add_function(_SEARCH, search, where, None, tool.get("parameters") or _SEARCH_PARAMETERS)
             else:
-                _left_out(f"the hosted tool {kind!r}")
+                _omit(f"the hosted tool {kind!r}")
 
     def _add_function(self, kind: ToolKind, tool: Mapping[str, Any], path: str, namespace: str | None, parameters: Any) -> None:
         name = member(tool, "name", str, path, "a string")
@@ -176,7 +176,7 @@ class _Tools:
             ]
             allowed = [{"type": "function", "function": {"name": name}} for name in names]
             return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": allowed}}
-        _left_out(f"the tool_choice {kind!r}")
+        _omit(f"the tool_choice {kind!r}")
         return None
 
 
@@ -239,7 +239,7 @@ class _Conversation:
         elif kind == "reasoning":
             self._reasoning += _texts(item.get("content")) or _texts(item.get("summary"))
         else:
-            _left_out(f"an item of the type {kind!r}")
+            _omit(f"an item of the type {kind!r}")
 
     def _add_message(self, item: Mapping[str, Any], path: str) -> None:
         role = item.get("role")
@@ -333,7 +333,7 @@ def _content(content: Any, path: str) -> Any:
         elif kind == "input_audio":
             parts.append({"type": "input_audio", "input_audio": part.get("input_audio")})
         else:
-            _left_out(f"a part of the type {kind!r}")
+            _omit(f"a part of the type {kind!r}")
     if all(part["type"] == "text" for part in parts):
         return "\n\n".join(part["text"] for part in parts)
     return parts

@@ -103,7 +103,7 @@ class Connection:
         """Whether its task runs: it does not outlive its event loop."""
         return self._owner is not None and not self._owner.done() and self._loop.is_running()
 
-    async def settled(self) -> None:
+    async def wait_started(self) -> None:
         """Wait until it is ready, or the first attempt has failed; no longer than its time limit."""
         await self._in_its_loop(self._settled.wait())
 

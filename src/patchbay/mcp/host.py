@@ -82,7 +82,7 @@ class McpHost:
             self._mounts = {each.name: _Mount(self, each) for each in self.servers}
             self._watch_pins()
         if wait:
-            await asyncio.gather(*(each.connection.settled() for each in self._mounts.values()))
+            await asyncio.gather(*(each.connection.wait_started() for each in self._mounts.values()))
 
     async def update(self, servers: Iterable[McpServer]) -> str:
         """Have these servers in the place of the present ones, of which those that are the same stay; return a summary.

@@ -102,13 +102,13 @@ def _without(message: Message, names: AbstractSet[str]) -> Message:
     changes = isinstance(calls, list) and any(isinstance(call, Mapping) and not names.isdisjoint(call) for call in calls)
     if not changes and names.isdisjoint(message):
         return message
-    kept = _left(message, names)
+    kept = _omit(message, names)
     if changes:
-        kept["tool_calls"] = [_left(call, names) if isinstance(call, Mapping) else call for call in message["tool_calls"]]
+        kept["tool_calls"] = [_omit(call, names) if isinstance(call, Mapping) else call for call in message["tool_calls"]]
     return kept
 
 
-def _left(fields: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+def _omit(fields: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in names}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs, unquote
 
 from patchbay.errors import InvalidRequestError, PatchbayError, RequestTooLargeError, UpstreamError
@@ -21,12 +21,9 @@ from patchbay.server.errors import NotFoundError, NoWebSocketError
 from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, Send, find_tail
 from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
-from patchbay.server.stored_responses import BackgroundResponses, MemoryResponses, ResponseStore
+from patchbay.server.stored_responses import BackgroundResponses, ConnectionResponses, MemoryResponses, ResponseStore
 from patchbay.server.upstream import ProxyRequest
 from patchbay.server.upstream_queries import TokenCounter, list_models
-
-if TYPE_CHECKING:  # not needed by a server without WebSockets
-    from patchbay.server.responses_socket import ConnectionResponses
 
 CONNECTION: Final = "patchbay.connection"
 """The scope's key for the ConnectionResponses of a request that came over a WebSocket."""
@@ -125,7 +122,7 @@ class Frontends:
                 )
         if route.wants == "compaction":
             return responses.decode_compaction(given, before)
-        return responses.decode_given(given, before)
+        return responses.decode_fields(given, before)
 
     async def count(self, route: FrontendRoute, chat: Mapping[str, Any], body: bytes, request: ProxyRequest) -> bytes:
         """Answer a request for the size of a prompt; ``body`` is what the upstream is sent for ``chat``."""

@@ -15,15 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
-from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends import StoredResponse
 from patchbay.frontends.base import read_body
 from patchbay.models.error_bodies import error_body
 from patchbay.models.wire import decode, encode
 from patchbay.server.frontends import CONNECTION
 from patchbay.server.http import Headers, Receive, Send
 from patchbay.server.request_log import AsgiApp
+from patchbay.server.stored_responses import MAX_STREAM_IDS, ConnectionResponses, connection_cache
 from patchbay.server.websocket import GOING_AWAY, GONE, STOPPING, CloseInfo, SocketWriter
 
 MAX_AGE: Final = 3600.0
@@ -31,11 +30,8 @@ MAX_AGE: Final = 3600.0
 MAX_CONNECTIONS: Final = 1000
 MAX_WAITING: Final = 16
 """The most messages of a connection that wait for the response before them."""
-MAX_STREAM_IDS: Final = 32
 
 _SEND_SECONDS: Final = 30.0
-_MOST_KEPT: Final = 1000
-_MOST_KEPT_BYTES: Final = 64 * 1024 * 1024
 _POLICY_VIOLATION: Final = 1008
 _EXPIRED: Final = CloseInfo(GOING_AWAY, "the connection has reached its age limit")
 _SLOW: Final = CloseInfo(_POLICY_VIOLATION, "the client does not read")
@@ -81,46 +77,13 @@ class TooManyMessagesError(PatchbayError):
     status = 429
 
 
-class ConnectionResponses:
-    """The last responses of one connection, also of requests with ``store: false``: of all connections the last 1,000, 64 MiB."""
-
-    def __init__(self, shared: SizedCache[tuple[int, str], StoredResponse], number: int) -> None:
-        self._shared = shared
-        self._number = number
-        self._last: dict[str, None] = {}
-        self.latest = ""
-        """The id of the response that was put last."""
-
-    def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response of this connection."""
-        return self._shared.get((self._number, response_id))
-
-    def put(self, stored: StoredResponse) -> None:
-        """Keep a response; each lane goes on with its last one."""
-        self.latest = stored.response["id"]
-        self._last[self.latest] = None
-        self._shared.put((self._number, self.latest), stored, len(encode(stored.items)) + len(encode(stored.response)))
-        while len(self._last) > MAX_STREAM_IDS + 1:
-            self.forget(next(iter(self._last)))
-
-    def forget(self, response_id: str) -> None:
-        """Drop a response, as OpenAI does where going on with it fails."""
-        self._last.pop(response_id, None)
-        self._shared.pop((self._number, response_id))
-
-    def close(self) -> None:
-        """Drop all."""
-        for response_id in [*self._last]:
-            self.forget(response_id)
-
-
 class ResponsesSockets:
     """Serves the WebSockets of one proxy. ``serve`` answers HTTP requests; messages of up to ``most_bytes`` together may wait."""
 
     def __init__(self, serve: AsgiApp, most_bytes: int) -> None:
         self._serve = serve
         self._most_bytes = most_bytes
-        self._kept: SizedCache[tuple[int, str], StoredResponse] = SizedCache(most=_MOST_KEPT, most_bytes=_MOST_KEPT_BYTES)
+        self._kept = connection_cache()
         self._numbers = itertools.count()
         self._connections: set[_Connection] = set()
         self._is_stopping = False

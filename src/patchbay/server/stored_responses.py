@@ -20,6 +20,8 @@ RENEW_SECONDS: Final = 5.0
 """How often a server renews it, and learns that a response was cancelled elsewhere."""
 MAX_RUNNING: Final = 100
 """The most responses that one process makes in the background at a time."""
+MAX_STREAM_IDS: Final = 32
+"""The most lanes (``stream_id``) of one WebSocket."""
 
 _MOST: Final = 1000
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -82,7 +84,7 @@ class MemoryResponses:
 
     async def put(self, stored: StoredResponse) -> None:
         """See ResponseStore."""
-        self._responses.put(stored.response["id"], stored, len(encode(stored.items)) + len(encode(stored.response)))
+        self._responses.put(stored.response["id"], stored, _size(stored))
 
     async def settle(self, stored: StoredResponse) -> bool:
         """See ResponseStore."""
@@ -106,6 +108,48 @@ class MemoryResponses:
 
     async def close(self) -> None:
         """See ResponseStore."""
+
+
+class ConnectionResponses:
+    """The last responses of one connection, also of requests with ``store: false``: of all connections the last 1,000, 64 MiB."""
+
+    def __init__(self, shared: SizedCache[tuple[int, str], StoredResponse], number: int) -> None:
+        self._shared = shared
+        self._number = number
+        self._last: dict[str, None] = {}
+        self.latest = ""
+        """The id of the response that was put last."""
+
+    def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response of this connection."""
+        return self._shared.get((self._number, response_id))
+
+    def put(self, stored: StoredResponse) -> None:
+        """Keep a response; each lane goes on with its last one."""
+        self.latest = stored.response["id"]
+        self._last[self.latest] = None
+        self._shared.put((self._number, self.latest), stored, _size(stored))
+        while len(self._last) > MAX_STREAM_IDS + 1:
+            self.forget(next(iter(self._last)))
+
+    def forget(self, response_id: str) -> None:
+        """Drop a response, as OpenAI does where going on with it fails."""
+        self._last.pop(response_id, None)
+        self._shared.pop((self._number, response_id))
+
+    def close(self) -> None:
+        """Drop all."""
+        for response_id in [*self._last]:
+            self.forget(response_id)
+
+
+def connection_cache() -> SizedCache[tuple[int, str], StoredResponse]:
+    """Return what the ConnectionResponses of one server share."""
+    return SizedCache(most=_MOST, most_bytes=_MOST_BYTES)
+
+
+def _size(stored: StoredResponse) -> int:
+    return len(encode(stored.items)) + len(encode(stored.response))
 
 
 class BackgroundResponses:

@@ -89,31 +89,31 @@ _MAX_DEPTH = 50
 
 
 @dataclass(frozen=True)
-class Written:
+class TemplateText:
     """A text that a template can write. ``under``: the conditions and loops around it, from the outside in."""
 
     text: str
     under: tuple[str, ...]
 
 
-def written(source: str) -> list[Written]:
+def template_texts(source: str) -> list[TemplateText]:
     """All texts that a template can write, in their order. Never fails: one that is nested beyond reason is a text itself."""
-    constants, under, texts = _constants(pieces(source)), list[str](), list[Written]()
+    constants, under, texts = _constants(pieces(source)), list[str](), list[TemplateText]()
     for kind, inner in pieces(source):
         word, _, rest = inner.partition(" ") if kind == "statement" else ("", "", "")
         if kind == "text":
-            texts.append(Written(inner, tuple(under)))
+            texts.append(TemplateText(inner, tuple(under)))
         elif kind == "output":
             tokens = _TOKEN.findall(inner)
             at = tokens.index("if") if "if" in tokens else len(tokens)
             other = tokens.index("else", at) if "else" in tokens[at:] else len(tokens)
             condition = "".join(tokens[at + 1 : other]).strip()
-            texts.append(Written(_text(tokens[:at], constants), (*under, condition) if condition else tuple(under)))
-            texts.append(Written(_text(tokens[other + 1 :], constants), (*under, f"not ({condition})")))
+            texts.append(TemplateText(_text(tokens[:at], constants), (*under, condition) if condition else tuple(under)))
+            texts.append(TemplateText(_text(tokens[other + 1 :], constants), (*under, f"not ({condition})")))
         elif word in ("if", "for"):
             under.append(rest.strip() if word == "if" else _LOOP)
             if len(under) > _MAX_DEPTH:
-                return [Written(source, ())]
+                return [TemplateText(source, ())]
         elif word in ("elif", "else") and under and under[-1] != _LOOP:
             under[-1] = rest.strip() if word == "elif" else f"not ({under[-1]})"
         elif word in ("endif", "endfor") and under:
@@ -139,7 +139,7 @@ class Ending:
     when: str = ""
 
 
-def ending(texts: Sequence[Written], openers: Sequence[str], closers: Sequence[str]) -> Ending:
+def ending(texts: Sequence[TemplateText], openers: Sequence[str], closers: Sequence[str]) -> Ending:
     """Whether the prompt that asks for a reply ends between an opener and its closer: the last marker of it decides."""
     prompt = _generation_prompt(texts)
     if not prompt:
@@ -157,7 +157,7 @@ def ending(texts: Sequence[Written], openers: Sequence[str], closers: Sequence[s
     return Ending(open=None, when=ways[True] or (ways[False] and f"not ({ways[False]})"))
 
 
-def _generation_prompt(texts: Sequence[Written]) -> list[Written]:
+def _generation_prompt(texts: Sequence[TemplateText]) -> list[TemplateText]:
     """What is written only where a reply is asked for, else what stands behind the last loop; the conditions are those in it."""
     asking = [
         (index, depth)
@@ -173,7 +173,7 @@ def _generation_prompt(texts: Sequence[Written]) -> list[Written]:
     first = last
     while first and texts[first - 1].under[: depth + 1] == around:
         first -= 1
-    return [Written(one.text, one.under[depth + 1 :]) for one in texts[first : last + 1]]
+    return [TemplateText(one.text, one.under[depth + 1 :]) for one in texts[first : last + 1]]
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ def recognise(config: Mapping[str, object]) -> Recognition:
 
 def recognise_template(source: str, name: str = "chat template") -> Recognition:
     """Recognise by one chat template's source."""
-    texts = written(source)
+    texts = template_texts(source)
     # Markers may be put together from pieces, or stand in what is not written but compared: both count.
     text = "".join(one.text for one in texts) + "\n" + source.replace("\\n", "\n").replace('\\"', '"')
     for rule in RULES:
@@ -337,7 +337,7 @@ def _by_vocabulary(config: Mapping[str, object]) -> Recognition:
     return Recognition()
 
 
-def _reasoning(texts: Sequence[Written], text: str, format: str | None) -> Iterator[Reasoning]:  # noqa: A002
+def _reasoning(texts: Sequence[TemplateText], text: str, format: str | None) -> Iterator[Reasoning]:  # noqa: A002
     """The marks of reasoning in a template: those of its format, or any format's where it has none of them."""
     rows = [FORMATS[format]] if format in FORMATS else []
     for known in (rows, list(FORMATS.values())):

@@ -230,7 +230,7 @@ def number_json(text: str, *, json_only: bool = False) -> str | None:
         return None
     for read in (int, float):
         try:
-            return _written(read(text))
+            return _json_number(read(text))
         except ValueError:
             continue
     return None
@@ -241,11 +241,11 @@ def integer_json(text: str, *, json_only: bool = False) -> str | None:
     number = number_json(text, json_only=json_only)
     if number is None or JSON_INTEGER.fullmatch(number):
         return number
-    written = _written(float(number))
+    written = _json_number(float(number))
     return written if written is not None and JSON_INTEGER.fullmatch(written) else None
 
 
-def _written(value: float) -> str | None:
+def _json_number(value: float) -> str | None:
     if not math.isfinite(value):
         return None
     return str(int(value)) if isinstance(value, int) or (value.is_integer() and abs(value) <= _LARGEST_EXACT) else repr(value)
