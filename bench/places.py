@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ SHARED = ROOT.parent / "shared" / "bench" / "proxy"
 """The scripted upstream and the load client (C sources) and their canned bodies; read only, and not part of this repository."""
 
 
+@functools.cache  # the tables that are written would make the tree dirty
 def commit() -> str:
     """The commit of the tree that is measured, ending in ``-dirty`` where tracked files differ from it; "unknown" outside of git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
