@@ -162,94 +162,81 @@ class Peers:
         return asyncio.run(run())
 
     def _mounted(self, url: str, place: Path, page: str, fastmcp_url: str) -> dict[str, Mounted]:
-        def node(package: str, *arguments: str) -> dict[str, Any]:
-            name = package.rpartition("@")[0]
-            return {"command": self._node, "args": [str(self._modules / name / "dist" / "index.js"), *arguments]}
+        return {**self._fastmcp_servers(url, fastmcp_url), **self._reference_servers(place, page)}
 
-        def python(package: str, *arguments: str) -> dict[str, Any]:
-            name = package.partition("=")[0].replace("-", "_")
-            return {"command": self._python, "args": ["-m", name, *arguments]}
-
+    def _fastmcp_servers(self, url: str, fastmcp_url: str) -> dict[str, Mounted]:
         ours = {"command": self._python, "args": [*self._fastmcp[1:], "proxy", url]}
         peer = {"command": self._python, "args": [*self._fastmcp[1:], "server"]}
-        fastmcp = [
+        calls = [
             Call("add", {"a": 3, "b": 4}, "7"),
             Call("add", {"a": "three"}, "invalid", is_error=True),
             Call("picture", {}, "attachments of the kind image"),
             Call("steps", {}, "three steps"),
             Call("fail", {}, "no such order", is_error=True),
         ]
-        zone = {"timezone": "Europe/Berlin"}
+        of_ours = [
+            Call("ours_test_simple_text", {}, TEXT),
+            Call("ours_test_image_content", {}, "image/png"),
+            Call("ours_test_error_handling", {}, "intentionally", is_error=True),
+            Call("ours_test_header_argument", {"region": "EU"}, "match the schema"),
+        ]
+        return {
+            "peer": Mounted(FASTMCP, "server, stdio", peer, calls),
+            "web": Mounted(FASTMCP, "server, http", {"url": fastmcp_url}, calls),
+            "proxy": Mounted(FASTMCP, "proxy of the registry, mounted", ours, of_ours),
+        }
+
+    def _reference_servers(self, place: Path, page: str) -> dict[str, Mounted]:
+        def node(package: str, argument: str, *calls: Call) -> Mounted:
+            script = self._modules / package.rpartition("@")[0] / "dist" / "index.js"
+            return Mounted(package, "stdio", {"command": self._node, "args": [str(script), argument]}, calls)
+
+        def python(package: str, arguments: Sequence[str], *calls: Call) -> Mounted:
+            module = package.partition("=")[0].replace("-", "_")
+            return Mounted(package, "stdio", {"command": self._python, "args": ["-m", module, *arguments]}, calls)
+
         noon = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
         repository = {"repo_path": str(place)}
         return {
-            "peer": Mounted(FASTMCP, "server, stdio", peer, fastmcp),
-            "web": Mounted(FASTMCP, "server, http", {"url": fastmcp_url}, fastmcp),
-            "proxy": Mounted(
-                FASTMCP,
-                "proxy of the registry, mounted",
-                ours,
-                [
-                    Call("ours_test_simple_text", {}, TEXT),
-                    Call("ours_test_image_content", {}, "image/png"),
-                    Call("ours_test_error_handling", {}, "intentionally", is_error=True),
-                    Call("ours_test_header_argument", {"region": "EU"}, "match the schema"),
-                ],
-            ),
-            "everything": Mounted(
+            "everything": node(
                 EVERYTHING,
                 "stdio",
-                node(EVERYTHING, "stdio"),
-                [
-                    Call("echo", {"message": "hello"}, "hello"),
-                    Call("get-sum", {"a": 3, "b": 4}, "7"),
-                    Call("get-sum", {"a": "three", "b": 4}, "invalid", is_error=True),
-                    Call("get-tiny-image", {}, "attachments of the kind image"),
-                    Call("get-structured-content", {"location": "New York"}, "temperature"),
-                    Call("trigger-long-running-operation", {"duration": 1, "steps": 2}, "completed"),
-                    Call("get-resource-links", {"count": 2}, "[resource "),
-                ],
+                Call("echo", {"message": "hello"}, "hello"),
+                Call("get-sum", {"a": 3, "b": 4}, "7"),
+                Call("get-sum", {"a": "three", "b": 4}, "invalid", is_error=True),
+                Call("get-tiny-image", {}, "attachments of the kind image"),
+                Call("get-structured-content", {"location": "New York"}, "temperature"),
+                Call("trigger-long-running-operation", {"duration": 1, "steps": 2}, "completed"),
+                Call("get-resource-links", {"count": 2}, "[resource "),
             ),
-            "files": Mounted(
+            "files": node(
                 FILES,
-                "stdio",
-                node(FILES, str(place)),
-                [
-                    Call("list_directory", {"path": str(place)}, "a.txt"),
-                    Call("read_text_file", {"path": str(place / "a.txt")}, "an order"),
-                    Call("write_file", {"path": str(place / "b.txt"), "content": "more"}, "Successfully"),
-                    Call("read_text_file", {"path": str(place / "b.txt")}, "more"),
-                    Call("read_text_file", {"path": "/etc/hostname"}, "denied", is_error=True),
-                ],
+                str(place),
+                Call("list_directory", {"path": str(place)}, "a.txt"),
+                Call("read_text_file", {"path": str(place / "a.txt")}, "an order"),
+                Call("write_file", {"path": str(place / "b.txt"), "content": "more"}, "Successfully"),
+                Call("read_text_file", {"path": str(place / "b.txt")}, "more"),
+                Call("read_text_file", {"path": "/etc/hostname"}, "denied", is_error=True),
             ),
-            "time": Mounted(
+            "time": python(
                 TIME,
-                "stdio",
-                python(TIME),
-                [
-                    Call("get_current_time", zone, "Europe/Berlin"),
-                    Call("convert_time", noon, "21:00"),
-                    Call("get_current_time", {"timezone": "Mars"}, "Mars", is_error=True),
-                ],
+                (),
+                Call("get_current_time", {"timezone": "Europe/Berlin"}, "Europe/Berlin"),
+                Call("convert_time", noon, "21:00"),
+                Call("get_current_time", {"timezone": "Mars"}, "Mars", is_error=True),
             ),
-            "git": Mounted(
+            "git": python(
                 GIT,
-                "stdio",
-                python(GIT, "--repository", str(place)),
-                [
-                    Call("git_log", repository, "The first commit"),
-                    Call("git_status", repository, "b.txt"),
-                    Call("git_status", {"repo_path": "/"}, "outside", is_error=True),
-                ],
+                ("--repository", str(place)),
+                Call("git_log", repository, "The first commit"),
+                Call("git_status", repository, "b.txt"),
+                Call("git_status", {"repo_path": "/"}, "outside", is_error=True),
             ),
-            "fetch": Mounted(
+            "fetch": python(
                 FETCH,
-                "stdio",
-                python(FETCH, "--allow-private-ips"),
-                [
-                    Call("fetch", {"url": f"{page}/order.html"}, "Order 1234"),
-                    Call("fetch", {"url": f"{page}/none.html"}, "404", is_error=True),
-                ],
+                ("--allow-private-ips",),
+                Call("fetch", {"url": f"{page}/order.html"}, "Order 1234"),
+                Call("fetch", {"url": f"{page}/none.html"}, "404", is_error=True),
             ),
         }
 

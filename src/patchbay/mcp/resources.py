@@ -35,27 +35,30 @@ Request = Callable[[Callable[[Client], Awaitable[Any]], str], Awaitable[Any]]
 """Sends a request of the SDK's client when the connection is ready; the name is the tool's in errors."""
 
 
-class ReadResource(Tool):
-    """Reads a resource of a server by its URI, or lists the resources."""
+class _Reader(Tool):
+    """Base of the tools that read the resources and prompts of a server."""
 
     annotations = {"read_only": True}  # noqa: RUF012  (it is not changed)
 
-    def __init__(self, server: McpServer, request: Request) -> None:
-        super().__init__(
-            tool_name(server, READ_RESOURCE),
-            f"Read a resource of the MCP server {server.name}, or list its resources.",
-            parameters=_PARAMETERS,
-            timeout=server.timeout,
-        )
+    def __init__(self, server: McpServer, request: Request, name: str, description: str, parameters: dict[str, Any]) -> None:
+        super().__init__(tool_name(server, name), description, parameters=parameters, timeout=server.timeout)
         self.source = server.source
         self.endpoint = server.address
         self._request = request
+
+
+class ReadResource(_Reader):
+    """Reads a resource of a server by its URI, or lists the resources."""
+
+    def __init__(self, server: McpServer, request: Request) -> None:
+        description = f"Read a resource of the MCP server {server.name}, or list its resources."
+        super().__init__(server, request, READ_RESOURCE, description, _PARAMETERS)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (it has no use for one)
         """Return the resource's text, with its bytes as attachments, or the list. Raises McpCallError."""
         uri = arguments.get("uri")
         if not uri:
-            return await self._request(_listed, self.name)
+            return await self._request(_list_resources, self.name)
         result: types.ReadResourceResult = await self._request(lambda client: client.read_resource(uri), self.name)
         texts: list[str] = []
         attachments: list[Attachment] = []
@@ -65,29 +68,20 @@ class ReadResource(Tool):
         return Illustrated(text, tuple(attachments)) if attachments else text
 
 
-class GetPrompt(Tool):
+class GetPrompt(_Reader):
     """Fills in a prompt of a server, or lists the prompts."""
 
-    annotations = {"read_only": True}  # noqa: RUF012  (it is not changed)
-
     def __init__(self, server: McpServer, request: Request) -> None:
-        super().__init__(
-            tool_name(server, GET_PROMPT),
-            f"Get a prompt of the MCP server {server.name} with its arguments filled in, or list its prompts.",
-            parameters=_PROMPT_PARAMETERS,
-            timeout=server.timeout,
-        )
-        self.source = server.source
-        self.endpoint = server.address
-        self._request = request
+        description = f"Get a prompt of the MCP server {server.name} with its arguments filled in, or list its prompts."
+        super().__init__(server, request, GET_PROMPT, description, _PROMPT_PARAMETERS)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (it has no use for one)
         """Return the prompt's messages, with their files as attachments, or the list. Raises McpCallError."""
         name = arguments.get("name")
         if not name:
-            return await self._request(_listed_prompts, self.name)
-        given = arguments.get("arguments") or {}
-        result: types.GetPromptResult = await self._request(lambda client: client.get_prompt(name, given), self.name)
+            return await self._request(_list_prompts, self.name)
+        values = arguments.get("arguments") or {}
+        result: types.GetPromptResult = await self._request(lambda client: client.get_prompt(name, values), self.name)
         texts: list[str] = []
         attachments: list[Attachment] = []
         for each in result.messages:
@@ -97,20 +91,20 @@ class GetPrompt(Tool):
         return Illustrated("\n".join(texts), tuple(attachments)) if attachments else "\n".join(texts)
 
 
-async def _listed_prompts(client: Client) -> list[dict[str, Any]]:
+async def _list_prompts(client: Client) -> list[dict[str, Any]]:
     """Return the first page of the prompts; arguments that may be left out end with a question mark."""
     prompts = (await client.list_prompts()).prompts
     return [
         {
             "name": each.name,
             "description": one_line(each.description or each.title or "", 200),
-            "arguments": [f"{given.name}{'' if given.required else '?'}" for given in each.arguments or ()],
+            "arguments": [f"{argument.name}{'' if argument.required else '?'}" for argument in each.arguments or ()],
         }
         for each in prompts[:_MAX_LISTED]
     ]
 
 
-async def _listed(client: Client) -> list[dict[str, str]]:
+async def _list_resources(client: Client) -> list[dict[str, str]]:
     """Return the first page of the resources and of the templates of their URIs."""
     resources = (await client.list_resources()).resources
     templates = (await client.list_resource_templates()).resource_templates
