@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -123,6 +124,7 @@ PLUGIN = "from patchbay.plugins import NekoPluginBase\nimport {helper}\nclass P(
 def folder(tmp_path, monkeypatch):
     """A plugin's folder with names of its own: what a test imports stays imported."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path_hooks", list(sys.path_hooks))
     name = f"plugin_{abs(hash(str(tmp_path)))}"
     made = tmp_path / name
     made.mkdir()
@@ -134,6 +136,18 @@ def folder(tmp_path, monkeypatch):
 def test_the_class_is_found_in_the_folder_with_its_neighbours(folder):
     assert "P" == load_class(f"{folder.name}_main:P", folder).__name__
     assert "Q" == load_class(f"{folder.name}_main:P.Q", folder).__name__
+
+
+def test_an_edit_that_keeps_size_and_second_is_imported(folder, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    helper = folder / f"{folder.name}_helper.py"
+    for version in (22, 23):
+        helper.write_text(f"VERSION = {version}\n")
+        os.utime(helper, (1_000_000_000, 1_000_000_000))
+        load_class(f"{folder.name}_main:P", folder)
+        assert version == sys.modules[helper.stem].VERSION
+        for name in (helper.stem, f"{folder.name}_main"):
+            del sys.modules[name]
 
 
 def test_a_folder_that_is_a_package_may_be_named_by_its_whole_path(folder):

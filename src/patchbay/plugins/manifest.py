@@ -6,8 +6,9 @@ import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final, Literal
 
 from patchbay._config import Table, parse_config, wrong
@@ -127,10 +128,35 @@ def _module(name: str, folder: Path | None) -> ModuleType:
             target = ".".join(inside[inside.index(folder.name) :])
         parent = folder.parent
     sys.path.insert(0, str(parent))
+    _compile_always(parent)
     module = importlib.import_module(target)
     if not Path(getattr(module, "__file__", None) or "").is_relative_to(parent):
         raise PluginError(f"The module {name!r} of {folder} cannot be imported: another one of this name comes first. Rename it.")
     return module
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Compiles the source at each import, and neither reads nor writes ``__pycache__``.
+
+    A cached file counts as current where the source has its size and its second of change, so a reload right after an edit
+    would run the code from before it.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _compile_always(folder: Path) -> None:
+    """Import the modules of ``folder`` without cached bytecode from now on, but for packages installed below it."""
+
+    def finder(path: str) -> FileFinder:
+        if not Path(path).is_relative_to(folder) or "site-packages" in path:
+            raise ImportError(f"{path} is not the plugin's.")
+        return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_UncachedLoader, SOURCE_SUFFIXES))
+
+    sys.path_hooks.insert(0, finder)
+    sys.path_importer_cache.pop(str(folder), None)
 
 
 def _has(folder: Path, name: str) -> bool:
