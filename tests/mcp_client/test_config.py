@@ -66,6 +66,7 @@ def test_tools_are_filtered_by_patterns(allow, deny, offered):
     [
         ({}, "needs either a command or a url"),
         ({"command": "a", "url": "http://x"}, "needs either a command or a url"),
+        ({"url": "nonsense"}, "must begin with http:// or https://"),
         ({"command": "a", "type": "http"}, "does not go with its address"),
         ({"command": "a", "type": "carrier-pigeon"}, "mcpServers.x.type must be one of stdio, http"),
         ({"command": "a", "args": "b"}, "mcpServers.x.args must be a list of strings"),

@@ -83,6 +83,8 @@ class McpServer:
             raise ConfigurationError(f"the name of an MCP server must be 1 to {_MAX_NAME} printable characters, not {name!r}.")
         if bool(self.command) == bool(self.url):
             raise ConfigurationError(f"the MCP server {name!r} needs either a command or a url.")
+        if self.url and "${" not in self.url and not self.url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"the url of the MCP server {name!r} must begin with http:// or https://.")
         transport = self.transport or ("http" if self.url else "stdio")
         if (transport == "stdio") == bool(self.url):
             raise ConfigurationError(f"the MCP server {name!r} has the type {transport!r}, which does not go with its address.")
