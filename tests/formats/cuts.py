@@ -29,7 +29,7 @@ def read(text: str, tools: Any, **options: Any) -> Reply:
     assert reply == streamed([], tools, last=text, **options)
     for size in (1, 3, 7):
         assert reply == streamed(pieces_of(text, size), tools, **options), size
-    dice = random.Random(text)
+    dice = random.Random(text.encode("utf-8", "surrogatepass"))
     for _ in range(8):
         marks = [0, *sorted(dice.choices(range(len(text) + 1), k=5)), len(text)]
         *pieces, last = [text[begin:end] for begin, end in pairwise(marks)]

@@ -1,4 +1,4 @@
-"""The ends of reasoning: nothing in it, special tokens behind it, a closer whose opener the text does not show."""
+"""Reasoning is split from the content and the calls: its ends, its drafts of calls, and tags that are text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from patchbay.types import ToolSpec
+from support.fenced_texts import ROME, ROME_CALL, block, calls, words
+from support.fenced_texts import TOOLS as FENCED_TOOLS
 
 from .cuts import calls_of, read
 
@@ -62,3 +64,53 @@ def test_closing_token_implies_reasoning_for_any_prompt_setting() -> None:
     text = "A reply may hold </think> too."
     reply = read(text, TOOLS, reasoning_prefilled=False)
     assert (None, text) == (reply.reasoning, reply.content)
+
+
+@pytest.mark.parametrize(
+    "query", ["what is <think>x</think> tag", "<think>", "</think>", "a </think> b <think> c", "<think>\\nx\\n</think>"]
+)
+def test_tags_inside_arguments_belong_to_the_arguments(query: str) -> None:
+    body = '{"name": "search", "arguments": {"q":"' + query + '"}}'
+    reply = read(f"Looking.\n{block(body)}\nBye", FENCED_TOOLS)
+    assert [("search", {"q": query.replace("\\n", "\n")})] == calls(reply)
+    assert (None, ["Looking.", "Bye"]) == (reply.reasoning, words(reply.content))
+
+
+@pytest.mark.parametrize(
+    "prose", ["The <think> tag opens reasoning.", "Write <think>x</think> to think.", "A `<think>` tag, and\nmore text."]
+)
+def test_tags_in_prose_are_text(prose: str) -> None:
+    assert prose == read(prose, FENCED_TOOLS).content
+    reply = read(f"{prose}\n{block(ROME)}\nBye", FENCED_TOOLS)
+    assert [ROME_CALL] == calls(reply)
+    assert (None, [*words(prose), "Bye"]) == (reply.reasoning, words(reply.content))
+
+
+DRAFT = block(ROME.replace("Rome", "Oslo"))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reasoning", "content", "called"),
+    [
+        (f"I look it up.\n</think>\n\nSure.\n{block(ROME)}", {}, "I look it up.", "Sure.", True),
+        ("Two and two.\n</think>\n\nFour.", {}, "Two and two.", "Four.", False),
+        ("Two.\n</think>\n\nFour.", {"reasoning_prefilled": False}, "", "Two.\n</think>\n\nFour.", False),
+        (f"<think>I need the weather.\n{block(ROME)}", {}, "I need the weather.", "", True),
+        (f"<think>I could do:\n{DRAFT}\nbut no.</think>\nHello.", {}, f"I could do:\n{DRAFT}\nbut no.", "Hello.", False),
+        (f"<think>Draft:\n{DRAFT}\n</think>\n{block(ROME)}", {}, f"Draft:\n{DRAFT}", "", True),
+        ("<think>\nHm.\n</think>\n\nHello, you.", {}, "Hm.", "Hello, you.", False),
+        ("<thought>Hm.</thought>\nHello <think>.", {"reasoning_tag": "thought"}, "Hm.", "Hello <think>.", False),
+    ],
+    ids=["closer and call", "closer", "closer, no prefill", "open and call", "draft", "draft and call", "closed", "other tag"],
+)
+def test_reasoning_is_split_from_content_and_calls(
+    text: str, options: dict[str, Any], reasoning: str, content: str, called: bool
+) -> None:
+    reply = read(text, FENCED_TOOLS, **options)
+    assert (reasoning, content) == ((reply.reasoning or "").strip(), (reply.content or "").strip())
+    assert [ROME_CALL] * called == calls(reply)
+
+
+def test_unclosed_reasoning_keeps_every_word() -> None:
+    reply = read("<think>Still at it, and cut o", FENCED_TOOLS)
+    assert "Still at it, and cut o" == (reply.reasoning or "") + (reply.content or "")

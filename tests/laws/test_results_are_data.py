@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from typing import Any
@@ -62,6 +63,8 @@ def frames(text: str) -> list[str]:
 @given(st.lists(results, min_size=1, max_size=4))
 @example(["\r```\r", "x\n```"])
 @example(["```tool_call\n" + CALL + "\n```"])
+@example(['{"include":["src/**/*.ts","lib/**/*.js",]} // kept', "12345678901234567890", '{ "b": 1.0, "k": 1, "k": 2 }', "null"])
+@example(["  leading and trailing  \n", "tabs\tand\r\nCRLF\rCR", "\x00NUL and \ud800 surrogate \u2028 \U0001f600", ""])
 def test_results_are_verbatim_in_frames_that_they_cannot_close(contents: list[str]) -> None:
     assert contents == frames(shown(conversation(contents)))
 
@@ -106,6 +109,28 @@ def test_flattening_changes_no_message_that_it_is_given(content: str) -> None:
     before = repr(messages)
     patchbay.flatten_messages(messages)
     assert before == repr(messages)
+
+
+def test_results_in_parts_keep_text_and_images() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    parts = [{"type": "text", "text": "one  "}, {"type": "text", "text": "  two"}, image]
+    flat = patchbay.flatten_messages(conversation([parts]))  # type: ignore[list-item]
+    assert {"user", "assistant"} >= {message["role"] for message in flat}
+    sent = json.dumps(flat[2:])
+    assert [True] * 3 == [each in sent for each in ("one  ", "  two", "data:image/png;base64,AAAA")]
+
+
+def test_arguments_of_past_calls_are_shown_as_written() -> None:
+    written = '{"p":"src/**/*.ts", "n": 12345678901234567890, "f": 1.0}'
+    messages = conversation(["ok"], name="get_weather")
+    messages[1]["tool_calls"][0]["function"]["arguments"] = written
+    shown_call = patchbay.flatten_messages(messages)[1]["content"]
+    assert [("get_weather", written)] == [(call.name, call.raw_arguments) for call in patchbay.parse(shown_call).tool_calls]
+
+
+def test_second_result_of_a_call_is_left_out() -> None:
+    messages = [*conversation(["first"]), {"role": "tool", "tool_call_id": "call_0", "content": "second"}]
+    assert ["first"] == frames(shown(messages))
 
 
 turn = st.fixed_dictionaries(

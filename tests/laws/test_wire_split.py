@@ -83,7 +83,7 @@ def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
     data: st.DataObject, text: str, writing: dict[str, Any]
 ) -> None:
     assume("</think>" not in text)  # what was shown before a lone closer cannot be unsaid: test below
-    assume(not any("\ud800" <= char <= "\udfff" for char in text))  # halves may meet in one JSON text: defects/test_wire_answers
+    assume(not any("\ud800" <= char <= "\udfff" for char in text))  # halves may meet in one JSON text: models/wire/test_responses
     deltas = list(text) if data.draw(st.booleans()) else data.draw(splits(text))
     events = [b"data: " + json.dumps(chunk, **writing).encode() + b"\n\n" for chunk in chunks_of(deltas)]
     ours = exchange(stream=True)

@@ -1,4 +1,4 @@
-"""The ways to a text-only model that a client has: a wrapped client, or a proxy (a subprocess) before the model's server."""
+"""OpenAI clients of a model: a wrapped client, or a plain one behind a proxy process; and their responses in one shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import openai
 
 import patchbay
-from support.processes import Process
 
-from .upstream import PATIENCE
+from .processes import Process
+from .scripted_server import PATIENCE
 
 _ENVIRONMENT = (
     "UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "FORCE_COLOR"
@@ -77,8 +77,8 @@ def running_proxy(*flags: str) -> Iterator[Proxy]:
         process.stdout.close()
 
 
-def listens_at(line: str) -> str:
-    """The address of a line that says where a proxy listens; of another line nothing."""
+def listening_url(line: str) -> str:
+    """The address in a proxy's "listening on" line; empty for any other line."""
     found = re.search(r"listening on (http://\S+)", line)
     return found[1] if found else ""
 
@@ -87,7 +87,7 @@ def _read_output(proxy: Proxy, listening: threading.Event) -> None:
     assert proxy.process.stdout is not None
     for line in proxy.process.stdout:
         proxy.output.append(line)
-        if url := listens_at(line):
+        if url := listening_url(line):
             proxy.url = url
             listening.set()
     listening.set()
@@ -95,7 +95,7 @@ def _read_output(proxy: Proxy, listening: threading.Event) -> None:
 
 @dataclass
 class Choice:
-    """One choice of an answer, whole or put together from its chunks."""
+    """One choice of a response, whole or assembled from its chunks."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -106,8 +106,8 @@ class Choice:
 
 
 @dataclass
-class Answer:
-    """The response to the client, the same for both modes; ``chunks`` are the raw chunks of a stream."""
+class ChatResponse:
+    """A chat completion in the same shape whole and streamed; ``chunks`` are the raw chunks of a stream."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: Any = None
@@ -120,23 +120,23 @@ class Answer:
         return self.choices[0]
 
 
-def ask(client: openai.OpenAI, model: str, *, stream: bool, **body: Any) -> Answer:
+def chat(client: openai.OpenAI, model: str, *, stream: bool, **body: Any) -> ChatResponse:
     """One chat completion through the SDK, whole or streamed."""
     body.setdefault("messages", [{"role": "user", "content": "Weather in Rome?"}])
-    answer = Answer()
+    response = ChatResponse()
     if not stream:
         completion = client.chat.completions.create(model=model, **body)
-        answer.raw, answer.usage = completion, completion.usage
+        response.raw, response.usage = completion, completion.usage
         for choice in completion.choices:
-            answer.choices[choice.index] = _whole_choice(choice)
-        return answer
+            response.choices[choice.index] = _whole_choice(choice)
+        return response
     with client.chat.completions.create(model=model, stream=True, **body) as chunks:
         for chunk in chunks:
-            answer.chunks.append(chunk)
-            answer.usage = chunk.usage or answer.usage
+            response.chunks.append(chunk)
+            response.usage = chunk.usage or response.usage
             for choice in chunk.choices:
-                _add_delta(answer.choices.setdefault(choice.index, Choice()), choice)
-    return answer
+                _add_delta(response.choices.setdefault(choice.index, Choice()), choice)
+    return response
 
 
 def _whole_choice(choice: Any) -> Choice:
@@ -186,7 +186,7 @@ def wrapped_client(base_url: str, **options: Any) -> openai.OpenAI:
 
 @dataclass
 class Response:
-    """An HTTP answer as it is; ``body`` is what was readable, ``cut`` tells that it ended before its end."""
+    """An HTTP response; ``body`` is what could be read, ``cut`` is true if the connection ended before the body did."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,7 +1,7 @@
-"""A model's server on a real socket that serves many tests at once: what it answers is looked up by model name or path.
+"""A model's server on a real socket for many tests at once: responses are looked up by model name or path.
 
-``patchbay.testing.script`` says what answers look like on the wire; here they are queued under a key, and sent byte for byte,
-one write per chunk. It listens for the whole test run, so that one proxy can stand before it for the whole run.
+``patchbay.testing.script`` defines responses as bytes; here they are queued under a key and sent byte for byte, one write per chunk.
+One server serves the whole test run, so that one proxy process can use it for the whole run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Self
 from patchbay.testing.script import Answer, Raw, on_the_wire
 
 PATIENCE = 60.0
-"""Seconds after which anything that is waited for in these tests counts as failed."""
+"""Seconds after which a wait in these tests has failed."""
 
 Chunk = bytes | threading.Event
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One request as it arrived. ``left`` is set when the client went away before the answer was complete."""
+class RecordedRequest:
+    """One request as it arrived. ``left`` is set when the client disconnected before the response was complete."""
 
     method: str
     target: str
@@ -42,16 +42,33 @@ class Seen:
         return json.dumps(self.json["messages"], ensure_ascii=False)
 
 
-class Upstream:
+def chunk(model: str, index: int = 0, finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    """One chunk of a chat-completions stream."""
+    choice = {"index": index, "delta": delta, "finish_reason": finish_reason}
+    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": model, "choices": [choice]}
+
+
+def completion(model: str, message: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A whole chat completion."""
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return {"id": "c", "object": "chat.completion", "created": 7, "model": model, "choices": [choice], **fields}
+
+
+def json_body(value: Any) -> Raw:
+    """A JSON response."""
+    return Raw([json.dumps(value).encode()], content_type="application/json")
+
+
+class SharedUpstream:
     """A context manager; ``url`` ends in /v1. A chunk that is a threading.Event is waited for before the next one is sent."""
 
     def __init__(self) -> None:
-        self.seen: defaultdict[str, list[Seen]] = defaultdict(list)
+        self.seen: defaultdict[str, list[RecordedRequest]] = defaultdict(list)
         self._answers: dict[str, list[Answer]] = {}
         self._arrival = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="defects-upstream", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="shared-upstream", daemon=True)
 
     def on(self, key: str, *answers: Answer) -> str:
         """Queue answers for a model's name or a path (its query left out); the last one is given again and again. Returns the key."""
@@ -59,7 +76,7 @@ class Upstream:
         self._answers[key] = list(answers)
         return key
 
-    def wait_for(self, key: str) -> Seen:
+    def wait_for(self, key: str) -> RecordedRequest:
         """The first request under ``key``, waited for."""
         with self._arrival:
             assert self._arrival.wait_for(lambda: self.seen[key], PATIENCE), f"no request for {key}"
@@ -109,7 +126,7 @@ class Upstream:
             self._tasks.discard(task)
             writer.close()
 
-    async def _answer(self, request: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body: Any = {}
         key = request.target.partition("?")[0]
         if key.endswith("/chat/completions"):
@@ -136,7 +153,7 @@ class Upstream:
             gone.cancel()
 
 
-async def _read_request(reader: asyncio.StreamReader) -> Seen | None:
+async def _read_request(reader: asyncio.StreamReader) -> RecordedRequest | None:
     head = await reader.readuntil(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
     method, target, _ = first.split(" ")
@@ -147,8 +164,8 @@ async def _read_request(reader: asyncio.StreamReader) -> Seen | None:
             body += await reader.readexactly(size)
             await reader.readline()
         await reader.readline()
-        return Seen(method, target, headers, bytes(body))
-    return Seen(method, target, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+        return RecordedRequest(method, target, headers, bytes(body))
+    return RecordedRequest(method, target, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
 async def _send(raw: Raw, writer: asyncio.StreamWriter, gone: asyncio.Task[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Defects 3 and 30: failures inside a stream reach the client as failures, and every legal way of writing a stream is read."""
+"""Failures inside a stream reach the client as errors, and every valid spelling of a stream is read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import openai
 import pytest
 
 from patchbay.testing.script import DONE, Raw, Text, events, pieces
+from support.chat_clients import Proxy, chat, http_request, sse_payloads
+from support.fenced_texts import ROME, TOOLS, block, words
+from support.scripted_server import PATIENCE, SharedUpstream, chunk, completion, json_body
 
-from .doors import Proxy, ask, http_request, sse_payloads
-from .reading import ROME, TOOLS, block, words
-from .test_wire_answers import chunk
-from .upstream import PATIENCE, Upstream
-
-Door = Callable[..., openai.OpenAI]
+Connect = Callable[..., openai.OpenAI]
 Proxies = Callable[..., Proxy]
 
 HTTP_CLIENTS = [importlib.import_module(name) for name in ("httpx", "httpx2") if find_spec(name)]
@@ -37,44 +35,28 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "after text"])
-def test_d03_an_error_inside_a_stream_is_an_error_for_the_client(
-    door: Door, upstream: Upstream, model: str, failure: bytes, begun: bool
+def test_error_inside_a_stream_is_raised(
+    connect: Connect, upstream: SharedUpstream, model: str, failure: bytes, begun: bool
 ) -> None:
     before = events(chunk(model, role="assistant", content="Hello, this was"), done=False) if begun else b""
     upstream.on(model, Raw([before + failure + DONE]))
     with pytest.raises(openai.APIError, match="CUDA OOM"):
-        ask(door(), model, stream=True, tools=TOOLS)
+        chat(connect(), model, stream=True, tools=TOOLS)
 
 
-def test_d03_text_after_the_finish_reason_breaks_nothing(door: Door, upstream: Upstream, model: str) -> None:
+def test_text_after_the_finish_reason_is_tolerated(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     chunks = (
         chunk(model, role="assistant", content="Hello."),
         chunk(model, finish_reason="stop"),
         chunk(model, content=" Late."),
     )
     upstream.on(model, Raw([events(*chunks)]))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
+    answer = chat(connect(), model, stream=True, tools=TOOLS)
     assert answer.first.content in ("Hello.", "Hello. Late.")
     assert "stop" == answer.first.finish_reason
 
 
-def test_d03_a_whole_answer_as_one_event_is_not_dropped(door: Door, upstream: Upstream, model: str) -> None:
-    """Servers that only pretend to stream send the completion itself as their one event."""
-    message = {"role": "assistant", "content": f"Sure.\n{block(ROME)}"}
-    whole = {
-        "id": "c",
-        "object": "chat.completion",
-        "created": 7,
-        "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-    }
-    upstream.on(model, Raw([events(whole)]))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
-    assert ["Sure."] == words(answer.first.content)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-
-
-def test_d03_after_an_error_event_the_proxy_does_not_say_done(proxies: Proxies, upstream: Upstream, model: str) -> None:
+def test_error_event_is_the_last_of_a_proxied_stream(proxies: Proxies, upstream: SharedUpstream, model: str) -> None:
     before = events(chunk(model, role="assistant", content="Hello, this was"), done=False)
     shown = threading.Event()
     upstream.on(model, Raw([before, shown, FAILURES["error object in a data line"] + DONE]))
@@ -95,41 +77,40 @@ def test_d03_after_an_error_event_the_proxy_does_not_say_done(proxies: Proxies, 
     assert "CUDA OOM" in json.loads(payloads[-1])["error"]["message"]
 
 
-def test_d03_a_json_answer_to_a_stream_is_streamed(door: Door, upstream: Upstream, model: str) -> None:
-    completion = {
-        "id": "c", "object": "chat.completion", "created": 7, "model": model,
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": f"Sure.\n{block(ROME)}"}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
-    }  # fmt: skip
-    upstream.on(model, Raw([json.dumps(completion).encode()], content_type="application/json"))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
+def test_error_object_with_status_200_is_raised(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
+    upstream.on(model, Raw([b'{"error":{"message":"CUDA OOM"}}'], content_type="application/json"))
+    with pytest.raises(openai.APIError, match="CUDA OOM"):
+        chat(connect(), model, stream=stream, tools=TOOLS)
+
+
+@pytest.mark.parametrize("as_event", [False, True], ids=["JSON", "one event"])
+def test_whole_completion_in_place_of_a_stream_is_streamed(
+    connect: Connect, upstream: SharedUpstream, model: str, as_event: bool
+) -> None:
+    whole = completion(
+        model, {"content": f"Sure.\n{block(ROME)}"}, usage={"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    )
+    upstream.on(model, Raw([events(whole)]) if as_event else json_body(whole))
+    answer = chat(connect(), model, stream=True, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     assert (["Sure."], "tool_calls") == (words(answer.first.content), answer.first.finish_reason)
 
 
-def test_d03_an_error_object_with_status_200_is_an_error(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
-    upstream.on(model, Raw([b'{"error":{"message":"CUDA OOM"}}'], content_type="application/json"))
-    with pytest.raises(openai.APIError, match="CUDA OOM"):
-        ask(door(), model, stream=stream, tools=TOOLS)
-
-
 @pytest.mark.parametrize("end", ["clean", "cut"])
 @pytest.mark.parametrize("half", [b"", b'data: {"choices":[{"ind'], ids=["whole lines", "half a line"])
-def test_d03_a_stream_that_ends_before_its_end_is_no_clean_stop(
-    door: Door, upstream: Upstream, model: str, end: str, half: bytes
-) -> None:
+def test_truncated_stream_is_an_error(connect: Connect, upstream: SharedUpstream, model: str, end: str, half: bytes) -> None:
     begun = events(chunk(model, role="assistant", content="Hello, this was"), done=False)
     upstream.on(model, Raw([begun + half], end=end))
     # Before its version 3.20 the package passes on what its HTTP client raises in mid-stream.
     with pytest.raises((openai.OpenAIError, *(library.TransportError for library in HTTP_CLIENTS))):
-        ask(door(), model, stream=True, tools=TOOLS)
+        chat(connect(), model, stream=True, tools=TOOLS)
 
 
-def test_d03_a_stream_with_a_finish_reason_and_no_done_is_complete(door: Door, upstream: Upstream, model: str) -> None:
+def test_stream_with_a_finish_reason_and_without_done_is_complete(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     upstream.on(
         model, Raw([events(chunk(model, role="assistant", content="Hi"), chunk(model, finish_reason="stop"), done=False)])
     )
-    answer = ask(door(), model, stream=True, tools=TOOLS)
+    answer = chat(connect(), model, stream=True, tools=TOOLS)
     assert ("Hi", "stop") == (answer.first.content, answer.first.finish_reason)
 
 
@@ -146,8 +127,8 @@ def test_d03_a_stream_with_a_finish_reason_and_no_done_is_complete(door: Door, u
         (b'{"choices": [{"index": 0, "message": "text"}]}', "application/json"),
     ],
 )
-def test_d03_an_unreadable_answer_is_502(
-    proxies: Proxies, upstream: Upstream, model: str, stream: bool, body: bytes, kind: str
+def test_unreadable_response_is_502(
+    proxies: Proxies, upstream: SharedUpstream, model: str, stream: bool, body: bytes, kind: str
 ) -> None:
     upstream.on(model, Raw([body], content_type=kind))
     request = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream}
@@ -156,11 +137,11 @@ def test_d03_an_unreadable_answer_is_502(
     assert response.json["error"]["message"]
 
 
-def test_d03_an_event_stream_with_nothing_in_it_is_an_error(door: Door, upstream: Upstream, model: str) -> None:
+def test_empty_event_stream_is_an_error(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     for suffix, data in (("a", b""), ("b", DONE), ("c", b": comment\n\n")):
         upstream.on(model + suffix, Raw([data]))
         with pytest.raises(openai.APIError):
-            ask(door(), model + suffix, stream=True, tools=TOOLS)
+            chat(connect(), model + suffix, stream=True, tools=TOOLS)
 
 
 def stream_of(model: str) -> bytes:
@@ -193,16 +174,16 @@ WRITINGS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
 @pytest.mark.parametrize("writing", WRITINGS.values(), ids=WRITINGS)
-def test_d30_a_stream_is_read_in_any_writing_and_any_split(
-    upstream: Upstream, door: Door, model: str, writing: Callable[[bytes], bytes], size: int
+def test_stream_is_read_in_any_spelling_and_split(
+    upstream: SharedUpstream, connect: Connect, model: str, writing: Callable[[bytes], bytes], size: int
 ) -> None:
     upstream.on(model, Raw(pieces(writing(stream_of(model)), size)))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
+    answer = chat(connect(), model, stream=True, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     assert (["Caf\u00e9", "\U0001f600."], "tool_calls") == (words(answer.first.content), answer.first.finish_reason)
 
 
-def test_d30_text_that_holds_separators_is_not_torn(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_line_separators_in_text_are_kept(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     text = "line\u2028para\u2029nel\x85vt\x0bff\x0cfs\x1c end\r\ncr\rlf\n\ndata: x\n\n[DONE]"
     upstream.on(model, Text(text, piece=3))
-    assert text == ask(door(), model, stream=stream, tools=TOOLS).first.content
+    assert text == chat(connect(), model, stream=stream, tools=TOOLS).first.content

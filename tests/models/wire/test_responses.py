@@ -1,4 +1,4 @@
-"""Defects 1, 2, 6, 12, 15, 22, 28 on the wire: responses of ``wrap`` and of the proxy, whole and streamed."""
+"""Responses of a wrapped client and of the proxy, whole and streamed: text, calls, other fields, usage and choices."""
 
 from __future__ import annotations
 
@@ -10,60 +10,53 @@ import openai
 import pytest
 
 from patchbay.testing.script import Message, Raw, Text, error, events
+from support.chat_clients import chat, sdk_client
+from support.fenced_texts import ROME, TOOLS, block, words
+from support.scripted_server import SharedUpstream, chunk
 
-from .doors import ask
-from .reading import ROME, TOOLS, block, compact, words
-from .upstream import Upstream
-
-Door = Callable[..., openai.OpenAI]
+Connect = Callable[..., openai.OpenAI]
 
 CUT = 'Sure.\n```tool_call\n{"name": "get_weather", "arguments": {"city":"Ro'
 
 
-def chunk(model: str, index: int = 0, finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
-    """One chunk of a chat-completions stream."""
-    choice = {"index": index, "delta": delta, "finish_reason": finish_reason}
-    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": model, "choices": [choice]}
-
-
-def test_d01_an_unreadable_block_reaches_the_client_as_text(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_unreadable_block_is_text(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     text = 'Hello\n```tool_call\n{"name": a}\n```\nBye'
     upstream.on(model, text)
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert (text, [], "stop") == (answer.first.content, answer.first.calls, answer.first.finish_reason)
 
 
 @pytest.mark.parametrize("reason", ["length", "stop"])
-def test_d01_a_call_that_was_cut_off_ends_with_length(
-    door: Door, upstream: Upstream, model: str, stream: bool, reason: str
+def test_truncated_call_finishes_with_length(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, reason: str
 ) -> None:
     upstream.on(model, Text(CUT, finish_reason=reason))
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert "length" == answer.first.finish_reason
     assert ["Sure."] == words(answer.first.content)
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "stop"])
-def test_d02_the_finish_reason_of_the_upstream_is_kept(
-    door: Door, upstream: Upstream, model: str, stream: bool, reason: str
+def test_finish_reason_of_the_upstream_is_kept(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, reason: str
 ) -> None:
     upstream.on(model, Text("Once upon a time", finish_reason=reason))
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert ("Once upon a time", reason) == (answer.first.content, answer.first.finish_reason)
 
 
-def test_d02_a_complete_call_ends_with_tool_calls(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_complete_call_finishes_with_tool_calls(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, Text(f"Sure.\n{block(ROME)}", finish_reason="stop"))
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert "tool_calls" == answer.first.finish_reason
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     assert answer.first.ids[0]
 
 
-def test_d06_arguments_cross_the_wire_as_the_model_wrote_them(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_arguments_are_sent_as_the_model_wrote_them(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     written = '{"n": 12345678901234567890, "f":1.0, "e":1e400, "b":1,"10":2,"2":3, "u":"caf\u00e9 \\u00e9 \U0001f600"}'
     upstream.on(model, f'```tool_call\n{{"name": "set_opts", "arguments": {written}}}\n```')
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert [("set_opts", written)] == answer.first.calls
 
 
@@ -71,26 +64,21 @@ NATIVE = {"id": "call_native1", "type": "function", "function": {"name": "get_we
 
 
 @pytest.mark.parametrize("mode", ["auto", "native", "text"])
-def test_d12_native_calls_survive(door: Door, upstream: Upstream, model: str, stream: bool, mode: str) -> None:
-    upstream.on(model, Message({"role": "assistant", "content": None, "tool_calls": [NATIVE]}, finish_reason="tool_calls"))
-    answer = ask(door(mode), model, stream=stream, tools=TOOLS)
+@pytest.mark.parametrize("content", [None, "I will look it up."], ids=["alone", "with text"])
+def test_native_calls_are_kept(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str, content: str | None
+) -> None:
+    upstream.on(model, Message({"role": "assistant", "content": content, "tool_calls": [NATIVE]}, finish_reason="tool_calls"))
+    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     assert (["call_native1"], "tool_calls") == (answer.first.ids, answer.first.finish_reason)
-
-
-@pytest.mark.parametrize("mode", ["auto", "native", "text"])
-def test_d12_native_calls_next_to_text_survive(door: Door, upstream: Upstream, model: str, stream: bool, mode: str) -> None:
-    message = {"role": "assistant", "content": "I will look it up.", "tool_calls": [NATIVE]}
-    upstream.on(model, Message(message, finish_reason="tool_calls"))
-    answer = ask(door(mode), model, stream=stream, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-    assert ("I will look it up.", "tool_calls") == (answer.first.content, answer.first.finish_reason)
+    assert (content or "") == (answer.first.content or "")
 
 
 @pytest.mark.parametrize("mode", ["auto", "text"])
-def test_d12_a_refusal_survives(door: Door, upstream: Upstream, model: str, stream: bool, mode: str) -> None:
+def test_refusal_is_kept(connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str) -> None:
     upstream.on(model, Message({"role": "assistant", "content": None, "refusal": "I will not."}))
-    answer = ask(door(mode), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
     if stream:
         assert "I will not." == "".join(c.choices[0].delta.refusal or "" for c in answer.chunks if c.choices)
     else:
@@ -99,11 +87,11 @@ def test_d12_a_refusal_survives(door: Door, upstream: Upstream, model: str, stre
 
 @pytest.mark.parametrize("mode", ["auto", "text"])
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-def test_d12_reasoning_fields_of_the_upstream_survive(
-    door: Door, upstream: Upstream, model: str, stream: bool, mode: str, key: str
+def test_reasoning_fields_of_the_upstream_are_kept(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str, key: str
 ) -> None:
     upstream.on(model, Message({"role": "assistant", key: "I wonder.", "content": f"Sure.\n{block(ROME)}"}))
-    answer = ask(door(mode), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     if stream:
         deltas = [c.choices[0].delta.model_dump() for c in answer.chunks if c.choices]
@@ -122,7 +110,7 @@ EXTRAS = {
 }
 
 
-def test_d12_fields_of_a_whole_answer_survive(door: Door, upstream: Upstream, model: str) -> None:
+def test_fields_of_a_whole_response_are_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     logprobs = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}], "refusal": None}
     message = {"role": "assistant", "content": "Hi", "refusal": None, **EXTRAS}
     completion = {
@@ -132,7 +120,7 @@ def test_d12_fields_of_a_whole_answer_survive(door: Door, upstream: Upstream, mo
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
     }  # fmt: skip
     upstream.on(model, Raw([json.dumps(completion).encode()], content_type="application/json"))
-    raw = ask(door(), model, stream=False, tools=TOOLS).raw.model_dump(exclude_unset=True)
+    raw = chat(connect(), model, stream=False, tools=TOOLS).raw.model_dump(exclude_unset=True)
     assert "fp_1" == raw["system_fingerprint"]
     assert (1, 2) == (raw["vendor_top"], raw["choices"][0]["vendor_choice"])
     assert logprobs == raw["choices"][0]["logprobs"]
@@ -140,12 +128,12 @@ def test_d12_fields_of_a_whole_answer_survive(door: Door, upstream: Upstream, mo
         assert value == raw["choices"][0]["message"][key]
 
 
-def test_d12_fields_of_a_streamed_answer_survive(door: Door, upstream: Upstream, model: str) -> None:
+def test_fields_of_a_streamed_response_are_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     logprobs = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}], "refusal": None}
     first = {**chunk(model, role="assistant", content="Hi", **EXTRAS), "system_fingerprint": "fp_1", "vendor_top": 1}
     first["choices"][0]["logprobs"] = logprobs
     upstream.on(model, Raw([events(first, chunk(model, finish_reason="stop"))]))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
+    answer = chat(connect(), model, stream=True, tools=TOOLS)
     dumped = [c.model_dump(exclude_unset=True) for c in answer.chunks]
     assert "fp_1" in [c.get("system_fingerprint") for c in dumped]
     assert 1 in [c.get("vendor_top") for c in dumped]
@@ -155,9 +143,9 @@ def test_d12_fields_of_a_streamed_answer_survive(door: Door, upstream: Upstream,
 
 
 @pytest.mark.parametrize("text", ["Just prose.", f"Sure.\n{block(ROME)}\n"], ids=["prose", "call"])
-def test_d22_usage_comes_in_its_own_chunk_with_empty_choices(door: Door, upstream: Upstream, model: str, text: str) -> None:
+def test_usage_has_its_own_chunk_with_empty_choices(connect: Connect, upstream: SharedUpstream, model: str, text: str) -> None:
     upstream.on(model, text)
-    answer = ask(door(), model, stream=True, tools=TOOLS, stream_options={"include_usage": True})
+    answer = chat(connect(), model, stream=True, tools=TOOLS, stream_options={"include_usage": True})
     with_usage = [c for c in answer.chunks if c.usage is not None]
     assert 1 == len(with_usage)
     assert answer.chunks[-1] is with_usage[0]
@@ -165,22 +153,22 @@ def test_d22_usage_comes_in_its_own_chunk_with_empty_choices(door: Door, upstrea
     assert with_usage[0].usage.total_tokens > 0
 
 
-def test_d22_usage_that_the_upstream_puts_on_the_finish_chunk_is_kept(door: Door, upstream: Upstream, model: str) -> None:
+def test_usage_on_the_finish_chunk_is_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     last = {**chunk(model, finish_reason="stop"), "usage": usage}
     upstream.on(model, Raw([events(chunk(model, role="assistant", content="Hi"), last)]))
-    answer = ask(door(), model, stream=True, tools=TOOLS, stream_options={"include_usage": True})
+    answer = chat(connect(), model, stream=True, tools=TOOLS, stream_options={"include_usage": True})
     assert 3 == answer.usage.total_tokens
 
 
-def test_d22_choices_of_one_stream_are_never_mixed(door: Door, upstream: Upstream, model: str) -> None:
+def test_interleaved_choices_of_a_stream_are_kept_apart(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     texts = {0: f"Zero.\n{block(ROME)}\n", 1: "One only talks."}
     chunks = [chunk(model, index, role="assistant", content="") for index in texts]
     for at in range(max(map(len, texts.values()))):
         chunks += [chunk(model, index, content=text[at]) for index, text in texts.items() if at < len(text)]
     chunks += [chunk(model, index, "stop") for index in texts]
     upstream.on(model, Raw([events(*chunks)]))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
+    answer = chat(connect(), model, stream=True, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.choices[0].calls
     assert (["Zero."], "tool_calls") == (words(answer.choices[0].content), answer.choices[0].finish_reason)
     assert ("One only talks.", [], "stop") == (
@@ -188,31 +176,25 @@ def test_d22_choices_of_one_stream_are_never_mixed(door: Door, upstream: Upstrea
     )  # fmt: skip
 
 
-def test_d22_n_of_2_works(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_each_of_two_choices_has_its_call(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, f"Sure.\n{block(ROME)}\n")
-    answer = ask(door(), model, stream=stream, tools=TOOLS, n=2)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS, n=2)
     assert {0, 1} == set(answer.choices)
     for choice in answer.choices.values():
         assert [("get_weather", '{"city": "Rome"}')] == choice.calls
         assert "tool_calls" == choice.finish_reason
 
 
-def test_d22_a_delta_of_a_thousand_lines_is_not_a_thousand_chunks(door: Door, upstream: Upstream, model: str) -> None:
-    text = "".join(f"line {number}\n" for number in range(1000))
-    upstream.on(model, Text(text, piece=len(text)))
-    answer = ask(door(), model, stream=True, tools=TOOLS)
-    assert text == answer.first.content
-    assert len(answer.chunks) <= 10
-
-
-def test_d28_deep_arguments_do_not_end_the_answer(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_deeply_nested_arguments_are_sent(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     deep = '{"v": ' + "[" * 5000 + "]" * 5000 + "}"
     upstream.on(model, Text(block(f'{{"name": "set_opts", "arguments": {deep}}}'), piece=1000))
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert [("set_opts", deep)] == answer.first.calls
 
 
-def test_d28_deep_arguments_in_the_history_are_shown_to_the_model(door: Door, upstream: Upstream, model: str) -> None:
+def test_deeply_nested_arguments_and_results_of_the_history_are_sent_to_the_model(
+    connect: Connect, upstream: SharedUpstream, model: str
+) -> None:
     upstream.on(model, "Done.")
     deep = "[" * 5000 + "]" * 5000
     call = {"id": "c1", "type": "function", "function": {"name": "set_opts", "arguments": f'{{"v": {deep}}}'}}
@@ -221,76 +203,58 @@ def test_d28_deep_arguments_in_the_history_are_shown_to_the_model(door: Door, up
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": deep},
     ]
-    assert "Done." == ask(door(), model, stream=False, tools=TOOLS, messages=messages).first.content
+    assert "Done." == chat(connect(), model, stream=False, tools=TOOLS, messages=messages).first.content
     assert 2 == upstream.seen[model][0].prompt().count(deep)
 
 
-def test_d08_only_known_names_are_calls_on_the_wire(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
-    text = block(compact({"name": "delete_everything", "arguments": {}}))
-    upstream.on(model, text)
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
-    assert (text, [], "stop") == (answer.first.content, answer.first.calls, answer.first.finish_reason)
-
-
-def test_d09_a_quoted_block_is_no_call_on_the_wire(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
-    text = f"The page says:\n\n```md\n{block(ROME)}\n```\n"
-    upstream.on(model, text)
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
-    assert (text, [], "stop") == (answer.first.content, answer.first.calls, answer.first.finish_reason)
-
-
-def test_d11_reasoning_reaches_the_client_apart_from_the_content(
-    door: Door, upstream: Upstream, model: str, stream: bool
-) -> None:
+def test_written_reasoning_is_a_field_of_its_own(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, f"<think>Hm.</think>\nSure.\n{block(ROME)}")
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert ("Hm.", ["Sure."]) == ((answer.first.reasoning or "").strip(), words(answer.first.content))
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
 
 
 @pytest.mark.parametrize("tag", ["CALL", "call"])
-def test_d07_a_configured_tag_is_prompted_and_recognised(
-    upstream: Upstream, proxies: Callable[..., Any], model: str, stream: bool, tag: str
+def test_configured_tag_is_prompted_and_recognised(
+    upstream: SharedUpstream, proxies: Callable[..., Any], model: str, stream: bool, tag: str
 ) -> None:
-    from .doors import sdk_client
-
     upstream.on(model, block(ROME, label="CALL"))
     with sdk_client(proxies("--tools", "text", "--tag", tag).url) as client:
-        answer = ask(client, model, stream=stream, tools=TOOLS)
+        answer = chat(client, model, stream=stream, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     assert f"```{tag}" in upstream.seen[model][0].json["messages"][0]["content"]
 
 
-def test_d17_prose_crosses_the_wire_to_the_last_blank(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_white_space_of_prose_is_kept(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     text = "    indented = 1\n\n  more  \n\n"
     upstream.on(model, text)
-    assert text == ask(door(), model, stream=stream, tools=TOOLS).first.content
+    assert text == chat(connect(), model, stream=stream, tools=TOOLS).first.content
 
 
 @pytest.mark.parametrize("mode", ["text", "auto"])
-def test_d11_empty_reasoning_is_not_shown(door: Door, upstream: Upstream, model: str, stream: bool, mode: str) -> None:
+def test_empty_reasoning_is_left_out(connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str) -> None:
     upstream.on(model, "<think>\n\n</think>\n\nHello.")
-    answer = ask(door(mode), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
     assert ("Hello.", None, "stop") == (answer.first.content, answer.first.reasoning, answer.first.finish_reason)
 
 
 SURROGATES = '```tool_call\n{"name": "search", "arguments": {"q": "a \ud83d\ude00 b \ud800 c"}}\n```'
 
 
-def test_d06_surrogates_in_any_cut_reach_the_client(door: Door, upstream: Upstream, model: str) -> None:
+def test_surrogate_pairs_are_read_in_any_split(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     """A server that counts UTF-16 units may cut a character in two; JSON can write either half."""
     for size in (1, 2, 7, 1000):
         deltas = [chunk(model, content=SURROGATES[at : at + size]) for at in range(0, len(SURROGATES), size)]
         wire = "".join(f"data: {json.dumps(each)}\n\n" for each in [chunk(model, role="assistant", content=""), *deltas])
         end = f"data: {json.dumps(chunk(model, finish_reason='stop'))}\n\ndata: [DONE]\n\n"
         upstream.on(f"{model}-{size}", Raw([(wire + end).encode()]))
-        answer = ask(door(), f"{model}-{size}", stream=True, tools=TOOLS)
+        answer = chat(connect(), f"{model}-{size}", stream=True, tools=TOOLS)
         assert (["search"], "tool_calls") == ([name for name, _ in answer.first.calls], answer.first.finish_reason)
         arguments = json.loads(answer.first.calls[0][1])["q"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         assert arguments in ("a \U0001f600 b \ufffd c", "a \ufffd\ufffd b \ufffd c"), size
 
 
-def test_d06_a_lone_surrogate_in_prose_does_not_end_the_answer(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_lone_surrogate_in_prose_is_sent(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     text = "before \ud800 after\x00."
     if stream:
         wire = "".join(
@@ -312,37 +276,35 @@ def test_d06_a_lone_surrogate_in_prose_does_not_end_the_answer(door: Door, upstr
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         }
         upstream.on(model, Raw([json.dumps(body).encode()], content_type="application/json"))
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     content = (answer.first.content or "").replace("\ud800", "\ufffd")
     assert "before \ufffd after\x00. More." == content.replace("\ufffd\ufffd\ufffd", "\ufffd")
 
 
-def test_d12_fields_of_a_buffered_stream_survive(door: Door, upstream: Upstream, model: str) -> None:
-    """In auto mode the first answer is held until it is known whether to ask again."""
+def test_fields_of_a_buffered_stream_are_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
+    """In auto mode the first response is buffered until it is known whether to retry."""
     first = {**chunk(model, role="assistant", content="Hi", **EXTRAS), "system_fingerprint": "fp_1"}
     refusal = chunk(model, refusal="No.")
     wire = "".join(f"data: {json.dumps(each)}\n\n" for each in [first, refusal, chunk(model, finish_reason="stop")])
     upstream.on(model, Raw([(wire + "data: [DONE]\n\n").encode()]))
-    answer = ask(door("auto"), model, stream=True, tools=TOOLS)
+    answer = chat(connect("auto"), model, stream=True, tools=TOOLS)
     assert "Hi" == answer.first.content
     assert "No." == answer.first.extra["refusal"]
     for key, value in EXTRAS.items():
         assert value == answer.first.extra[key]
 
 
-@pytest.mark.parametrize("failure", [400, 500, 503])
-def test_d20_a_failed_second_question_does_not_lose_the_first_answer(
-    door: Door, upstream: Upstream, model: str, stream: bool, failure: int
-) -> None:
-    """Auto mode asks again to find out whether tools were ignored: that is its own question, not the client's."""
-    upstream.on(model, "It is sunny.", error(failure, "Context too long."))
-    answer = ask(door("auto"), model, stream=stream, tools=TOOLS)
-    assert ("It is sunny.", "stop") == (answer.first.content, answer.first.finish_reason)
+FAILURES = {
+    **{str(status): error(status, "Context too long.") for status in (400, 500, 503)},
+    "cut": Raw([b'data: {"choices":[{"ind'], end="cut"),
+}
 
 
-def test_d20_a_second_question_that_is_cut_does_not_lose_the_first_answer(
-    door: Door, upstream: Upstream, model: str, stream: bool
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_first_response_is_sent_if_the_probe_fails(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, failure: Raw
 ) -> None:
-    upstream.on(model, "It is sunny.", Raw([b'data: {"choices":[{"ind'], end="cut"))
-    answer = ask(door("auto"), model, stream=stream, tools=TOOLS)
+    """In auto mode a second request finds out whether tools were ignored: its failure does not concern the client."""
+    upstream.on(model, "It is sunny.", failure)
+    answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
     assert ("It is sunny.", "stop") == (answer.first.content, answer.first.finish_reason)

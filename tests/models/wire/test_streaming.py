@@ -1,34 +1,26 @@
-"""Defects 21, 23, 36 and the good points to keep: calls arrive while they are written; clients that leave free the upstream."""
+"""Streamed calls, transparent clients, many streams at once, and the end of the upstream response when a client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
 
 import openai
-import pytest
-import uvicorn
 
 import patchbay
-from patchbay.proxy import create_app
 from patchbay.testing.script import DONE, Raw, events
+from support.chat_clients import Proxy, chat, http_request, sdk_client, wrapped_client
+from support.fenced_texts import ROME, TOOLS, block
+from support.scripted_server import PATIENCE, SharedUpstream, chunk
 
-from .doors import Proxy, ask, http_request, sdk_client, wrapped_client
-from .reading import ROME, TOOLS, block
-from .test_wire_answers import chunk
-from .upstream import PATIENCE, Upstream
-
-Door = Callable[..., openai.OpenAI]
+Connect = Callable[..., openai.OpenAI]
 
 
-def test_d21_a_name_and_arguments_reach_the_client_before_the_call_is_complete(
-    door: Door, upstream: Upstream, model: str
+def test_name_and_arguments_are_streamed_before_the_call_is_complete(
+    connect: Connect, upstream: SharedUpstream, model: str
 ) -> None:
     written = threading.Event()
     head = '```tool_call\n{"name": "write_file", "arguments": {"path": "a", "content": "' + "x" * 2000
@@ -37,7 +29,7 @@ def test_d21_a_name_and_arguments_reach_the_client_before_the_call_is_complete(
     upstream.on(model, Raw([start, written, end]))
     name, arguments = "", ""
     messages = [{"role": "user", "content": "Write."}]
-    with door().chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True) as chunks:
+    with connect().chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True) as chunks:
         for part in chunks:
             for call in part.choices[0].delta.tool_calls or () if part.choices else ():
                 name += call.function.name or ""
@@ -48,7 +40,7 @@ def test_d21_a_name_and_arguments_reach_the_client_before_the_call_is_complete(
     assert {"path": "a", "content": "x" * 2000 + "end"} == json.loads(arguments)
 
 
-def test_d23_a_wrapped_client_is_still_that_client(upstream: Upstream, model: str) -> None:
+def test_wrapped_client_keeps_the_api_of_the_client(upstream: SharedUpstream, model: str) -> None:
     upstream.on(
         "/v1/models",
         Raw(
@@ -87,7 +79,7 @@ async def _ask_async(url: str, model: str) -> list[str]:
     return names
 
 
-def test_d23_the_async_client_is_wrapped_too(upstream: Upstream, model: str) -> None:
+def test_async_client_is_wrapped(upstream: SharedUpstream, model: str) -> None:
     upstream.on(model, block(ROME))
     assert ["get_weather", "get_weather"] == asyncio.run(_ask_async(upstream.url, model))
 
@@ -98,8 +90,8 @@ CACHED = [
 ]
 
 
-def test_d23_without_tools_the_upstream_gets_the_clients_own_bytes(
-    upstream: Upstream, proxies: Callable[..., Proxy], model: str, stream: bool
+def test_proxied_request_without_tools_is_forwarded_byte_for_byte(
+    upstream: SharedUpstream, proxies: Callable[..., Proxy], model: str, stream: bool
 ) -> None:
     upstream.on(model, "Hello.")
     body = json.dumps(
@@ -119,26 +111,26 @@ def test_d23_without_tools_the_upstream_gets_the_clients_own_bytes(
     assert [body, body] == [seen.body for seen in upstream.seen[model]]
 
 
-def test_d23_without_tools_a_wrapped_client_sends_what_the_bare_one_sends(upstream: Upstream, model: str, stream: bool) -> None:
+def test_wrapped_request_without_tools_is_sent_byte_for_byte(upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, "Hello.")
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": CACHED}]
     with wrapped_client(upstream.url) as wrapped, sdk_client(upstream.url) as bare:
-        one = ask(wrapped, model, stream=stream, messages=messages)
-        two = ask(bare, model, stream=stream, messages=messages)
+        one = chat(wrapped, model, stream=stream, messages=messages)
+        two = chat(bare, model, stream=stream, messages=messages)
     first, second = upstream.seen[model]
     assert second.body == first.body
     assert (two.first, len(two.chunks)) == (one.first, len(one.chunks))
 
 
-def test_d23_content_parts_keep_their_fields_with_tools(door: Door, upstream: Upstream, model: str) -> None:
+def test_content_parts_keep_their_fields_with_tools(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     upstream.on(model, "Hello.")
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
-    ask(door(), model, stream=False, tools=TOOLS, messages=[{"role": "user", "content": [*CACHED, image]}])
+    chat(connect(), model, stream=False, tools=TOOLS, messages=[{"role": "user", "content": [*CACHED, image]}])
     assert [*CACHED, image] == upstream.seen[model][0].json["messages"][-1]["content"]
 
 
-def test_d36_sixty_four_streams_at_once_are_all_served_with_their_own_answer(
-    upstream: Upstream, proxies: Callable[..., Proxy], model: str
+def test_64_concurrent_streams_get_their_own_responses(
+    upstream: SharedUpstream, proxies: Callable[..., Proxy], model: str
 ) -> None:
     together = threading.Barrier(64, timeout=PATIENCE)
     names = [upstream.on(f"{model}-{number}", f"Number {number}.\n{block(ROME)}\n") for number in range(64)]
@@ -160,50 +152,10 @@ def test_d36_sixty_four_streams_at_once_are_all_served_with_their_own_answer(
         assert [(200, True, True)] * 64 == list(pool.map(one, names))
 
 
-def test_good_points_a_client_that_leaves_in_mid_stream_frees_the_upstream(upstream: Upstream, door: Door, model: str) -> None:
+def test_upstream_is_closed_when_a_client_leaves_mid_stream(upstream: SharedUpstream, connect: Connect, model: str) -> None:
     upstream.on(model, Raw([events(chunk(model, role="assistant", content="Hello there, "), done=False)], end="hang"))
     messages = [{"role": "user", "content": "Hi"}]
-    chunks = door().chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True)
+    chunks = connect().chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True)
     assert next(iter(chunks)) is not None
     chunks.close()
     assert upstream.seen[model][0].left.wait(PATIENCE)
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_good_points_a_client_that_leaves_before_the_first_byte_frees_the_upstream(
-    upstream: Upstream, proxies: Callable[..., Proxy], model: str, streamed: bool
-) -> None:
-    upstream.on(model, Raw([], end="hang"))
-    body = json.dumps(
-        {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": streamed}
-    ).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", proxies("--tools", "text").port), PATIENCE) as connection:
-        connection.sendall(head.encode() + body)
-        seen = upstream.wait_for(model)
-    assert seen.left.wait(PATIENCE)
-
-
-@contextmanager
-def _serving(app: Any) -> Iterator[str]:
-    """An ASGI application on a socket of loopback; its base URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
-
-
-def test_d23_an_app_in_ones_own_server_does_the_same_as_the_command(upstream: Upstream, model: str, stream: bool) -> None:
-    upstream.on(model, f"Sure.\n{block(ROME)}")
-    with _serving(create_app(upstream.url, tools="text", base_path="/llm")) as url, sdk_client(url + "/llm") as client:
-        answer = ask(client, model, stream=stream, tools=TOOLS)
-    assert ([("get_weather", '{"city": "Rome"}')], "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-    assert "Sure." == (answer.first.content or "").strip()

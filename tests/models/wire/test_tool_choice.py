@@ -1,4 +1,4 @@
-"""Defects 19 and 20: tool_choice and parallel_tool_calls are kept, not only asked for; bad arguments are asked again when wanted."""
+"""``tool_choice`` and ``parallel_tool_calls`` are enforced, invalid arguments are retried on request, legacy functions work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from patchbay import ToolChoiceError
 from patchbay.testing.script import Message, Raw, error
+from support.chat_clients import Proxy, chat, http_request
+from support.fenced_texts import OSLO, ROME, TOOLS, block
+from support.scripted_server import SharedUpstream
 
-from .doors import Proxy, ask, http_request
-from .reading import OSLO, ROME, TOOLS, block
-from .upstream import Upstream
-
-Door = Callable[..., openai.OpenAI]
+Connect = Callable[..., openai.OpenAI]
 
 SEARCH = '{"name": "search", "arguments": {"q": "x"}}'
 WEATHER_CALL = [("get_weather", '{"city": "Rome"}')]
@@ -28,15 +27,15 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
-def test_d19_parallel_tool_calls_false_gives_one_call(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_parallel_tool_calls_false_gives_one_call(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, f"Sure.\n{block(ROME)}\n{block(OSLO)}\n")
-    answer = ask(door(), model, stream=stream, tools=TOOLS, parallel_tool_calls=False)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS, parallel_tool_calls=False)
     assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
 
 
-def test_d19_parallel_calls_are_all_kept_by_default(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_parallel_calls_are_kept_by_default(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, f"Sure.\n{block(ROME)}\n{block(OSLO)}\n")
-    answer = ask(door(), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS)
     assert ["get_weather", "get_weather"] == [name for name, _ in answer.first.calls]
 
 
@@ -52,19 +51,19 @@ def test_d19_parallel_calls_are_all_kept_by_default(door: Door, upstream: Upstre
     ],
     ids=["required", "named-text", "named-other", "allowed-other", "allowed-required-text", "required-unknown"],
 )
-def test_d19_an_answer_that_breaks_tool_choice_is_asked_again_unseen(
-    door: Door, upstream: Upstream, model: str, stream: bool, choice: Any, disobeying: str
+def test_response_that_violates_tool_choice_is_discarded_and_retried(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, choice: Any, disobeying: str
 ) -> None:
     upstream.on(model, disobeying, block(ROME))
-    answer = ask(door(), model, stream=stream, tools=TOOLS, tool_choice=choice)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS, tool_choice=choice)
     assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
     assert not (answer.first.content or "").strip()
     assert 2 == len(upstream.seen[model])
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_d19_a_choice_that_is_never_met_is_a_clear_error(
-    upstream: Upstream, proxies: Callable[..., Proxy], model: str, stream: bool, choice: Any
+def test_unmet_tool_choice_is_502_after_three_attempts(
+    upstream: SharedUpstream, proxies: Callable[..., Proxy], model: str, stream: bool, choice: Any
 ) -> None:
     upstream.on(model, "It is sunny.")
     request = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream}
@@ -73,47 +72,38 @@ def test_d19_a_choice_that_is_never_met_is_a_clear_error(
     assert 3 == len(upstream.seen[model])
 
 
-def test_d19_a_choice_that_is_never_met_raises_from_a_wrapped_client(upstream: Upstream, model: str, stream: bool) -> None:
-    from .doors import wrapped_client
-
+def test_unmet_tool_choice_is_not_retried_by_the_client(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
+) -> None:
     upstream.on(model, "It is sunny.")
-    with wrapped_client(upstream.url, tools="text") as client, pytest.raises((ToolChoiceError, openai.APIError)) as caught:
-        ask(client, model, stream=stream, tools=TOOLS, tool_choice="required")
+    with pytest.raises((ToolChoiceError, openai.APIError)) as caught:
+        chat(connect().with_options(max_retries=2), model, stream=stream, tools=TOOLS, tool_choice="required")
     assert "tool_choice_unmet" == caught.value.code
     assert 3 == len(upstream.seen[model])
 
 
-def test_a_client_that_repeats_failed_requests_does_not_repeat_an_unmet_choice(
-    door: Door, upstream: Upstream, model: str, stream: bool
-) -> None:
-    upstream.on(model, "It is sunny.")
-    with pytest.raises((ToolChoiceError, openai.APIError)):
-        ask(door().with_options(max_retries=2), model, stream=stream, tools=TOOLS, tool_choice="required")
-    assert 3 == len(upstream.seen[model])
-
-
-def test_a_client_may_repeat_what_the_upstream_failed_at(door: Door, upstream: Upstream, model: str) -> None:
+def test_upstream_failure_is_retried_by_the_client(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     upstream.on(model, Raw([b"<html>"], content_type="text/html"), block(ROME))
-    answer = ask(door().with_options(max_retries=1), model, stream=False, tools=TOOLS)
+    answer = chat(connect().with_options(max_retries=1), model, stream=False, tools=TOOLS)
     assert WEATHER_CALL == answer.first.calls
 
 
-def test_d19_choice_none_gives_no_call_and_shows_no_contract(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_tool_choice_none_gives_text(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, "It is sunny.")
-    answer = ask(door(), model, stream=stream, tools=TOOLS, tool_choice="none")
+    answer = chat(connect(), model, stream=stream, tools=TOOLS, tool_choice="none")
     assert ("It is sunny.", [], "stop") == (answer.first.content, answer.first.calls, answer.first.finish_reason)
 
 
-def test_d19_a_call_against_choice_none_is_no_call(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_call_despite_tool_choice_none_is_discarded(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, block(ROME), "It is sunny.")
-    answer = ask(door(), model, stream=stream, tools=TOOLS, tool_choice="none")
+    answer = chat(connect(), model, stream=stream, tools=TOOLS, tool_choice="none")
     assert ([], "stop") == (answer.first.calls, answer.first.finish_reason)
 
 
-def test_d19_legacy_functions_are_served(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_legacy_functions_are_supported(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, block(ROME))
     functions = [tool["function"] for tool in TOOLS]
-    answer = ask(door(), model, stream=stream, functions=functions)
+    answer = chat(connect(), model, stream=stream, functions=functions)
     assert "get_weather" in upstream.seen[model][0].prompt()
     if stream:
         deltas = [c.choices[0].delta.function_call for c in answer.chunks if c.choices and c.choices[0].delta.function_call]
@@ -126,22 +116,24 @@ def test_d19_legacy_functions_are_served(door: Door, upstream: Upstream, model: 
     assert "function_call" == answer.first.finish_reason
 
 
-def test_d19_a_native_function_call_keeps_its_finish_reason(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_native_function_call_keeps_its_finish_reason(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
+) -> None:
     called = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
     upstream.on(model, Message({"role": "assistant", "content": None, "function_call": called}, finish_reason="function_call"))
-    answer = ask(door("native"), model, stream=stream, functions=[tool["function"] for tool in TOOLS])
+    answer = chat(connect("native"), model, stream=stream, functions=[tool["function"] for tool in TOOLS])
     assert "function_call" == answer.first.finish_reason
     assert called == answer.first.extra["function_call"]
 
 
-def test_d19_a_function_call_in_the_history_is_shown_to_the_model(door: Door, upstream: Upstream, model: str) -> None:
+def test_function_call_of_the_history_is_sent_to_the_model(connect: Connect, upstream: SharedUpstream, model: str) -> None:
     upstream.on(model, "Sunny.")
     messages = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": '{"city": "Xanadu"}'}},
         {"role": "function", "name": "get_weather", "content": "sunny in paradise"},
     ]
-    ask(door(), model, stream=False, tools=TOOLS, messages=messages)
+    chat(connect(), model, stream=False, tools=TOOLS, messages=messages)
     sent = upstream.seen[model][0]
     assert "Xanadu" in sent.prompt()
     assert "sunny in paradise" in sent.prompt()
@@ -149,47 +141,46 @@ def test_d19_a_function_call_in_the_history_is_shown_to_the_model(door: Door, up
     assert not [message for message in sent.json["messages"] if "function_call" in message]
 
 
-def test_d19_custom_tools_are_the_clients_mistake(upstream: Upstream, proxies: Callable[..., Proxy], model: str) -> None:
-    tools = [{"type": "custom", "custom": {"name": "grep", "description": "Greps."}}]
-    request = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": tools}
-    response = http_request(proxies("--tools", "text").port, "POST", "/v1/chat/completions", request)
-    assert (400, "invalid_request_error") == (response.status, response.json["error"]["type"])
-
-
 BAD = block('{"name": "get_weather", "arguments": {"town": "Rome"}}')
 
 
-def test_d20_bad_arguments_are_asked_again_when_wanted(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_invalid_arguments_are_retried_with_repair_rounds(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
+) -> None:
     upstream.on(model, BAD, block(ROME))
-    answer = ask(door(repair_rounds=1), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(repair_rounds=1), model, stream=stream, tools=TOOLS)
     assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
     assert 2 == len(upstream.seen[model])
     assert "city" in upstream.seen[model][1].prompt()
 
 
-def test_d20_bad_arguments_that_stay_bad_reach_the_client(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_invalid_arguments_are_sent_after_the_last_repair_round(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
+) -> None:
     upstream.on(model, BAD)
-    answer = ask(door(repair_rounds=1), model, stream=stream, tools=TOOLS)
+    answer = chat(connect(repair_rounds=1), model, stream=stream, tools=TOOLS)
     assert [("get_weather", '{"town": "Rome"}')] == answer.first.calls
     assert 2 == len(upstream.seen[model])
 
 
-def test_d20_nothing_is_asked_again_by_default(door: Door, upstream: Upstream, model: str, stream: bool) -> None:
+def test_invalid_arguments_are_not_retried_by_default(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
+) -> None:
     upstream.on(model, BAD)
-    ask(door(), model, stream=stream, tools=TOOLS)
+    chat(connect(), model, stream=stream, tools=TOOLS)
     assert 1 == len(upstream.seen[model])
 
 
 @pytest.mark.parametrize("refusal", ["400", "ignore"])
-def test_d20_auto_mode_serves_a_model_without_tools(
-    door: Door, upstream: Upstream, model: str, stream: bool, refusal: str
+def test_auto_mode_serves_a_model_without_native_tools(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, refusal: str
 ) -> None:
     if refusal == "400":
         upstream.on(model, error(400, f"{model} does not support tools", kind="invalid_request_error"), block(ROME))
-        answer = ask(door("auto"), model, stream=stream, tools=TOOLS)
+        answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
         assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
         assert "tools" not in upstream.seen[model][-1].json
     else:
         upstream.on(model, block(ROME))
-        answer = ask(door("auto"), model, stream=stream, tools=TOOLS)
+        answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
         assert WEATHER_CALL == answer.first.calls
