@@ -32,6 +32,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "mcp-server.md"
 TABLE = re.compile(r"(<!-- mcp clients: begin -->\n).*?(<!-- mcp clients: end -->)", re.DOTALL)
 TASK = "Where is order 1234? Use the tool."
 NAME = re.compile(r"[\w-]*look_up_order\b")
+MOST_SEARCHES = 20
 RESULT = "Order 1234 is in Rotterdam."
 SERVERS = json.dumps({"mcpServers": {"patchbay": {"type": "http", "url": "URL"}}})
 
@@ -80,10 +81,9 @@ def run(agent: Agent, server: str) -> tuple[bool, bool]:
             return "It is in Rotterdam."
         if (name := NAME.search(text)) is not None:
             return fenced(name[0], {"number": "1234"})
-        # Codex offers the tools of MCP servers once a search has found them.
-        return (
-            fenced("tool_search", {"query": "order"}) if '\\"tool_search\\"' in text and len(seen) < 4 else "I cannot look it up."
-        )
+        # Codex offers the tools of MCP servers once a search has found them, and connects to the servers meanwhile.
+        searches = '\\"tool_search\\"' in text and len(seen) < MOST_SEARCHES
+        return fenced("tool_search", {"query": "order"}) if searches else "I cannot look it up."
 
     with tempfile.TemporaryDirectory() as home, ScriptedUpstream(answer, tools="refuse", model=agent.model) as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
