@@ -20,7 +20,7 @@ def test_values_go_until_the_rest_fits():
     assert (1, 3) == (len(cache), cache.get("d"))
 
 
-def test_a_value_takes_the_place_of_the_one_before_and_its_size():
+def test_replacing_a_value_replaces_its_size():
     cache: SizedCache[str, int] = SizedCache(most=10, most_bytes=100)
     for number in range(5):
         cache.put("a", number, 60)
@@ -28,7 +28,7 @@ def test_a_value_takes_the_place_of_the_one_before_and_its_size():
     assert (4, 7) == (cache.get("a"), cache.get("b"))
 
 
-def test_a_value_that_is_too_large_is_not_kept_nor_the_one_before():
+def test_oversized_value_is_not_cached_and_removes_the_previous_one():
     cache: SizedCache[str, int] = SizedCache(most=10, most_bytes=100)
     cache.put("a", 1, 10)
     cache.put("a", 2, 101)

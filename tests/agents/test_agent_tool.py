@@ -75,7 +75,7 @@ def test_several_answers_are_joined():
     assert {"result": "1\n\n2\n\nb"} == response(events)
 
 
-def test_state_goes_in_and_what_the_agent_changes_comes_out():
+def test_state_is_passed_to_the_agent_and_its_changes_are_returned():
     def note(tool_context) -> str:
         tool_context.state["noted"] = tool_context.state["colour"] + "!"
         tool_context.state["user:name"] = "Ada"
@@ -102,7 +102,7 @@ def test_state_goes_in_and_what_the_agent_changes_comes_out():
     assert {"colour": "blue", "noted": "blue!", "user:name": "Ada", "answer": "ok"} == run(state(runner))
 
 
-async def test_what_is_changed_beside_an_answer_that_was_refused_comes_out_too():
+async def test_state_changes_beside_a_rejected_answer_are_returned():
     def note(ctx, answer) -> None:
         if answer.content.text:
             ctx.state["refused"] = answer.content.text
@@ -133,7 +133,7 @@ def test_an_agent_that_fails_changes_nothing():
         (LlmAgent(name="helper"), "CONFIGURATION"),
     ],
 )
-def test_what_goes_wrong_in_the_agent_comes_back_as_an_error(agent, words):  # defect 19
+def test_failure_of_the_agent_is_an_error_result(agent, words):  # defect 19
     boss = asks(agent)
     events = run(run_turn(Runner(boss)))
     assert words in response(events)["error"]
@@ -331,7 +331,7 @@ def test_agent_tool_timeout_stops_the_agent_and_is_the_calls_error():
     assert "timed out" in response(events)["error"]
 
 
-def test_it_works_in_a_runner_without_agents():
+def test_agent_tool_works_in_a_runner_without_agents():
     inner = helper(call("noop"), "It is blue.", tools=[noop], output_key="colour")
     model = ScriptedModel([call("helper", request="What colour?"), "Blue, it says."])
     result = run(ToolRunner(model, tools=[AgentTool(inner)]).run("What colour is it?"))

@@ -100,7 +100,7 @@ def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_thoughts_of_a_server_are_kept_and_sent_back_as_it_wants_them(streaming):
+def test_reasoning_of_a_server_is_stored_and_sent_back_in_its_format(streaming):
     with ScriptedUpstream([native("c1", reasoning_content="six times seven"), "It is 42."]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply]))
         told = [event for event in asyncio.run(whole(chat, "What is it?", streaming=streaming)) if not event.partial]
@@ -117,7 +117,7 @@ def test_thoughts_of_a_server_are_kept_and_sent_back_as_it_wants_them(streaming)
         (Raw([], end="cut"), "UPSTREAM_ERROR"),
     ],
 )
-def test_a_server_that_fails_ends_the_run_with_an_event_and_the_session_goes_on(answer, code):
+def test_failing_server_ends_the_run_with_an_event_and_the_session_stays_usable(answer, code):
     with ScriptedUpstream(lambda body: "better" if "again" in json.dumps(body["messages"]) else answer) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
 
@@ -147,7 +147,7 @@ def test_unreachable_server_ends_the_run_with_an_error_event():
     assert event.error_code in ("UPSTREAM_ERROR", "RUN_TIMEOUT")
 
 
-def test_a_request_that_is_given_up_is_given_up_at_the_server_too():
+def test_cancelled_request_is_cancelled_at_the_server():
     with ScriptedUpstream([Raw([], end="hang")]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
 
@@ -180,7 +180,7 @@ def test_model_callback_sees_the_bare_model_name_and_may_change_it():
     assert ["org/small:7b", "bigger", "org/small:7b"] == [request.json["model"] for request in upstream.chats]
 
 
-async def test_a_client_of_the_callers_is_asked_and_stays_open():
+async def test_client_of_the_caller_is_used_and_stays_open():
     with ScriptedUpstream([native("c1"), "done", "again"]) as upstream:
         async with openai.AsyncOpenAI(base_url=upstream.url, api_key="unused") as client:
             config = GenerateContentConfig(temperature=0.5, extra={"model": "mine"})
@@ -191,7 +191,7 @@ async def test_a_client_of_the_callers_is_asked_and_stays_open():
     assert [("mine", 0.5)] * 3 == [(request.json["model"], request.json["temperature"]) for request in upstream.chats]
 
 
-def test_a_model_by_name_is_asked_at_the_address_of_the_environment(monkeypatch):
+def test_named_model_is_requested_at_the_url_of_the_environment(monkeypatch):
     with ScriptedUpstream(["done"]) as upstream:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)

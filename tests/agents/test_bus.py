@@ -184,7 +184,7 @@ async def test_event_data_without_json_form_is_converted():
     assert "2026-01-01" == seen[0].data["date"]
 
 
-async def test_there_is_one_order_of_priority_whatever_the_patterns():
+async def test_priorities_are_ordered_across_patterns():
     bus = EventBus()
     seen: list[str] = []
     for pattern, priority in (("tool.call", 0), ("*", 10), ("tool.*", 5), ("tool.call", -1), ("*", 0), ("tool.*", 10)):
@@ -263,7 +263,7 @@ async def test_the_past_can_be_replayed():
     assert 4 == bus.get_stats()["history_size"]
 
 
-async def test_only_the_last_dead_letters_are_kept():
+async def test_dead_letters_are_bounded_to_the_newest():
     bus = EventBus(dead_letter_size=2)
     bus.subscribe("*", fails)
     await publish(bus, *"abc")
@@ -291,7 +291,7 @@ async def test_a_handler_may_publish():
     assert ["pong"] == [event.type for event in seen]
 
 
-def test_what_a_closed_loop_left_waiting_is_delivered_in_the_next():
+def test_events_pending_in_a_closed_loop_are_delivered_in_the_next():
     bus = EventBus()
     seen: list[BusEvent] = []
 

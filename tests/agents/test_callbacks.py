@@ -50,7 +50,7 @@ SIX = ["before_agent", "after_agent", "before_model", "after_model", "before_too
 
 
 @pytest.mark.parametrize("form", ["sync", "async", "list", "lambda", "object", "set later"])
-def test_each_callback_is_asked_where_it_belongs_in_any_form(form):  # defect 10
+def test_each_callback_runs_at_its_point_in_any_form(form):  # defect 10
     asked: list[tuple[str, Any]] = []
 
     def made(name: str) -> Any:
@@ -85,7 +85,7 @@ def test_each_callback_is_asked_where_it_belongs_in_any_form(form):  # defect 10
 
 
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model", "before_tool"])
-def test_of_several_callbacks_the_first_that_says_something_has_spoken(name):
+def test_first_callback_with_a_result_wins(name):
     asked = []
 
     def made(answer: Any) -> Any:
@@ -99,7 +99,7 @@ def test_of_several_callbacks_the_first_that_says_something_has_spoken(name):
     assert [None, "said"] == asked
 
 
-def test_of_several_after_tool_callbacks_each_sees_what_the_one_before_made():
+def test_after_tool_callbacks_are_chained():
     events = play(
         [ADD, "done"], add, after_tool_callback=[lambda ctx, name, result: result + 1, lambda ctx, name, result: {"n": result}]
     )
@@ -139,14 +139,14 @@ async def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback,
 
 
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
-def test_a_callback_that_returns_what_it_must_not_ends_the_run_with_an_event(name):
+def test_callback_with_an_invalid_result_ends_the_run_with_an_event(name):
     events = play(["done"], **{f"{name}_callback": lambda *about: 5})
     assert "CALLBACK_ERROR" == events[-1].error_code
     assert "not int" in events[-1].error_message
 
 
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
-def test_a_callback_that_raises_a_cancellation_of_its_own_does_not_cancel_the_run(name):
+def test_cancellation_raised_by_a_callback_does_not_cancel_the_run(name):
     events = play(["done"], **{f"{name}_callback": cancelled})
     assert ("AGENT_ERROR", "CancelledError") == (events[-1].error_code, events[-1].error_message)
 
@@ -175,7 +175,7 @@ async def test_before_agent_callback_replaces_the_agents_answer(said):
     assert [] == asked, "the agent has not worked"
 
 
-def test_what_an_after_agent_callback_says_comes_after_the_answer():
+def test_after_agent_callback_adds_its_event_after_the_answer():
     assert ["done", "and more"] == kinds(play(["done"], after_agent_callback=lambda ctx: "and more"))
 
 
@@ -185,7 +185,7 @@ def test_an_after_agent_callback_is_not_asked_once_the_agent_has_failed():
     assert (["[MODEL_ERROR]"], []) == (kinds(events), asked)
 
 
-async def test_what_callbacks_put_into_the_state_is_kept_with_the_next_event():
+async def test_state_changes_of_callbacks_are_stored_with_the_next_event():
     def remember(name: str) -> Any:
         def callback(ctx: Any, *about: Any) -> None:
             ctx.state[name] = ctx.state.get(name, 0) + 1
@@ -224,7 +224,7 @@ def test_state_of_a_before_agent_callback_reaches_instructions_and_sub_agents():
 
 
 @pytest.mark.parametrize("name", ["after_agent", "before_model", "after_model", "before_tool"])
-async def test_changes_of_the_state_are_kept_also_where_there_is_no_answer(name):
+async def test_state_changes_without_an_answer_are_stored(name):
     def change(ctx: Any, *about: Any) -> None:
         ctx.state["seen"] = True
         if name != "after_agent":
@@ -246,7 +246,7 @@ async def test_changes_of_the_state_are_kept_also_where_there_is_no_answer(name)
         ("after_tool", ["?add", "!add"]),
     ],
 )
-def test_ending_the_run_ends_it_after_what_is_being_done(name, expected):
+def test_end_of_the_run_takes_effect_after_the_current_step(name, expected):
     def end(ctx: Any, *about: Any) -> None:
         ctx.end_invocation = True
 
@@ -472,7 +472,7 @@ def test_an_error_in_the_answers_place_ends_the_run_with_it(name):
 
 @pytest.mark.parametrize("answer", [LlmResponse(), Content(), ""])
 @pytest.mark.parametrize("name", ["before_model", "after_model"])
-def test_an_empty_answer_of_a_callback_is_none(name, answer):
+def test_empty_callback_result_counts_as_none(name, answer):
     (event,) = play(["done"], **{f"{name}_callback": lambda ctx, about: answer})
     assert "NO_RESPONSE" == event.error_code
 
@@ -563,7 +563,7 @@ def test_a_before_model_callback_answers_for_a_model_that_cannot_be_used(model, 
 
 
 @pytest.mark.parametrize("answer", [{}, {"blocked": True}, 0, "", [], False])
-def test_what_a_before_tool_callback_returns_is_the_result_and_the_tool_is_not_run(answer):
+def test_before_tool_result_replaces_the_tool_call(answer):
     ran, after = [], []
 
     async def touch(a: int, tool_context: ToolContext) -> int:
@@ -622,7 +622,7 @@ def test_tool_callbacks_may_ask_for_the_tools_context():
     assert {"before": 1, "after": 2} == events[1].actions.state_delta
 
 
-def test_a_before_tool_callback_may_mend_or_answer_a_call_whose_arguments_do_not_fit():
+def test_before_tool_callback_can_repair_or_answer_a_call_with_invalid_arguments():
     def callback(ctx: Any, name: str, args: dict[str, Any]) -> Any:
         if args.get("a") == "mock":
             return {"mocked": True}
@@ -654,7 +654,7 @@ def test_tool_callbacks_see_a_hand_over_and_can_keep_it_from_happening():
     assert [] == sub.model.requests
 
 
-def test_a_custom_agent_that_writes_no_work_says_so_in_its_event():
+def test_custom_agent_without_a_run_method_reports_it_in_its_event():
     (event,) = asyncio.run(Chat(BaseAgent(name="bare")).say())
     assert ("AGENT_ERROR", True) == (event.error_code, "_run_async_impl" in event.error_message)
 
@@ -675,7 +675,7 @@ def test_callbacks_of_a_parent_are_not_those_of_its_sub_agents():
         LlmResponse(error_code="X", error_message=["y"]),
     ],
 )
-def test_whatever_a_callback_puts_into_an_answer_ends_the_run_with_an_event(answer):
+def test_invalid_callback_answers_end_the_run_with_an_event(answer):
     asked = LlmAgent(name="a", model=ScriptedModel(["next"]), before_model_callback=[lambda _ctx, _request: answer])
     runner = Runner(asked)
     *_, last = runner.run("u", "s", "hi")

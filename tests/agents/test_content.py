@@ -69,7 +69,7 @@ def test_defaults_are_those_of_the_contract():
     assert EventActions({}, {}, None, None, None) == event.actions
 
 
-def test_every_event_and_call_has_an_id_of_its_own_and_a_time():
+def test_every_event_and_call_has_a_unique_id_and_a_time():
     before = time.time()
     assert 200 == len({Event().id for _ in range(100)} | {FunctionCall("f").id for _ in range(100)})
     assert before <= Event().timestamp <= time.time()
@@ -97,7 +97,7 @@ def test_calls_and_responses_are_found_in_order():
         (False, Event(content=Content())),
     ],
 )
-def test_a_final_response_is_whole_says_something_and_calls_nothing(expected, event):
+def test_final_response_is_complete_has_content_and_no_calls(expected, event):
     assert expected is event.is_final_response()
 
 

@@ -41,7 +41,7 @@ def contents(messages) -> list[str]:
     return [message.content for message in messages]
 
 
-async def test_both_sides_are_recorded_with_all_that_was_said_of_them(history, user):  # defect 28
+async def test_both_sides_are_recorded_with_all_their_fields(history, user):  # defect 28
     await history.add_message(user, "bot", "s1", "user", "hello")
     await history.add_message(user, "bot", "s1", "assistant", "hi", '{"audit": 1}')
     answer, question = await history.get_agent_history(user, "bot")
@@ -84,12 +84,12 @@ async def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
         ("s" * 60_000, []),
     ],
 )
-async def test_a_search_takes_what_it_looks_for_letter_by_letter(history, user, keyword, expected):  # defect 28
+async def test_search_matches_its_query_literally(history, user, keyword, expected):  # defect 28
     await fill(history, user, "100% sure", "snake_case", "back\\slash", "Die STRASSE", "l'été")
     assert expected == contents(await history.search(user, "bot", keyword))
 
 
-async def test_what_was_recorded_is_counted_and_deleted(history, user):
+async def test_records_are_counted_and_deleted(history, user):
     session = await fill(history, user, "a", "b")
     await fill(history, user, "c", agent="other")
     assert (3, 2, 0) == (await history.count(user), await history.count(user, "bot"), await history.count("nobody"))
@@ -104,7 +104,7 @@ async def test_text_with_nul_and_surrogates_is_recorded(history, user):
     assert 1 == len(await history.search(user, "bot", "and"))
 
 
-async def test_a_change_of_what_was_found_changes_nothing_in_the_history(history, user):
+async def test_changing_a_found_record_does_not_change_the_history(history, user):
     await fill(history, user, "a")
     (await history.get_agent_history(user, "bot"))[0].content = "forged"
     assert ["a"] == contents(await history.get_agent_history(user, "bot"))
@@ -128,7 +128,7 @@ async def test_the_tool_shows_a_line_for_each_message_the_newest_first(history, 
     assert oldest.endswith("] User: hello AI: forged")
 
 
-async def test_the_tool_searches_and_says_when_there_is_nothing(history, user):
+async def test_search_tool_reports_an_empty_result(history, user):
     search = create_history_tool(history, user_id=user)
     await fill(history, user, "one", "two")
     assert "No agent specified." == await search("one")
@@ -145,7 +145,7 @@ async def test_the_tool_sees_its_own_users_history_and_no_other(history, user):
     assert "No history found." == await search("secret")
 
 
-def test_the_factory_makes_something_that_an_agent_takes_as_a_tool():
+def test_factory_makes_a_tool_for_an_agent():
     assert history_tool is create_history_tool
     tool = FunctionTool(create_history_tool(InMemoryChatHistoryService()))
     assert ("search_history", {"keyword", "agent", "limit"}) == (tool.name, set(tool.parameters["properties"]))

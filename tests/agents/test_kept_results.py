@@ -45,7 +45,7 @@ def offered(model: Any) -> list[list[str]]:
     return [[spec.name for spec in request.tools] for request in model.requests]
 
 
-async def test_the_next_turn_can_read_what_an_excerpt_of_the_last_one_left_out(service, session_id):
+async def test_next_turn_can_read_the_rest_of_a_truncated_result(service, session_id):
     one = agent([READ, "read", reading(), "done", "nothing to do"], read_log)
     chat = Chat(one, service, session_id=session_id)
     await chat.say("read")
@@ -67,7 +67,7 @@ async def test_a_session_without_long_results_is_offered_no_reader(service, sess
     assert [["read_log"]] * 2 == offered(one.model)
 
 
-async def test_what_was_kept_is_there_when_the_database_is_opened_again(database_url, session_id):
+async def test_stored_results_survive_reopening_the_database(database_url, session_id):
     one = agent([READ, "read", reading(), "done"], read_log)
     for message in ("read", "go on"):
         async with DatabaseSessionService(database_url) as service:
@@ -81,7 +81,7 @@ def test_the_next_agent_of_the_same_run_can_read_it_too(service, session_id):
     assert PIECE == response_of(run(chat.say()), "read_result")["result"]
 
 
-async def test_what_an_agent_keeps_as_a_tool_is_its_own(service, session_id):
+async def test_results_stored_by_an_agent_tool_are_its_own(service, session_id):
     inner = agent([READ, reading(), "short", "again"], read_log, name="inner")
     outer = agent([ToolCall("c1", "inner", '{"request": "x"}'), "a", ToolCall("c2", "inner", '{"request": "y"}'), "b"])
     outer.tools = [AgentTool(inner)]
@@ -96,7 +96,7 @@ async def test_what_an_agent_keeps_as_a_tool_is_its_own(service, session_id):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_the_text_is_kept_before_its_excerpt_is_recorded_whenever_the_process_is_killed(database_url, session_id, moment):
+def test_text_is_stored_before_its_excerpt_despite_a_kill_at_any_moment(database_url, session_id, moment):
     child = spawn(database_url, session_id, moment)
     try:
         assert f"{moment}\n" == child.stdout.readline()
@@ -143,7 +143,7 @@ def test_no_row_is_left_of_a_deleted_session(database_url, session_id):
 
 
 @pytest.mark.parametrize("text", ["", "é\x00\ud800\U0001f600", "x" * 100])
-async def test_any_text_comes_back_as_it_was(service, session_id, text):
+async def test_any_text_round_trips(service, session_id, text):
     session = await service.create_session("app", "u", session_id=session_id)
     kept = await service.results(session).keep(text)
     assert text == await service.results(session).read(kept)
@@ -165,7 +165,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("result_id", UNKNOWN)
-async def test_an_id_that_nothing_is_kept_by_is_none(service, session_id, result_id):
+async def test_unknown_result_id_is_not_found(service, session_id, result_id):
     session = await service.create_session("app", "u", session_id=session_id)
     assert await service.results(session).read("result_1") is None
     await service.results(session).keep("text")
@@ -193,7 +193,7 @@ def bounded(service, monkeypatch):
     return of
 
 
-def test_of_a_session_the_newest_are_kept_and_no_id_comes_back(service, bounded, session_id):
+def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(service, bounded, session_id):
     async def main() -> tuple[list[list[str | None]], str | None]:
         session = await service.create_session("app", "u", session_id=session_id)
         other = await service.create_session("app", "v", session_id=session_id)

@@ -31,7 +31,7 @@ async def add(a: int) -> int:
     return a + 1
 
 
-async def test_d02_sync_tools_block_neither_the_loop_nor_each_other():
+async def test_sync_tools_block_neither_the_loop_nor_each_other():
     """Four sync tools meet each other, and the event loop: none could if they came one after the other."""
     everybody = threading.Barrier(5)
 
@@ -47,7 +47,7 @@ async def test_d02_sync_tools_block_neither_the_loop_nor_each_other():
     assert [{"result": "met"}] * 4 == [each.response for each in events[1].get_function_responses()]
 
 
-def test_d03_a_limit_holds_for_a_sync_tool_too():
+def test_timeout_applies_to_a_sync_tool():
     release = threading.Event()
 
     def slow(tool_context: ToolContext) -> str:
@@ -66,7 +66,7 @@ def test_d03_a_limit_holds_for_a_sync_tool_too():
     assert "done" == kinds(events)[-1]
 
 
-def test_d05_a_tool_that_raises_a_cancellation_fails_alone():
+def test_tool_that_raises_a_cancellation_fails_alone():
     async def gone() -> None:
         raise asyncio.CancelledError
 
@@ -76,7 +76,7 @@ def test_d05_a_tool_that_raises_a_cancellation_fails_alone():
     assert "done" == kinds(events)[-1]
 
 
-def test_d06_a_timeout_of_the_tools_own_is_its_own():
+def test_timeout_raised_by_a_tool_is_a_failure_of_the_tool():
     async def net() -> None:
         raise TimeoutError("the socket")
 
@@ -89,7 +89,7 @@ def test_d06_a_timeout_of_the_tools_own_is_its_own():
     ("error", "told"),
     [(KeyError("foo"), "KeyError: 'foo'"), (AssertionError(), "AssertionError"), (ValueError("no"), "ValueError: no")],
 )
-def test_d07_tool_error_includes_the_exception_type(error, told):
+def test_tool_error_includes_the_exception_type(error, told):
     async def fail() -> None:
         raise error
 
@@ -119,7 +119,7 @@ class Address(BaseModel):
         ("{}", "a"),
     ],
 )
-def test_d08_arguments_that_do_not_fit_never_reach_the_tool(arguments, place):
+def test_invalid_arguments_do_not_reach_the_tool(arguments, place):
     ran = []
 
     async def f(a: int, mode: Literal["x", "y"] = "x", unit: Unit = Unit.C, address: Address | None = None) -> None:
@@ -130,7 +130,7 @@ def test_d08_arguments_that_do_not_fit_never_reach_the_tool(arguments, place):
     assert [] == ran
 
 
-def test_d08_arguments_that_fit_are_converted_and_models_are_models():
+def test_valid_arguments_are_converted_to_their_models():
     got = []
 
     async def f(a: int, unit: Unit, address: Address) -> None:
@@ -140,7 +140,7 @@ def test_d08_arguments_that_fit_are_converted_and_models_are_models():
     assert [(5, Unit.C, Address(number=1))] == got
 
 
-def test_d10_async_callbacks_work_alone_and_in_lists():
+def test_async_callbacks_work_alone_and_in_lists():
     async def before_tool(ctx: Any, name: str, args: dict[str, Any]) -> Any:
         return {"from": "before"} if name == "first" else None
 
@@ -167,7 +167,7 @@ def test_d10_async_callbacks_work_alone_and_in_lists():
         assert "async" == said_to(model)[0]["content"]
 
 
-async def test_d11_changes_of_a_tool_are_its_own_until_it_has_succeeded():
+async def test_state_changes_of_a_tool_are_private_until_it_succeeds():
     """Of two calls at the same time the one that fails leaves nothing, neither now nor in a later turn."""
     written = asyncio.Event()
 
@@ -191,7 +191,7 @@ async def test_d11_changes_of_a_tool_are_its_own_until_it_has_succeeded():
     assert {"from_works": 1} == (await chat.session()).state
 
 
-async def test_d12_no_update_is_lost_where_calls_change_the_same_key_at_the_same_time():
+async def test_concurrent_changes_of_one_key_are_all_kept():
     begun = 0
     all_begun = asyncio.Event()
 
@@ -210,7 +210,7 @@ async def test_d12_no_update_is_lost_where_calls_change_the_same_key_at_the_same
     assert {"n": 5, "log": ["0", "1", "2", "3", "4"]} == (await chat.session()).state
 
 
-async def test_d14_output_key_is_in_the_state_before_the_final_event_is_yielded():
+async def test_output_key_is_in_the_state_before_the_final_event():
     chat = Chat(agent(["done"], output_key="out"))
     events = chat.begin()
     async for event in events:
@@ -220,7 +220,7 @@ async def test_d14_output_key_is_in_the_state_before_the_final_event_is_yielded(
     await events.aclose()
 
 
-def test_d15_calls_of_a_callback_in_the_models_place_are_carried_out_once():
+def test_calls_of_a_callback_in_place_of_the_model_run_once():
     def plan(ctx: Any, request: LlmRequest) -> Any:
         return Content("model", [Part(function_call=FunctionCall("add", {"a": 1}))]) if ctx.llm_call_count == 1 else None
 
@@ -228,7 +228,7 @@ def test_d15_calls_of_a_callback_in_the_models_place_are_carried_out_once():
     assert ["?add", "!add", "done"] == kinds(events)
 
 
-def test_d16_limits_and_failures_of_models_are_events_and_nothing_escapes():
+def test_limits_and_failures_of_models_are_events():
     for steps, settings, code in (
         ([ToolCall("1", "add", '{"a": 1}')], {"max_llm_calls": 1}, "MAX_LLM_CALLS"),
         ([RuntimeError("down")], {}, "MODEL_ERROR"),
@@ -240,7 +240,7 @@ def test_d16_limits_and_failures_of_models_are_events_and_nothing_escapes():
         assert not events[-1].is_final_response()
 
 
-def test_d23_edits_of_requests_and_events_do_not_change_history():
+def test_edits_of_requests_and_events_do_not_change_the_history():
     def edit(ctx: Any, request: LlmRequest) -> None:
         for content in request.contents:
             content.parts[0].text = "edited"
@@ -271,7 +271,7 @@ def test_d23_edits_of_requests_and_events_do_not_change_history():
     run(main())
 
 
-async def test_d25_an_answer_whose_stream_ends_with_a_piece_is_kept_and_said_once():
+async def test_answer_whose_stream_ends_with_a_delta_is_stored_and_yielded_once():
     class Pieces:
         async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
             yield TextDelta("all ")
@@ -283,7 +283,7 @@ async def test_d25_an_answer_whose_stream_ends_with_a_piece_is_kept_and_said_onc
     assert ["hi", "all of it"] == kinds((await chat.session()).events)
 
 
-def test_d27_any_parameters_of_a_function_and_any_way_of_giving_results_work():
+def test_any_function_signature_and_result_type_works():
     def only(a: int, /, *rest: int, scale: int = 1, **more: int) -> Any:
         return [a, list(rest), scale, more]
 
@@ -304,7 +304,7 @@ def test_d27_any_parameters_of_a_function_and_any_way_of_giving_results_work():
     assert [1, [2, 3], 4] == response_of(events, "only")["result"][:3]
 
 
-def test_d29_tools_added_later_are_used_and_names_are_checked_early():
+def test_tools_added_later_are_used_and_names_are_checked_early():
     one = agent([ToolCall("1", "add", '{"a": 1}'), "done"])
     one.tools.append(add)
     assert {"result": 2} == response_of(run(Chat(one).say()), "add")

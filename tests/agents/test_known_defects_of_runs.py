@@ -37,7 +37,7 @@ def service(tmp_path):
     run(made.close())
 
 
-def test_d13_keys_belong_to_the_application_the_user_or_the_run(service):
+def test_keys_belong_to_the_application_the_user_or_the_run(service):
     def note(tool_context) -> str:
         tool_context.state.update({"app:a": 1, "user:u": 2, "temp:t": 3, "own": 4})
         return "noted"
@@ -94,7 +94,7 @@ class Opaque:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_d20_results_and_state_without_json_end_no_run(service, value):
+def test_results_and_state_without_json_do_not_end_the_run(service, value):
     def odd(tool_context) -> object:
         tool_context.state["odd"] = value
         return value
@@ -108,7 +108,7 @@ def test_d20_results_and_state_without_json_end_no_run(service, value):
     assert model.requests[1].messages == model.requests[2].messages[: len(model.requests[1].messages)]
 
 
-def test_d21_a_listener_cannot_stall_a_run_nor_end_it_nor_change_what_a_tool_is_given():
+def test_listener_can_neither_stall_nor_end_a_run_nor_change_tool_arguments():
     async def scenario():
         bus, given, never = EventBus(), [], asyncio.Event()
 
@@ -146,7 +146,7 @@ def test_d21_a_listener_cannot_stall_a_run_nor_end_it_nor_change_what_a_tool_is_
     assert {"a": 3} == events[0].get_function_calls()[0].args
 
 
-def test_d22_a_run_comes_back_in_the_order_it_happened_whatever_the_clock_says(service, monkeypatch):
+def test_events_are_read_in_append_order_despite_the_clock(service, monkeypatch):
     from patchbay.agents import content
 
     times = iter(range(10_000, 0, -1))
@@ -190,7 +190,7 @@ def test_d22_a_run_comes_back_in_the_order_it_happened_whatever_the_clock_says(s
         ),
     ],
 )
-def test_d26_a_model_that_only_writes_text_is_read_as_it_meant_it(reply, expected):
+def test_text_only_model_is_parsed(reply, expected):
     noted = []
 
     async def note(text: str = "nothing") -> str:
@@ -215,7 +215,7 @@ def test_d26_a_model_that_only_writes_text_is_read_as_it_meant_it(reply, expecte
         assert reply == said
 
 
-def test_d28_an_agent_finds_what_both_sides_said_in_a_former_run(tmp_path):
+def test_agent_finds_messages_of_both_sides_of_an_earlier_run(tmp_path):
     async def scenario():
         history = DatabaseChatHistoryService(tmp_path / "history.db")
         try:

@@ -101,7 +101,7 @@ async def says(*events: Any) -> AsyncIterator[Any]:
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_model_that_fails_ends_the_run_with_an_event_and_the_session_goes_on(
+async def test_failing_model_ends_the_run_with_an_event_and_the_session_stays_usable(
     first, code, words, streaming, around
 ):  # defect 16
     options, fields, settings = around
@@ -149,7 +149,7 @@ async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, co
     assert ["better"] == kinds(await chat.say())
 
 
-def test_thoughts_and_tokens_of_an_answer_that_is_none_are_kept():
+def test_reasoning_and_usage_of_a_rejected_answer_are_stored():
     (event,) = play([ModelReply(Reply(None, reasoning="hm"), "length", Usage(1, 2, 3))])
     assert ("NO_RESPONSE", "length") == (event.error_code, event.finish_reason)
     assert {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3} == event.usage
@@ -245,7 +245,7 @@ def stuck(*said: Any) -> Any:
 )
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.usefixtures("time_jumps")
-async def test_the_time_of_a_model_is_limited_and_what_it_had_said_is_kept(limit, code, words, streaming):
+async def test_model_time_is_limited_and_its_partial_text_is_stored(limit, code, words, streaming):
     model = Then(stuck(TextDelta("so far")), "better")
     chat = Chat(LlmAgent(name="a", model=model))
     events = await chat.say(streaming=streaming, **limit)
@@ -312,7 +312,7 @@ class Ticks(BaseAgent):
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("around", [None, SequentialAgent, LoopAgent, ParallelAgent])
 @pytest.mark.usefixtures("time_jumps")
-def test_an_agent_of_ones_own_is_stopped_by_the_time_of_the_run(around, waits):  # law 6
+def test_custom_agent_is_stopped_at_the_deadline_of_the_run(around, waits):  # law 6
     ticks = Ticks("ticks", waits=waits)
     tree = ticks if around is None else around(name="around", sub_agents=[ticks])
     words = kinds(asyncio.run(Chat(tree).say(run_timeout=0.03)))
@@ -322,7 +322,7 @@ def test_an_agent_of_ones_own_is_stopped_by_the_time_of_the_run(around, waits): 
 
 
 @pytest.mark.usefixtures("time_jumps")
-async def test_agents_in_an_agent_of_ones_own_leave_every_call_with_its_response_when_time_is_up():  # law 1
+async def test_nested_custom_agents_leave_each_call_with_a_response_at_the_deadline():  # law 1
     class Asks(BaseAgent):
         async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
             async for event in self.sub_agents[0].run_async(ctx):
@@ -355,7 +355,7 @@ def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
 
 
 @pytest.mark.usefixtures("time_jumps")
-async def test_a_consumer_that_takes_its_time_is_never_cancelled_and_does_not_use_up_the_models():  # defect 4
+async def test_slow_consumer_is_not_cancelled_and_does_not_use_the_models_time():  # defect 4
     """Every pause of the consumer is longer than the model has for its whole answer."""
     loop = asyncio.get_running_loop()
     model = Then(lambda _: says(*(TextDelta(letter) for letter in "answer"), ModelReply(Reply("answer"), "stop")), "never")
@@ -369,7 +369,7 @@ async def test_a_consumer_that_takes_its_time_is_never_cancelled_and_does_not_us
     assert [*("~" + letter for letter in "answer"), "answer"] == words
 
 
-def test_a_cut_off_call_is_answered_with_an_error_and_the_turn_goes_on():
+def test_truncated_call_gets_an_error_result_and_the_turn_continues():
     reply = Reply("let me", tool_calls=(ADD,), incomplete=(IncompleteCall("", "add", '{"a"', '{"a"'),))
     model = ScriptedModel([ModelReply(reply, "length"), "done"])
     events = asyncio.run(Chat(agent(model, add)).say())

@@ -235,7 +235,7 @@ def test_an_instruction_that_raises_ends_the_run_with_an_event():
         ("none", []),
     ],
 )
-def test_what_of_the_session_is_shown_can_be_chosen(include, expected):
+def test_history_sent_to_the_model_is_configurable(include, expected):
     one = agent(["one", "two", "three"], include_contents=include, instruction="Be so.")
     chat = Chat(one)
 
@@ -247,7 +247,7 @@ def test_what_of_the_session_is_shown_can_be_chosen(include, expected):
     assert ["Be so.", *expected] == [message["content"] for message in said_to(one.model)]
 
 
-def test_the_agent_sees_its_own_calls_whatever_is_shown_of_the_session():
+def test_own_calls_are_sent_with_any_history_setting():
     one = agent([ToolCall("1", "add", '{"a": 1}'), "done"], add, include_contents="none")
     asyncio.run(Chat(one).say())
     assert ["assistant", "tool"] == [message["role"] for message in said_to(one.model)]
@@ -288,7 +288,7 @@ def test_parameters_go_to_the_model_in_its_words():
         ({"stop_sequences": [1]}, "stop_sequences"),
     ],
 )
-def test_settings_of_a_model_that_no_server_takes_are_refused(fields, words):
+def test_model_settings_of_no_server_are_refused(fields, words):
     with pytest.raises(ConfigurationError, match=words):
         GenerateContentConfig(**fields)
 
@@ -302,7 +302,7 @@ TIMES = ("run_timeout", "llm_timeout", "tool_timeout")
     [(name, value) for name in COUNTS for value in (0, -1, True, 1.5, "3")]
     + [(name, value) for name in TIMES for value in (0, -1.0, True, "3", float("inf"), float("nan"))],
 )
-def test_a_limit_that_cannot_be_kept_is_refused(name, value):
+def test_unenforceable_limit_is_refused(name, value):
     with pytest.raises(ConfigurationError, match=name):
         RunConfig(**{name: value})
 
@@ -326,7 +326,7 @@ def test_a_run_config_is_frozen_and_its_context_reaches_callbacks_and_tools():
         RunConfig().streaming = True
 
 
-async def test_a_message_that_is_too_long_is_refused_and_not_kept():
+async def test_too_long_message_is_refused_and_not_stored():
     one = agent(["done"])
     chat = Chat(one)
     assert ["[MESSAGE_TOO_LONG]"] == kinds(await chat.say("12345", max_message_length=4))

@@ -46,7 +46,7 @@ def test_contents_become_messages():
     ] == to_messages(contents)
 
 
-def test_what_a_model_has_written_and_was_shown_is_sent_as_it_was():
+def test_text_of_the_model_and_its_view_are_sent_unchanged():
     contents = [
         Content("model", [call(written='{ "at": 1 }')]),
         Content("user", [Part(function_response=FunctionResponse("look", {"error": "no"}, "1", "Error: no. Try this."))]),
@@ -63,7 +63,7 @@ def test_arguments_that_no_server_would_read_back_are_not_sent(written, expected
     assert expected == message["tool_calls"][0]["function"]["arguments"]
 
 
-def test_names_that_not_every_server_takes_are_sent_where_they_are_those_of_tools():
+def test_unusual_names_are_sent_if_they_are_names_of_tools():
     part = Part(function_call=FunctionCall("files.look", {}, "1"))
     for tools, expected in (((), "files_look"), ({"files.look"}, "files.look")):
         (message,) = to_messages([Content("model", [part])], tools)
@@ -73,7 +73,7 @@ def test_names_that_not_every_server_takes_are_sent_where_they_are_those_of_tool
 @pytest.mark.parametrize(
     "content", [Content("model", [Part("hm", thought=True)]), Content("model"), Content("model", [Part("")]), Content("user")]
 )
-def test_what_says_nothing_is_no_message(content):
+def test_empty_events_are_no_messages(content):
     assert [] == to_messages([content])
 
 
@@ -97,7 +97,7 @@ def test_a_call_and_a_response_without_ids_belong_together_by_their_name():
         ({}, "{}"),
     ],
 )
-def test_the_text_of_a_response_that_has_none_of_its_own(response, expected):
+def test_response_without_text_has_a_default_text(response, expected):
     assert expected == response_text(response)
 
 
@@ -219,7 +219,7 @@ async def test_a_message_of_the_users_may_hold_images(service):
     assert said_to(model, 0) == said_to(model)[:1]
 
 
-async def test_thoughts_and_what_a_provider_wants_back_are_kept_and_only_the_latter_is_sent(service):
+async def test_reasoning_and_provider_fields_are_stored_and_only_the_latter_are_sent(service):
     signed = {"extra_content": {"google": {"thought_signature": "sig"}}}
     asking = Reply("see", reasoning="hm", tool_calls=(ToolCall("1", "draw", "{}", signed),), extra={"reasoning_content": "hm"})
     model = ScriptedModel([asking, Reply("done", reasoning="so", extra={"reasoning_content": "so"}), "again"])
@@ -238,7 +238,7 @@ async def test_thoughts_and_what_a_provider_wants_back_are_kept_and_only_the_lat
     assert said_to(model, 1) == said_to(model)[: len(said_to(model, 1))]
 
 
-def test_a_result_that_is_too_long_to_be_shown_is_too_long_for_the_log(service):
+def test_result_too_long_for_the_model_is_too_long_for_the_log(service):
     async def long(kind: str) -> Any:
         return "x" * 200_000 if kind == "text" else ["x" * 1000] * 200
 
@@ -270,7 +270,7 @@ def test_a_result_that_is_too_long_to_be_shown_is_too_long_for_the_log(service):
         (2**80, {"result": 2**80}),
     ],
 )
-def test_what_a_tool_returns_is_a_dict_in_its_response(value, expected):
+def test_tool_result_is_a_dict_in_its_response(value, expected):
     async def give() -> Any:
         return value
 
@@ -279,7 +279,7 @@ def test_what_a_tool_returns_is_a_dict_in_its_response(value, expected):
     assert ["?give", "!give", "done"] == kinds(events)
 
 
-def test_what_can_be_read_once_is_read_once_and_kept():
+def test_iterator_is_consumed_once_and_stored():
     async def give(tool_context: ToolContext) -> Any:
         return iter([1, 2])
 

@@ -46,7 +46,7 @@ class Polite(LlmAgent):
     description: str
 
 
-def test_an_agent_of_ones_own_may_declare_fields():
+def test_custom_agent_can_declare_fields():
     (event,) = Runner(Greeter(name="g", greeting="Hello", names=["Ann"])).run("u", "s", "Hi")
     assert "Hello Ann" == event.content.text
     one, other = Greeter(name="a", greeting="x"), Greeter(name="b", greeting="y")
@@ -78,7 +78,7 @@ def test_fields_that_are_missing_or_not_declared_are_refused():
         LlmAgent(name="a", modell="gpt-4o-mini")
 
 
-def test_an_agent_with_a_constructor_of_its_own_sets_its_fields_itself():
+def test_custom_agent_with_a_constructor_sets_its_own_fields():
     class Own(BaseAgent):
         limit: int
 
@@ -134,7 +134,7 @@ def test_a_history_is_an_async_context_manager(tmp_path):
     assert 1 == asyncio.run(main())
 
 
-def test_a_runner_over_a_client_says_that_no_model_is_named():
+def test_runner_with_a_client_requires_a_model_name():
     with (
         openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9/v1") as client,
         pytest.raises(ConfigurationError, match="No model"),

@@ -95,7 +95,7 @@ def test_a_window_that_stays_where_it_is_costs_no_more():
     assert 5 == sorted(looked)[len(looked) // 2]
 
 
-def test_what_was_changed_by_hand_is_shown_and_not_kept():
+def test_manual_changes_are_sent_and_not_stored():
     past, events = PastTurns(), [*turns(3), said("on")]
     plain = past.messages(("s", "a", None, None), kept(events), TOOLS)
     log = kept(events)
@@ -111,7 +111,7 @@ def test_another_session_under_the_same_name_is_another_one():
         assert text == past.messages(("s", "a", None, None), kept(events), TOOLS)[0]["content"]
 
 
-def test_what_is_done_to_messages_is_not_kept():
+def test_changes_to_messages_are_not_stored():
     past, events = PastTurns(), [*turns(3), said("on")]
     first = past.messages(("s", "a", None, None), kept(events), TOOLS)
     first[1]["tool_calls"][0]["function"]["name"] = "other"

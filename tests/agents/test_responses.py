@@ -119,7 +119,7 @@ async def test_results_that_settle_together_are_one_event_in_log_and_stream():
     assert [event.id for event in events] == [event.id for event in kept][1:]
 
 
-async def test_a_consumer_that_takes_its_time_keeps_no_result_from_the_log():
+async def test_slow_consumer_does_not_delay_results_in_the_log():
     async def talk(tool_context: ToolContext) -> str:
         tool_context.progress("now")
         await asyncio.sleep(0)
@@ -177,7 +177,7 @@ def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order,
     run(main())
 
 
-async def test_leaving_a_run_early_stops_its_tools_and_keeps_what_they_had_done():
+async def test_leaving_a_run_early_stops_its_tools_and_stores_their_changes():
     gates = Gates("a", "b")
     stopped = asyncio.Event()
 

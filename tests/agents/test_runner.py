@@ -60,7 +60,7 @@ def test_a_session_is_begun_with_the_first_words_as_its_title():
     assert "How much is the fish in your w" == run(runner.session_service.get_session("shop", "u", "s1")).title
 
 
-def test_a_conversation_goes_on_where_it_was():
+def test_conversation_continues_from_its_last_event():
     model = ScriptedModel(["one", "two"])
     runner = Runner(LlmAgent(name="a", model=model))
     run(run_turn(runner, "1?"))
@@ -85,7 +85,7 @@ def test_the_last_agent_is_the_one_that_answered_last():
     assert ("all", "b") == (session.agent_name, session.last_agent)
 
 
-def test_a_message_that_is_too_long_is_refused_and_nothing_is_kept():
+def test_too_long_message_is_refused_and_nothing_is_stored():
     runner = Runner(agent("never"))
     events = run(run_turn(runner, "four", run_config=RunConfig(max_message_length=3)))
     assert ["system! MESSAGE_TOO_LONG"] == lines(events)
@@ -430,7 +430,7 @@ async def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
     await bus.drain()
 
 
-def test_what_both_sides_say_is_in_the_history():
+def test_messages_of_both_sides_are_in_the_history():
     history = InMemoryChatHistoryService()
     runner = Runner(agent(call("noop"), "done", tools=[noop]), history_service=history)
     run(run_turn(runner, "do it"))
@@ -502,7 +502,7 @@ def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next()
 
 
 @pytest.mark.parametrize("failure", range(1, 7))
-async def test_a_session_service_that_fails_for_good_ends_the_run_with_what_it_raised(failure):
+async def test_permanent_failure_of_the_session_service_ends_the_run_with_its_exception(failure):
     before = asyncio.all_tasks()
     service = Failing(*range(failure, 99))
     runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
@@ -520,7 +520,7 @@ async def test_a_session_service_that_fails_for_good_ends_the_run_with_what_it_r
     assert [f"tool {number}" for number in (1, 2) if calls] == [each for each in shown if each.startswith("tool")]
 
 
-def test_a_session_that_is_deleted_under_a_run_ends_it_with_an_error_that_says_so():
+def test_session_deleted_during_a_run_ends_it_with_an_error():
     from patchbay.errors import SessionNotFoundError
 
     async def delete(tool_context) -> str:
@@ -551,7 +551,7 @@ async def test_the_connections_of_models_by_name_are_closed_wherever_their_agent
     assert ["left", "inner", "below", "again"] == closed
 
 
-def test_a_plain_loop_over_a_model_given_by_its_url_closes_what_it_has_opened(monkeypatch):
+def test_loop_over_a_model_url_closes_its_client(monkeypatch):
     closed = []
     aclose = HostedModel.aclose
 

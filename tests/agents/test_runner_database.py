@@ -88,7 +88,7 @@ async def open_session(url: str, session_id: str):
 
 
 @pytest.mark.parametrize("until", WAY)
-def test_a_killed_run_has_lost_nothing_that_had_settled_and_the_session_goes_on(database_url, session_id, until):
+def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(database_url, session_id, until):
     came = walk(database_url, session_id, until)
     assert WAY[: len(came)] == came
     recorded = [moment.removeprefix("after ") for moment in came if moment.startswith("after ")]
@@ -146,7 +146,7 @@ def test_runs_of_two_processes_on_one_session_never_interleave(database_url, ses
         assert [*TOOLS] == sorted(name for each in kinds if each.startswith("result") for name in each.split()[1:])
 
 
-def test_a_whole_turn_and_its_state_are_there_for_the_next_service(database_url, session_id):
+def test_turn_and_state_are_readable_by_the_next_service(database_url, session_id):
     async def turn(*steps, instruction: str = ""):
         model = ScriptedModel(steps)
         agent = LlmAgent(name="agent", model=model, instruction=instruction, output_key="answer")

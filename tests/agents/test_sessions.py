@@ -68,7 +68,7 @@ async def test_an_id_is_given_out_once(service, names):
     await service.create_session(names.app, "another user", session_id=names.session)
 
 
-async def test_events_come_back_in_the_order_they_were_appended_whatever_their_times_say(service, names):  # defect 22
+async def test_events_are_read_in_append_order_despite_their_times(service, names):  # defect 22
     session = await begin(service, names)
     for text, timestamp in (("e0", 30.0), ("e1", 10.0), ("e2", 20.0)):
         await service.append_event(session, said(text, timestamp=timestamp))
@@ -78,7 +78,7 @@ async def test_events_come_back_in_the_order_they_were_appended_whatever_their_t
     assert (3, 3) == (session.seq, found.seq)
 
 
-async def test_an_event_comes_back_as_it_was(service, names):
+async def test_event_round_trips(service, names):
     event = called("1", text="wait", branch="p.a", invocation_id="run")
     event.content.parts[0].extra_content = {"signature": "x" * 3}
     event.actions = EventActions({"n": [1, {"a": None}]}, {"file": 2}, "other", True, False)
@@ -90,7 +90,7 @@ async def test_an_event_comes_back_as_it_was(service, names):
     assert event == (await service.get_session(*names.all)).events[0] == session.events[0]
 
 
-async def test_a_partial_event_is_not_kept(service, names):
+async def test_partial_event_is_not_stored(service, names):
     session = await begin(service, names)
     await service.append_event(session, said("h", partial=True, actions=EventActions({"n": 1})))
     assert ([], {}, 0) == (session.events, session.state, session.seq)
@@ -160,7 +160,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-async def test_values_without_json_are_kept_as_the_nearest_thing_that_has_it(service, names, odd):  # defect 20
+async def test_values_without_json_are_stored_as_the_nearest_json_value(service, names, odd):  # defect 20
     response = FunctionResponse("look", {"result": odd, "well": 1}, "1")
     event = Event(content=Content("user", [Part(function_response=response)]), actions=EventActions({"k": odd, "well": 1}))
     session = await begin(service, names, state={"first": odd})
@@ -176,14 +176,14 @@ async def test_values_without_json_are_kept_as_the_nearest_thing_that_has_it(ser
     assert odd is response.response["result"]
 
 
-async def test_dates_and_models_are_kept_readable(service, names):  # defect 20
+async def test_dates_and_models_are_stored_readably(service, names):  # defect 20
     session = await begin(service, names)
     await service.append_event(session, changed({"date": ODD[0], "model": ODD[2], "row": ODD[3], "n": 10**30}))
     expected = {"date": "2026-01-01", "model": {"on": "2026-01-01"}, "row": {"colour": "red"}, "n": 10**30}
     assert expected == (await service.get_session(*names.all)).state
 
 
-async def test_an_event_with_a_field_of_a_wrong_type_is_refused_and_leaves_nothing_behind(service, names):
+async def test_event_with_a_field_of_the_wrong_type_is_refused_and_stores_nothing(service, names):
     session = await begin(service, names)
     with pytest.raises(InvalidRequestError, match="cannot be stored"):
         await service.append_event(session, Event(content=Content("user", [Part(5)]), actions=EventActions({"n": 1})))  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ async def test_an_id_that_no_database_holds_is_refused_everywhere(service, names
         await service.append_event(session, Event(id=odd))
 
 
-async def test_what_is_given_out_is_a_copy(service, names):  # defect 23
+async def test_returned_sessions_are_copies(service, names):  # defect 23
     session = await begin(service, names, state={"list": [1]})
     event = answered("1")
     event.actions = EventActions({"own": {"a": [1]}})
@@ -219,7 +219,7 @@ async def test_what_is_given_out_is_a_copy(service, names):  # defect 23
     assert {"list": [1], "own": {"a": [1]}} == found.state
 
 
-async def test_an_event_that_is_handed_in_again_is_kept_once(service, names):
+async def test_repeated_event_is_stored_once(service, names):
     session = await begin(service, names, state={"n": 0})
     event = said("hi", actions=EventActions({"n": 1}))
     for _ in range(3):
@@ -231,7 +231,7 @@ async def test_an_event_that_is_handed_in_again_is_kept_once(service, names):
     assert session.events == found.events
 
 
-async def test_a_session_object_hears_of_what_others_appended_in_order(service, names):
+async def test_session_object_receives_events_of_others_in_order(service, names):
     mine = await begin(service, names)
     theirs = await service.get_session(*names.all)
     await service.append_event(theirs, said("1", actions=EventActions({"k": 1, "l": 1})))
@@ -286,7 +286,7 @@ async def test_runs_on_different_sessions_do_not_wait_for_each_other(service, na
         pass
 
 
-async def test_a_run_that_gives_up_waiting_leaves_the_lock_to_the_next(service, names):
+async def test_abandoned_wait_leaves_the_lock_to_the_next_run(service, names):
     async def wait_for_it():
         async with service.lock(*names.all):
             return "had it"
@@ -343,7 +343,7 @@ def test_runs_in_the_event_loops_of_several_threads_come_one_after_the_other(ser
         assert ("begin", "end", first[1]) == (first[0], second[0], second[1])
 
 
-async def test_an_append_that_is_cancelled_is_kept_whole_or_not_at_all(service, names):
+async def test_cancelled_append_is_stored_completely_or_not_at_all(service, names):
     session = await begin(service, names)
     for number in range(10):
         task = asyncio.create_task(service.append_event(session, said(f"a{number}", actions=EventActions({"a": number}))))

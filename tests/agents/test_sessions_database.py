@@ -91,7 +91,7 @@ def kill_after(child: Process, acknowledged: int, rounds: int) -> int:
     return numbers[-1] if numbers else said_last
 
 
-def test_nothing_is_lost_and_nothing_is_there_twice_when_a_writer_is_killed_at_any_moment(database_url, session_id):
+def test_no_event_is_lost_or_duplicated_by_a_kill_at_any_moment(database_url, session_id):
     chance = random.Random(4)
     run(begin(database_url, session_id))
     done = 0
@@ -156,7 +156,7 @@ def test_processes_that_make_the_tables_at_once_do_not_hurt_each_other(new_datab
     assert ["s0", "s1", "s2", "s3"] == run(work())
 
 
-def test_a_run_waits_for_the_run_of_another_process_and_goes_on_when_that_is_killed(database_url, session_id):  # defect 24
+def test_run_waits_for_the_run_of_another_process_and_starts_after_its_kill(database_url, session_id):  # defect 24
     child = spawn(database_url, session_id, "hold")
     try:
         assert "held\n" == child.stdout.readline()
@@ -276,7 +276,7 @@ def test_a_url_of_another_kind_is_refused_when_it_is_set(url):
         DatabaseSessionService(url)
 
 
-def test_a_database_that_cannot_be_opened_says_which_and_keeps_the_password_out(tmp_path):
+def test_unopenable_database_is_named_without_its_password(tmp_path):
     with pytest.raises(ConfigurationError, match=r"nowhere/s\.db cannot be opened"):
         run(load(f"sqlite:///{tmp_path}/nowhere/s.db", "one"))
     with pytest.raises(ConfigurationError, match="cannot be opened") as caught:

@@ -68,7 +68,7 @@ def test_answer_of_a_non_streaming_model_is_one_partial_event():
     assert ("done", "hm") == (pieces(events, thought=False), pieces(events, thought=True))
 
 
-async def test_a_model_that_ends_its_stream_with_a_piece_says_its_answer_once():  # defect 25
+async def test_stream_that_ends_with_a_delta_yields_its_answer_once():  # defect 25
     class Pieces:
         async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
             yield ReasoningDelta("")
@@ -99,7 +99,7 @@ async def test_usage_is_in_each_answer_and_summed_over_the_run():
     assert [event.usage for event in events] == [event.usage for event in (await chat.session()).events][1:]
 
 
-def test_answer_without_usage_has_none():
+def test_answer_without_usage_has_no_usage():
     assert [None] == [event.usage for event in play(["done"])]
 
 

@@ -130,7 +130,7 @@ def test_calls_beside_the_answer_are_carried_out_and_it_ends_the_run():
     assert [f"?{ANSWER_TOOL}?look", f"!{ANSWER_TOOL}!look", '{"x": 1, "y": 0}'] == kinds(events)
 
 
-def test_an_answer_that_does_not_fit_is_refused_with_what_is_wrong():
+def test_invalid_structured_answer_is_refused_with_its_errors():
     model = ScriptedModel([give({"x": "one"}), give({"x": 1})])
     events = asyncio.run(Chat(agent(model, output_schema=Point)).say())
     (refused,) = events[1].get_function_responses()
@@ -140,7 +140,7 @@ def test_an_answer_that_does_not_fit_is_refused_with_what_is_wrong():
 
 
 @pytest.mark.parametrize("words", ["The point is (1, 0).", '{"x": "one"}', '{"y": 1}', "5", "[" * 100_000, "NaN"])
-async def test_a_model_that_answers_in_words_is_reminded(words):
+async def test_text_answer_is_followed_by_a_reminder(words):
     model = ScriptedModel([words, give({"x": 1})])
     chat = Chat(agent(model, output_schema=Point, output_key="out"))
     events = await chat.say()
@@ -171,7 +171,7 @@ def test_wrong_calls_without_end_meet_the_limit_of_the_run():
     assert "[MAX_LLM_CALLS]" == kinds(events)[-1]
 
 
-async def test_what_the_model_was_shown_on_the_way_to_its_answer_is_what_it_is_shown_later():
+async def test_view_of_the_model_is_the_same_in_later_turns():
     model = ScriptedModel(["words", give({"x": "no"}), ToolCall("", "look"), give({"x": 1}), '{"x": 2}', give({"x": 3})])
     chat = Chat(agent(model, look, output_schema=Point))
     for message in ("one", "two", "three"):
@@ -182,7 +182,7 @@ async def test_what_the_model_was_shown_on_the_way_to_its_answer_is_what_it_is_s
     model.assert_consumed()
 
 
-def test_the_answer_is_no_tool_of_the_callers_and_its_callbacks_are_not_asked_about_it():
+def test_answer_tool_is_not_a_tool_of_the_caller_and_triggers_no_callbacks():
     asked = []
     events = play(
         [ToolCall("1", "look"), give({"answer": [1]})],
@@ -194,12 +194,12 @@ def test_the_answer_is_no_tool_of_the_callers_and_its_callbacks_are_not_asked_ab
     assert (["look"], "[1]") == (asked, kinds(events)[-1])
 
 
-def test_streamed_pieces_come_also_where_the_answer_has_a_type():
+def test_deltas_are_streamed_for_typed_answers():
     events = asyncio.run(Chat(agent(['{"x": 1}'], output_schema=Point)).say(streaming=True))
     assert ['~{"x"', "~: 1}", '{"x": 1, "y": 0}'] == kinds(events)
 
 
-def test_an_empty_answer_is_none_also_where_a_type_is_wanted():
+def test_empty_typed_answer_is_none():
     assert ["[NO_RESPONSE]"] == kinds(play([Reply(None)], output_schema=Point))
 
 

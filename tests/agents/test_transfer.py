@@ -47,7 +47,7 @@ def test_an_agent_without_sub_agents_is_not():
     assert {} == offered(model)
 
 
-def test_the_agent_that_is_handed_over_to_goes_on_in_the_others_place():
+def test_target_agent_continues_the_turn():
     model = ScriptedModel(["It is 3 euros."])
     billing = LlmAgent(name="billing", model=model)
     root = LlmAgent(name="root", model=ScriptedModel([to("billing")]), sub_agents=[billing])
@@ -79,7 +79,7 @@ def test_the_next_message_goes_to_the_root_again():
     assert ["root: back"] == lines(run(run_turn(runner)))
 
 
-def test_the_changes_of_the_call_that_hands_over_are_kept():
+def test_state_changes_of_a_transfer_call_are_stored():
     root = LlmAgent(name="root", model=ScriptedModel([call("go")]), tools=[goes_to("other")], sub_agents=[Says("other")])
     runner = Runner(root)
     run(run_turn(runner))
@@ -174,7 +174,7 @@ def test_transfer_succeeds_beside_a_failing_call_that_is_logged():
     assert "no" in events[1].get_function_responses()[0].response["error"]
 
 
-def test_what_goes_wrong_in_the_agent_that_was_handed_over_to_is_its_own():
+def test_failure_of_the_target_agent_is_reported_as_its_own():
     root = LlmAgent(name="root", model=ScriptedModel([to("bad")]), sub_agents=[Fails("bad", ValueError("no"))])
     assert "bad! AGENT_ERROR" == lines(run(run_turn(Runner(root))))[-1]
 

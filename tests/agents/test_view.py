@@ -54,18 +54,18 @@ def test_ids_that_come_again_belong_to_the_latest_call():
     assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(model_contents(log))
 
 
-def test_an_id_that_a_call_has_of_its_own_is_given_to_no_other():  # law 1
+def test_own_ids_of_calls_are_not_given_to_others():  # law 1
     log = [called("0", "0"), answered("0", "0"), called("0_2"), answered("0_2"), called("", ""), answered("", "")]
     assert ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"] == shape(model_contents(log))
 
 
-def test_text_beside_a_call_and_beside_a_response_is_kept():
+def test_text_beside_a_call_and_a_response_is_kept():
     event = answered("1")
     event.content.parts.append(Part("and more"))
     assert ["wait?1", "!1", "and more"] == shape(model_contents([called("1", text="wait"), event]))
 
 
-def test_pieces_and_events_that_say_nothing_are_left_out():
+def test_deltas_and_empty_events_are_left_out():
     log = [said("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), said("hi")]
     assert ["hi"] == shape(model_contents(log))
 
@@ -74,7 +74,7 @@ def test_pieces_and_events_that_say_nothing_are_left_out():
     ("limit", "expected"),
     [(1, ["b", "?1", "!1"]), (2, ["b", "?1", "!1"]), (3, ["b", "?1", "!1"]), (0, []), (9, ["a", "b", "?1", "!1"])],
 )
-def test_the_last_turn_is_shown_from_what_the_user_said_whatever_the_limit(limit, expected):
+def test_last_turn_is_shown_from_its_user_message_despite_the_limit(limit, expected):
     log = [said("a"), said("b"), called("1"), answered("1")]
     assert expected == shape(model_contents(log, limit=limit))
 
@@ -103,7 +103,7 @@ def test_silent_events_and_other_branches_do_not_count():
     assert ["hi", "on"] == shape(model_contents(log, limit=4, branch="p.a"))
 
 
-def test_a_response_whose_call_is_nowhere_does_not_open_the_window():
+def test_response_without_a_call_does_not_start_the_window():
     log = [said(str(number)) for number in range(5)] + [answered("1"), said("end")]
     assert ["end"] == shape(model_contents(log, limit=2))
 
@@ -121,7 +121,7 @@ def test_a_response_whose_call_is_nowhere_does_not_open_the_window():
         ("p.a.q.x", "p.a.q.y", False),
     ],
 )
-def test_a_branch_sees_its_own_way_and_not_what_is_beside_it(branch, seen_from, expected):
+def test_branch_sees_its_own_path_only(branch, seen_from, expected):
     assert expected is is_visible(branch, from_branch=seen_from)
     assert (["hi"] if expected else []) == shape(model_contents([said("hi", branch=branch)], branch=seen_from))
 
@@ -172,7 +172,7 @@ LOGS = st.lists(
 
 
 @given(LOGS, st.none() | st.integers(0, 8))
-def test_for_any_log_each_call_has_exactly_one_response_right_behind_it(log, limit):  # law 1
+def test_each_call_is_followed_by_its_one_response_for_any_log(log, limit):  # law 1
     contents = model_contents(log, limit=limit)
     waiting: list[str] = []
     for content in contents:

@@ -41,7 +41,7 @@ def test_children_run_in_their_order_and_the_log_has_theirs():
     assert ["user: hi", *expected] == run(log(runner))
 
 
-def test_a_child_finds_what_the_one_before_has_put_into_the_state():
+def test_child_reads_the_state_set_by_its_predecessor():
     first = LlmAgent(name="first", model=ScriptedModel(["a draft"]), output_key="draft")
     model = ScriptedModel(["fine"])
     second = LlmAgent(name="second", model=model, instruction="Review {draft}.", output_key="verdict")
@@ -89,7 +89,7 @@ def test_a_run_that_a_callback_ends_ends_the_sequence():
 
 
 @pytest.mark.parametrize("kind", [SequentialAgent, LoopAgent, ParallelAgent])
-def test_an_agent_of_no_agents_says_nothing(kind):
+def test_workflow_without_children_yields_nothing(kind):
     assert [] == run(run_turn(Runner(kind(name="all"))))
 
 
@@ -107,7 +107,7 @@ def test_loop_agent_defaults_to_ten_iterations():
     assert 10 == agent.times
 
 
-def test_a_loop_without_a_number_goes_on_until_a_child_escalates():
+def test_unbounded_loop_ends_when_a_child_escalates():
     rounds = 0
 
     async def work(ctx):
@@ -129,7 +129,7 @@ def test_a_loop_without_a_number_goes_on_until_a_child_escalates():
 
 
 @pytest.mark.parametrize("number", [0, -1, True, 1.5, "3"])
-def test_a_number_of_rounds_that_cannot_be_kept_is_refused(number):
+def test_unenforceable_round_limit_is_refused(number):
     child = Says("a")
     with pytest.raises(ConfigurationError, match="max_iterations"):
         LoopAgent(name="all", sub_agents=[child], max_iterations=number)
@@ -260,7 +260,7 @@ def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
     assert 2 == sum(message["role"] == "tool" for message in seen)
 
 
-def test_branches_have_names_that_say_the_whole_way():
+def test_branch_names_contain_the_whole_path():
     inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
     outer = ParallelAgent(name="outer", sub_agents=[SequentialAgent(name="steps", sub_agents=[inner, Says("z")]), Says("w")])
     events = run(run_turn(Runner(SequentialAgent(name="all", sub_agents=[Says("before"), outer, Says("after")]))))
@@ -339,13 +339,13 @@ def test_failing_parallel_branch_is_an_error_event_and_others_continue(error):
     assert [{"agent": "bad", "error": "PARALLEL_ERROR", "message": events[0].error_message}] == told
 
 
-def test_a_branch_whose_model_fails_says_so_in_its_own_words_and_the_others_go_on():
+def test_branch_with_a_failing_model_reports_it_and_the_others_continue():
     bad = LlmAgent(name="bad", model=ScriptedModel([RuntimeError("down")]))
     events = run(run_turn(Runner(ParallelAgent(name="side", sub_agents=[bad, Says("good")]))))
     assert {"bad! MODEL_ERROR", "good: good"} == set(lines(events))
 
 
-async def test_the_values_of_all_branches_are_kept():
+async def test_values_of_all_branches_are_stored():
     both = asyncio.Barrier(2)
 
     async def meet(tool_context) -> str:
@@ -462,7 +462,7 @@ class FailingService(InMemorySessionService):
 
 
 @pytest.mark.parametrize("after", range(10))
-def test_a_session_service_that_fails_ends_the_run_with_what_it_raised(after):
+def test_failing_session_service_ends_the_run_with_its_exception(after):
     async def scenario() -> int:
         before = asyncio.all_tasks()
         left: list[str] = []

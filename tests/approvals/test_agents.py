@@ -33,7 +33,7 @@ async def text_of(events) -> str | None:
     return events.text
 
 
-def test_a_call_of_an_agent_that_works_for_another_is_shown_with_whose_it_is():
+def test_call_of_a_sub_agent_is_shown_with_its_owner():
     async def main():
         files = Files()
         boss = LlmAgent(

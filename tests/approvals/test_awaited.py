@@ -127,7 +127,7 @@ def test_request_of_an_abandoned_run_is_withdrawn_after_a_restart(tmp_path):
     assert ([], [State.WITHDRAWN], State.WITHDRAWN) == run(main())
 
 
-def test_it_is_never_listed_as_withdrawn_while_its_run_is_about_to_wait():
+def test_request_is_not_withdrawn_while_its_run_is_about_to_wait():
     async def main():
         async with service_at() as service:
             opened, hold = asyncio.Event(), asyncio.Event()
@@ -173,7 +173,7 @@ def test_one_that_comes_while_the_list_is_read_is_listed_as_waited_for(scope):
     assert (True, "deleted /a") == run(main())
 
 
-def test_after_a_kill_what_has_no_session_is_gone_and_the_rest_waits_for_its_call(tmp_path):
+def test_kill_withdraws_requests_without_a_session_and_keeps_the_others(tmp_path):
     with serving(tmp_path) as server:
         server.run("/none", session="")
         server.run("/some")

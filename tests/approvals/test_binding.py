@@ -68,7 +68,7 @@ async def approved(service: ApprovalService, executor: Executor, raw: str) -> tu
         ('  {"path"\n:"/etc"}  ', '{"path": "/etc"}'),
     ],
 )
-def test_the_tool_is_given_what_was_shown_and_no_other_spelling_of_it(raw, shown):
+def test_tool_receives_the_arguments_in_the_approved_spelling(raw, shown):
     async def main():
         tool = Heard()
         async with service_at() as service:
@@ -98,7 +98,7 @@ def test_calls_that_are_spelled_otherwise_are_one_and_numbers_of_other_types_are
     assert digest_of("delete", {}) != digest_of("Delete", {}) != digest_of("delete\n", {})
 
 
-def test_what_a_hook_makes_of_a_call_is_all_that_the_tool_hears():
+def test_tool_receives_only_the_arguments_changed_by_the_hook():
     """The text that the model wrote is not what was approved."""
 
     class Mended:
@@ -143,7 +143,7 @@ def test_late_changes_of_a_hooks_arguments_have_no_effect():
     assert (2, {"path": "/a"}, [(given, given)]) == run(main())
 
 
-def test_a_tool_that_takes_the_place_of_another_while_people_think_is_not_what_runs():
+def test_tool_replaced_during_the_decision_does_not_run():
     async def main():
         first, second = Heard(), Heard()
         async with service_at() as service:
@@ -160,7 +160,7 @@ def test_a_tool_that_takes_the_place_of_another_while_people_think_is_not_what_r
     assert (1, 0) == run(main())
 
 
-def test_a_decision_that_was_kept_for_a_call_is_for_no_other_arguments_of_it(url):
+def test_stored_decision_does_not_apply_to_other_arguments(url):
     async def main():
         tool = Heard()
         async with service_at(url) as service:
@@ -184,7 +184,7 @@ def test_a_decision_that_was_kept_for_a_call_is_for_no_other_arguments_of_it(url
 
 
 @pytest.mark.parametrize(("written", "shown"), [("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN")])
-def test_a_number_that_json_does_not_have_is_shown_as_what_it_is(written, shown):
+def test_non_json_number_is_shown_as_itself(written, shown):
     """A tool's own model may take it; null would be something else."""
 
     class Order(BaseModel):
@@ -203,7 +203,7 @@ def test_a_number_that_json_does_not_have_is_shown_as_what_it_is(written, shown)
 
 
 @pytest.mark.parametrize("change", [{"arguments": '{"path": "/tmp"}'}, {"tool": "show"}, {"arguments": "["}, {"arguments": "[]"}])
-async def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change):
+async def test_request_that_does_not_match_its_digest_is_not_decided(change):
     async with service_at() as service:
         task = going(executor_with(service, Heard()), call_of("/etc"))
         [request] = await waiting(service)
@@ -220,7 +220,7 @@ async def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change)
         await asyncio.wait([task])
 
 
-def test_arguments_of_any_length_are_shown_whole_or_denied():
+def test_arguments_of_any_length_are_shown_completely_or_denied():
     async def main():
         tool = Heard()
         async with service_at() as service:

@@ -37,7 +37,7 @@ def patchbay(*arguments: str, url: str | None = None, stdin: str = "") -> subpro
     return run_cli("approvals", *arguments, *(["--server", url] if url else []), stdin=stdin)
 
 
-def test_what_waits_is_listed_shown_and_approved(server):
+def test_pending_requests_are_listed_shown_and_approved(server):
     server.run("/a")
     [pending] = server.pending()
     listed = patchbay("list", url=server.url)
@@ -57,7 +57,7 @@ def test_what_waits_is_listed_shown_and_approved(server):
     assert ("", "No pending requests.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
 
 
-def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server):
+def test_facts_of_a_tool_are_listed_shown_and_watched(server):
     with Terminal(server.url) as terminal:
         server.run("/link/my data")
         terminal.seen("May it run?")
@@ -221,7 +221,7 @@ def test_a_question_that_is_answered_elsewhere_goes_away(server):
         assert 130 == terminal.interrupt()
 
 
-def test_a_server_that_is_gone_is_waited_for(tmp_path):
+def test_unreachable_server_is_retried(tmp_path):
     with serving(tmp_path) as server, Terminal(server.url) as terminal:
         terminal.seen("Watching")
         server.kill()
@@ -229,7 +229,7 @@ def test_a_server_that_is_gone_is_waited_for(tmp_path):
         assert 130 == terminal.interrupt()
 
 
-def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
+def test_returned_server_is_asked_for_its_pending_requests(tmp_path):
     """The question stands meanwhile; an answer that does not reach the server is asked for again."""
     with serving(tmp_path, port=kept_port()) as server:
         terminal = Terminal(server.url)
@@ -249,7 +249,7 @@ def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
     assert "Traceback" not in terminal.read
 
 
-def test_a_question_that_the_server_has_forgotten_makes_room_for_the_next(tmp_path):
+def test_request_lost_by_the_server_gives_way_to_the_next(tmp_path):
     """It kept nothing, and was started anew."""
     with serving(tmp_path, database="sqlite://", port=kept_port()) as server:
         terminal = Terminal(server.url)
@@ -331,7 +331,7 @@ def test_the_end_of_the_input_ends_watching(server):
 
 
 @pytest.mark.parametrize("line", ["n " + " " * 5000 + "y", "y" + " " * 5000 + "not that one", "y" * 5000])
-def test_a_line_that_is_too_long_is_no_answer(server, line):
+def test_too_long_line_is_not_an_answer(server, line):
     server.run("/a")
     server.pending()
     done = patchbay("watch", "--interval", "0.1", url=server.url, stdin=f"{line}\n")
@@ -339,7 +339,7 @@ def test_a_line_that_is_too_long_is_no_answer(server, line):
     assert ([], 1) == (server.ran(), len(server.pending()))
 
 
-def test_lists_say_how_much_of_long_arguments_they_leave_out(server):
+def test_lists_report_how_much_of_long_arguments_is_omitted(server):
     server.run("x" * 9000)
     [pending] = server.pending()
     text = json.dumps({"path": "x" * 9000})
@@ -361,7 +361,7 @@ def test_calls_in_any_language_are_shown_on_any_terminal(server):
     assert (0, True) == (listed.returncode, '"path": "\\u732b\\ud800"' in listed.stdout)
 
 
-def test_the_token_is_shown_to_no_other_server_than_the_one_that_was_named(tmp_path):
+def test_token_is_sent_only_to_the_named_server(tmp_path):
     heard = []
 
     class Elsewhere(BaseHTTPRequestHandler):

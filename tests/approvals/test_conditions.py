@@ -114,7 +114,7 @@ def test_missing_argument_uses_its_default_or_is_undecidable(schema, arguments, 
     assert holds is told({"path": "/etc/*"}, request(schema, **arguments))
 
 
-def test_a_rule_can_say_what_a_missing_argument_counts_as():
+def test_rule_sets_the_default_of_a_missing_argument():
     call = request({"recursive": {"type": "boolean"}})
     assert [None, False, True] == [
         told({"recursive": wanted}, call) for wanted in (True, {"eq": True, "missing": False}, {"eq": True, "missing": True})
@@ -217,7 +217,7 @@ def test_a_condition_that_cannot_work_is_refused_with_its_place(when, words):
 
 
 @pytest.mark.parametrize("pattern", [r"(a|a)*$x", r"(a+a+)+x", r"(.*)*x", r"a?" * 50 + "x" * 50])
-def test_no_regular_expression_takes_more_than_time_in_line_with_the_text(pattern):
+def test_regular_expressions_take_linear_time(pattern):
     """Counted in CPU time against ten times as long a text: these take longer than the universe has with backtracking."""
     rule = Rule(outcome="deny", when={"value": {"regex": pattern}})
 
@@ -241,7 +241,7 @@ def test_a_file_has_conditions_in_its_rules(tmp_path: Path):
     assert {"path": "/etc/*", "by.id": {"ge": 3, "missing": True}} == rule.when
 
 
-async def test_only_calls_whose_arguments_fit_wait_for_approval():
+async def test_only_calls_with_matching_arguments_need_approval():
     files = Files()
     rules = {"rules": [{"tools": ["delete"], "when": {"path": "/etc/*"}, "outcome": "ask"}]}
     async with service_at(policy=parse_policy(rules)) as service:

@@ -61,7 +61,7 @@ def test_edited_arguments_run_and_the_result_notes_it():
     assert {"path": "/etc/a"} == execution.call.arguments
 
 
-def test_the_same_arguments_are_no_edit():
+def test_unchanged_arguments_are_not_an_edit():
     execution, files, _, [record] = run(decided(arguments={"path": "/etc/a"}))
     assert (["/etc/a"], "deleted /etc/a") == (files.deleted, execution.content)
     assert (("ann", "approve_tool", "approved"),) == record.decisions
@@ -77,7 +77,7 @@ def test_the_same_arguments_are_no_edit():
         (["/tmp/b"], "must be an object"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(arguments, words):
+async def test_invalid_edited_arguments_are_refused_and_the_call_stays_pending(arguments, words):
     files = Files()
     async with service_at() as service:
         task = going(executor_of(service, files), call_of())
@@ -94,7 +94,7 @@ async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waitin
         assert [] == files.deleted
 
 
-def test_a_rule_that_denies_holds_for_what_was_edited():
+def test_denying_rule_applies_to_edited_arguments():
     policy = parse_policy({"default": "ask", "rules": [{"when": {"path": "/tmp/*"}, "outcome": "deny"}]})
     execution, files, _, [record] = run(decided(policy))
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
@@ -104,7 +104,7 @@ def test_a_rule_that_denies_holds_for_what_was_edited():
 
 
 @pytest.mark.parametrize(("second", "ran"), [(True, ["/tmp/b"]), (False, [])])
-def test_earlier_approvers_are_asked_again_about_edited_arguments(second, ran):
+def test_earlier_approvers_review_edited_arguments(second, ran):
     other = Hook(approve_tool=lambda call: call.arguments["path"] == "/etc/a" or second)
     _, files, _, [record] = run(decided(hooks={"other": other}))
     assert ([{"path": "/etc/a"}, EDITED], ran) == ([arguments for arguments, _ in other.seen], files.deleted)
@@ -117,12 +117,12 @@ def test_conflicting_edits_of_two_approvers_deny_the_call():
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
 
 
-def test_an_answer_that_a_hook_has_given_already_is_none_for_other_arguments():
+def test_earlier_hook_answer_does_not_apply_to_edited_arguments():
     execution, files, _, _ = run(decided(hooks={"other": Hook(before_tool=Respond("mine"))}))
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
 
 
-def test_it_can_be_typed_at_a_terminal():
+def test_arguments_can_be_edited_at_a_terminal():
     async def work() -> Any:
         async with service_at() as service:
             task = going(executor_of(service, Files()), call_of())

@@ -101,7 +101,7 @@ def test_cancelled_run_withdraws_its_request_unless_the_service_is_leaving():
     assert [[None, "withdrawn"], [None]] == [run(stopped(leaves)) for leaves in (False, True)]
 
 
-def test_what_is_decided_without_waiting_is_no_event():
+def test_immediate_decision_emits_no_event():
     """For the session, by the policy, by what is left of an earlier run: the call's own events have the decisions."""
 
     async def main():

@@ -65,7 +65,7 @@ def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
     assert (facts, ["/srv/data"]) == (kept.facts, deleted)
 
 
-def test_what_was_approved_is_denied_where_it_is_another_by_then():
+def test_approved_call_is_denied_if_its_facts_changed():
     async def main():
         files = Files()
         async with service_at() as service:
@@ -101,7 +101,7 @@ def test_a_session_approval_does_not_cover_other_facts(url):
     assert (["/srv/data", "/srv/data"], {"path": "/etc"}, {"path": "/etc"}) == run(main())
 
 
-def test_a_decision_that_was_kept_for_a_call_is_not_for_it_where_its_facts_are_others(url):
+def test_stored_decision_does_not_apply_to_other_facts(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -124,7 +124,7 @@ def test_a_decision_that_was_kept_for_a_call_is_not_for_it_where_its_facts_are_o
 
 
 @pytest.mark.parametrize("facts", [{}, {"path": "/tmp"}, {"path": "/srv/data", "more": 1}])
-async def test_a_request_whose_facts_were_changed_where_it_is_kept_is_not_decided(facts):
+async def test_request_with_tampered_facts_is_not_decided(facts):
     def changed(connection, request_id):
         body = connection.execute(sa.select(REQUESTS.c.body)).scalar_one()
         body = json.dumps({**json.loads(body), "facts": facts})
@@ -164,7 +164,7 @@ def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
     assert ({}, ["/a"]) == run(main())
 
 
-def test_what_decisions_are_found_by_is_for_calls_without_facts_what_it_was():
+def test_lookup_key_of_calls_without_facts_is_unchanged():
     """The keys of rows that servers have kept."""
     asked = ApprovalRequest(
         id="1", created=0.0, deadline=1.0, tool="delete", arguments="{}", digest=digest_of("delete", {}), session_key="s1",
@@ -232,7 +232,7 @@ async def test_approval_event_includes_the_facts():
         ({"ort": "Zürich"}, "really: ort=Zürich"),
     ],
 )
-def test_a_person_is_shown_them_on_one_line_on_which_none_can_pass_for_another(facts, line):
+def test_facts_are_shown_on_one_line_and_cannot_imitate_each_other(facts, line):
     assert line in [each.strip() for each in render(request(facts=facts)).split("\n")]
 
 
@@ -241,7 +241,7 @@ def test_long_arguments_do_not_hide_them():
     assert "  really: path=/etc" in shown.split("\n")
 
 
-def test_what_has_none_is_shown_as_it_was():
+def test_call_without_facts_is_shown_unchanged():
     assert "really" not in render(request())
 
 

@@ -64,7 +64,7 @@ def begun(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_chat_waits_and_is_shown_with_its_role_and_session(guarded, deleted, streamed):
+def test_chat_waits_for_approval_and_its_role_and_session_are_shown(guarded, deleted, streamed):
     headers = {"X-Patchbay-Role": "ben", "X-Patchbay-Session": "s1"}
     if streamed:
         thread, found = begun(lambda: text_of(guarded.stream(extra_headers=headers)))
@@ -123,7 +123,7 @@ def leaving(server: Server, path: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_leaves_takes_its_question_along(guarded, deleted, streamed):
+def test_disconnected_client_withdraws_its_request(guarded, deleted, streamed):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": streamed}
     leaving(guarded.server, "/v1/chat/completions", body)
     until(lambda: states(guarded.server) == ["withdrawn"])

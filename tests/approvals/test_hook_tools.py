@@ -97,7 +97,7 @@ async def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
     assert ("hook:tickets", [], "a ticket", [7]) == (request.source, before, said, tickets.found)
 
 
-def test_what_no_rule_is_about_runs_without_asking():
+def test_call_without_a_matching_rule_runs():
     policy = {"rules": [{"tools": ["lookup_*"], "outcome": "allow"}, {"tools": ["*"], "outcome": "deny"}]}
     assert ("a ticket", [7]) == outcome_of(policy)
     assert ("a ticket", [7]) == outcome_of({})
@@ -119,7 +119,7 @@ def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(said
     assert told.endswith(": looking, default")
 
 
-def test_what_approvals_say_counts_before_what_hooks_say(caplog):
+def test_approval_policy_precedes_hooks(caplog):
     assert [] == outcome_of({**STRICT, "respond_approval": "always"}, HookPolicy(respond_approval="seed"))[1]
     assert [] == caplog.records
 

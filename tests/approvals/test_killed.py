@@ -66,7 +66,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("moment", "had_run", "asked"), MOMENTS)
-def test_killed_at_any_step_an_approval_is_kept_and_used_once(database, tmp_path, moment, had_run, asked):
+def test_approval_is_stored_and_used_once_despite_a_kill_at_any_step(database, tmp_path, moment, had_run, asked):
     with serving(tmp_path, database=database, dies=moment) as server:
         server.run("/a")
         if "open" not in moment:
@@ -89,7 +89,7 @@ def test_killed_at_any_step_an_approval_is_kept_and_used_once(database, tmp_path
 
 
 @pytest.mark.parametrize(("moment", "left"), [("before withdraw", "pending"), ("after withdraw", "withdrawn")])
-def test_killed_while_a_run_is_being_stopped_its_request_is_there_or_withdrawn(database, tmp_path, moment, left):
+def test_kill_while_a_run_stops_leaves_its_request_pending_or_withdrawn(database, tmp_path, moment, left):
     with serving(tmp_path, database=database, dies=moment) as server:
         server.run("/a")
         server.pending()
@@ -138,7 +138,7 @@ def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, mome
     assert (([], [], []), ["/a"]) == run(main())
 
 
-def test_what_waits_in_one_server_is_decided_by_another(database, tmp_path):
+def test_request_pending_in_one_server_is_decided_in_another(database, tmp_path):
     with serving(tmp_path, database=database) as here, serving(tmp_path, database=database) as there:
         outcomes: list[str] = []
         here.run("/a", outcomes)
@@ -150,7 +150,7 @@ def test_what_waits_in_one_server_is_decided_by_another(database, tmp_path):
     assert ["/a"] == ran(tmp_path)
 
 
-def test_a_server_that_dies_leaves_its_run_to_another(database, tmp_path):
+def test_run_of_a_killed_server_is_resumed_by_another(database, tmp_path):
     with serving(tmp_path, database=database) as there:
         with serving(tmp_path, database=database, dies="before take") as here:
             here.run("/a")
@@ -162,7 +162,7 @@ def test_a_server_that_dies_leaves_its_run_to_another(database, tmp_path):
         assert 1 == approved_where_it_is_asked_for(there)
 
 
-def test_in_two_servers_each_of_many_runs_of_one_call_needs_a_decision_of_its_own(database, tmp_path):
+def test_equal_calls_of_two_servers_each_need_a_decision(database, tmp_path):
     """All of the same session, decided in both servers at the same time."""
     with serving(tmp_path, database=database) as here, serving(tmp_path, database=database) as there:
         servers = (here, there)

@@ -50,7 +50,7 @@ def test_without_a_policy_everything_is_allowed():
     assert "allow" == outcome(None)
 
 
-def test_a_rule_fits_where_all_that_it_says_does():
+def test_rule_matches_if_all_its_conditions_do():
     rule = {"tools": ["d*"], "sources": ["plugin:*", ""], "agents": ["help*"], "roles": ["ann"], "outcome": "deny"}
     ann = {"scope": {"role": "ann"}}
     assert "deny" == outcome({"rules": [rule]}, context=ann)
@@ -70,14 +70,14 @@ def test_patterns_mind_upper_and_lower_case():
 
 
 @pytest.mark.parametrize("annotations", [{"destructive": True}, {"destructiveHint": True}, {"destructive": "yes"}])
-def test_annotations_are_what_a_tool_says_of_itself_by_our_names_or_mcps(annotations):
+def test_annotations_are_read_under_our_names_and_mcp_names(annotations):
     policy = {"rules": [{"annotations": ["destructive"], "outcome": "deny"}]}
     assert "deny" == outcome(policy, annotations=annotations)
     assert "allow" == outcome(policy, annotations={"destructive": False})
     assert "allow" == outcome(policy)
 
 
-def test_what_a_tool_does_not_say_is_as_good_as_false():
+def test_missing_annotation_counts_as_false():
     policy = {"rules": [{"annotations": {"read_only": False}, "outcome": "ask"}]}
     assert ["ask", "ask", "allow"] == [
         outcome(policy, annotations={"read_only": said} if said is not None else {}) for said in (None, False, True)
@@ -171,12 +171,12 @@ def test_policy_settings_are_defaults_of_its_rules():
         ({"outcome": "ask"}, "approvals.outcome is not known"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused_with_its_place(policy, words):
+def test_invalid_policy_is_refused_with_its_location(policy, words):
     with pytest.raises(ConfigurationError, match=words):
         parse_policy(policy)
 
 
-def test_a_policy_says_what_hooks_may_answer_for():
+def test_policy_limits_which_calls_hooks_may_approve():
     policy = parse_policy({"respond_approval": "always", "protected": ["fs_*"]})
     hooks = policy.apply_to(HookPolicy(protected=frozenset({"mail"}), edit_system=True))
     assert HookPolicy(respond_approval="always", protected=frozenset({"mail", "fs_*"}), edit_system=True) == hooks

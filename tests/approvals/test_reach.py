@@ -107,7 +107,7 @@ def test_http_decision_does_not_apply_to_terminal_only_requests(url):
 
 
 @pytest.mark.parametrize("who", [("terminal",), ("http",)])
-async def test_what_is_left_of_an_earlier_run_is_not_for_a_rule_that_asks_others(url, who):
+async def test_request_left_by_an_earlier_run_is_not_used_for_a_rule_with_other_approvers(url, who):
     """The policy was made stricter before the program was started again."""
     files = Files()
     async with service_at(url) as service:

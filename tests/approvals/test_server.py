@@ -97,7 +97,7 @@ def test_long_arguments_are_cut_in_lists_and_whole_by_themselves(server):
     "request_id",
     ["x", "000000000000", "%00%00", "..%2f..%2fetc", "'; DROP TABLE--".replace(" ", "%20"), "%f0%28%8c%28", "0" * 2000],
 )
-def test_an_id_that_is_none_is_not_found(server, request_id):
+def test_invalid_id_is_not_found(server, request_id):
     for status, body in (server.ask("GET", f"/api/approvals/{request_id}"), server.decide(request_id, "approve")):
         assert 404 == status
         assert body.get("error_code", "approval_not_found") == "approval_not_found"
@@ -120,7 +120,7 @@ def test_a_body_that_does_not_fit_decides_nothing(server, body):
     server.ended()
 
 
-def test_bytes_that_are_no_json_decide_nothing(server):
+def test_invalid_json_decides_nothing(server):
     server.run("/a")
     [listed] = server.pending()
     for raw in (b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"decision": "approve"', b"decision=approve"):
@@ -153,7 +153,7 @@ def test_approvals_api_requires_the_token(tmp_path):
     assert ["/a"] == ran(tmp_path)
 
 
-def test_a_rule_that_leaves_http_out_is_not_decided_over_it():
+def test_rule_that_excludes_http_is_not_decided_over_it():
     import httpx
 
     from patchbay.approvals import ApprovalPolicy, Rule
@@ -208,7 +208,7 @@ def test_event_stream_lists_pending_and_new_requests_and_ends_with_the_server(tm
         assert all(each["id"] == first["id"] for each in events)
 
 
-def test_what_waits_when_the_server_is_stopped_waits_when_it_is_back(tmp_path):
+def test_pending_request_survives_a_restart_of_the_server(tmp_path):
     with serving(tmp_path) as server:
         server.run("/a")
         [before] = server.pending()

@@ -138,7 +138,7 @@ def test_two_desks_on_one_database_decide_once(url):
 
 
 @pytest.mark.parametrize(("at_deadline", "expected"), [("deny", denied("no decision within 600 s")), ("allow", "deleted /a")])
-def test_silence_is_what_the_rule_says_it_is(url, at_deadline, expected):
+def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
     async def main():
         clock, files = Clock(), Files()
         async with service_at(url, policy(at_deadline=at_deadline), clock=clock) as service:
@@ -292,7 +292,7 @@ async def test_a_session_approval_with_scope_call_covers_the_same_arguments_only
 
 
 @pytest.mark.parametrize(("rule", "scope"), [({"session": "never"}, SCOPE), ({}, NO_SESSION)])
-def test_there_is_no_yes_for_the_session_where_the_rule_has_none_or_there_is_no_session(url, rule, scope):
+def test_session_approval_requires_a_session_and_a_rule_that_allows_it(url, rule, scope):
     async def main():
         async with service_at(url, policy(**rule)) as service:
             task = going(executor_of(service, Files()), call_of(), scope=scope)
@@ -363,7 +363,7 @@ async def test_pending_request_survives_a_restart_and_its_decision_is_used_once(
     assert ["/a"] == files.deleted
 
 
-async def test_a_run_that_is_taken_up_again_waits_for_the_request_that_is_there(url):
+async def test_resumed_run_waits_for_its_existing_request(url):
     clock, files = Clock(), Files()
     request = await left_behind(url, clock)
     async with service_at(url, clock=clock) as service:
@@ -379,7 +379,7 @@ async def test_a_run_that_is_taken_up_again_waits_for_the_request_that_is_there(
     assert ["/a"] == files.deleted
 
 
-def test_a_no_that_was_said_meanwhile_is_used_once_too(url):
+def test_denial_given_meanwhile_is_used_once(url):
     async def main():
         clock = Clock()
         request = await left_behind(url, clock)
@@ -435,7 +435,7 @@ async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     )
 
 
-def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_same_request(url):
+def test_stopped_run_leaves_a_shared_request_to_the_other_waiter(url):
     """Two processes took up the same run, and one of them gives up: the other asks for itself."""
 
     async def main():
@@ -456,7 +456,7 @@ def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_sam
     assert (["deleted /a"], State.WITHDRAWN, True) == run(main())
 
 
-def test_what_was_approved_while_its_run_was_stopped_is_for_no_other_run(url):
+def test_approval_given_after_the_run_stopped_is_not_used_by_another_run(url):
     async def main():
         async with service_at(url) as service:
             task = going(executor_of(service, Files()), call_of())
@@ -494,7 +494,7 @@ def test_a_request_that_is_long_over_is_forgotten(url):
 # What runs is what was shown (law 9)
 
 
-def test_what_a_hook_makes_of_a_call_is_what_is_shown_and_what_runs():
+def test_arguments_changed_by_a_hook_are_shown_and_run():
     class Mended:
         async def before_tool(self, call):
             return Modify({"arguments": {"path": "/mended"}})
@@ -540,7 +540,7 @@ def test_arguments_that_are_changed_after_they_were_approved_never_run():
     assert ('{"paths": ["/a"]}', [["/a"]]) == run(main())
 
 
-def test_an_approver_cannot_change_what_it_is_shown():
+def test_approver_cannot_change_the_request():
     class Sly:
         async def approve_tool(self, call):
             call.arguments["path"] = "/etc"
@@ -584,7 +584,7 @@ def test_tampered_request_row_cannot_be_decided(tmp_path):
     assert ('{"path": "/tmp"}', []) == run(main())
 
 
-def test_a_decision_about_what_was_not_looked_at_is_refused():
+def test_decision_with_another_digest_is_refused():
     async def main():
         async with service_at() as service:
             task = going(executor_of(service, Files()), call_of())
@@ -767,7 +767,7 @@ def test_call_is_denied_if_the_only_terminal_is_closed():
     assert [denied("no person is at the terminal")] == run(main())
 
 
-def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
+def test_failing_terminal_leaves_the_request_to_others(caplog):
     class Broken:
         async def ask(self, request):
             raise OSError("gone")
@@ -789,14 +789,14 @@ def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
 @pytest.mark.parametrize(
     "request_id", ["", "x", "0" * 11, "0" * 13, "0" * 12, "\x00" * 12, "'; DROP TABLE--", "０" * 12, "0" * 10_000]
 )
-async def test_an_id_that_is_none_is_not_found(url, request_id):
+async def test_invalid_id_is_not_found(url, request_id):
     async with service_at(url) as service:
         for ask in (service.get(request_id), service.decide(request_id, "approve")):
             with pytest.raises(ApprovalNotFoundError):
                 await ask
 
 
-def test_a_verdict_that_is_none_is_refused():
+def test_invalid_decision_is_refused():
     async def main():
         async with service_at() as service:
             task = going(executor_of(service, Files()), call_of())
@@ -812,7 +812,7 @@ def test_a_verdict_that_is_none_is_refused():
     assert (2000, 100) == (len(decided.reason), len(decided.by))
 
 
-def test_any_text_that_json_can_hold_is_kept(url):
+def test_any_json_text_is_stored(url):
     odd = "\x00 '\"\\ 猫 \x1b[2J"
 
     async def main():
@@ -864,7 +864,7 @@ def test_a_store_that_fails_denies(tmp_path, caplog):
     assert [denied('tool approval hook "approvals" failed')] == run(main())
 
 
-def test_a_store_that_fails_for_a_moment_is_asked_again(tmp_path, caplog):
+def test_transient_store_failure_is_retried(tmp_path, caplog):
     async def main():
         async with service_at(str(tmp_path / "approvals.db")) as service:
             task = going(executor_of(service, Files()), call_of())

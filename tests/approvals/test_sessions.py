@@ -54,7 +54,7 @@ def test_session_grants_are_listed_with_approver_and_expiry(url):
     assert [second.id] == [each.request.id for each in later]
 
 
-def test_what_is_taken_back_is_asked_about_again_and_the_rest_is_not(url):
+def test_revoked_approval_is_requested_again_and_others_stay(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -74,7 +74,7 @@ def test_what_is_taken_back_is_asked_about_again_and_the_rest_is_not(url):
     assert (True, {"path": "/b"}, ["s2"], ["/a", "/a", "/c"]) == run(main())
 
 
-def test_what_is_taken_back_by_one_process_is_taken_back_for_all(url):
+def test_revocation_in_one_process_applies_to_all(url):
     async def main():
         async with service_at(url) as here, service_at(url) as there:
             request = await approved_for_the_session(here, executor_of(here, Files()))
@@ -88,7 +88,7 @@ def test_what_is_taken_back_by_one_process_is_taken_back_for_all(url):
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
-def test_what_was_decided_for_one_call_alone_is_none(url, verdict):
+def test_decision_for_a_single_call_is_not_listed_as_a_session_approval(url, verdict):
     async def main():
         async with service_at(url) as service:
             task = going(executor_of(service, Files()), call_of())
@@ -143,7 +143,7 @@ def test_concurrent_revocations_succeed_once(url):
     assert 3 == sum(isinstance(each, ApprovalNotFoundError) for each in results)
 
 
-def test_the_record_says_which_yes_was_for_the_session_and_by_which_others_ran(url):
+def test_audit_names_session_approvals_and_the_calls_that_used_them(url):
     """The decisions of a call, as the audit keeps them."""
 
     async def main():
@@ -170,7 +170,7 @@ def test_session_grant_round_trips_through_json_and_rejects_invalid_fields():
             SessionGrant.from_json({**grant.as_json(), "until": until})
 
 
-def test_over_http_they_are_listed_and_taken_back(tmp_path):
+def test_session_approvals_are_listed_and_revoked_over_http(tmp_path):
     with serving(tmp_path, token=TOKEN) as server:
         assert (200, {"ok": True, "sessions": []}) == server.ask("GET", "/api/approvals/sessions")
         server.run("/a")
@@ -200,7 +200,7 @@ def test_over_http_they_are_listed_and_taken_back(tmp_path):
     assert ["/a"] == ran(tmp_path)
 
 
-def test_at_a_terminal_they_are_listed_and_taken_back(tmp_path):
+def test_session_approvals_are_listed_and_revoked_at_a_terminal(tmp_path):
     with serving(tmp_path) as server:
         nothing = patchbay("sessions", url=server.url)
         assert (0, "", "No session approvals.\n") == (nothing.returncode, nothing.stdout, nothing.stderr)

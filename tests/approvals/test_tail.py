@@ -26,7 +26,7 @@ def shown(*events):
 WAITS = {"ID": "3f0c9a1b2d4e", "Tool": "delete", "Arguments": {"path": "/a"}, "Who": ["terminal", "http"], "Deadline": 1.0}
 
 
-def test_a_call_that_waits_is_shown_with_the_id_to_decide_it_by():
+def test_pending_call_is_printed_with_its_id():
     expected = '? delete(path="/a"): waits for approval 3f0c9a1b2d4e, to be decided by terminal or http'
     assert [expected] == shown(told("agent.approval.requested", WAITS))
 
@@ -40,7 +40,7 @@ def test_a_call_that_waits_is_shown_with_the_id_to_decide_it_by():
         ({"Decision": "expired", "By": ""}, "- delete: expired (3f0c9a1b2d4e)"),
     ],
 )
-def test_how_it_was_decided_is_shown(payload, line):
+def test_decision_is_printed(payload, line):
     assert [line] == shown(told("agent.approval.decided", {"ID": "3f0c9a1b2d4e", "Tool": "delete", **payload}))
 
 

@@ -58,7 +58,7 @@ def contents(executions) -> list[str]:
     return [each.content for each in executions]
 
 
-def test_the_person_is_shown_the_call_and_says_yes():
+def test_call_is_shown_and_approved_at_the_terminal():
     async def main(typist, path):
         files = Files()
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
@@ -120,7 +120,7 @@ def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input():
         assert ["/first"] == run(main(typist, path))
 
 
-def test_a_question_that_was_answered_elsewhere_makes_room_for_the_next():
+def test_request_decided_elsewhere_gives_way_to_the_next():
     async def main(typist, path):
         async with service_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=TerminalApprover(path)) as service:
             first = going(executor_of(service, Files()), call_of("/first"))
@@ -138,7 +138,7 @@ def test_a_question_that_was_answered_elsewhere_makes_room_for_the_next():
         assert (["deleted /first"], ["deleted /second"]) == run(main(typist, path))
 
 
-def test_a_run_that_is_stopped_takes_its_question_away():
+def test_stopped_run_removes_its_prompt():
     async def main(typist, path):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
             task = going(executor_of(service, Files()), call_of())
@@ -153,7 +153,7 @@ def test_a_run_that_is_stopped_takes_its_question_away():
         assert State.WITHDRAWN == run(main(typist, path))
 
 
-def test_where_there_is_no_terminal_the_call_is_denied():
+def test_call_is_denied_without_a_terminal():
     async def main():
         async with service_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as service:
             return contents(await going(executor_of(service, Files()), call_of()))
@@ -216,7 +216,7 @@ def test_a_terminal_that_is_not_read_holds_up_nothing_else():
         assert 1 == run(main(typist, path))
 
 
-def test_a_line_that_is_too_long_is_no_answer_whatever_its_end_or_its_beginning_is():
+def test_too_long_line_is_not_an_answer_wherever_it_begins_or_ends():
     typed = LineBuffer()
     for piece in (b"y" + b" " * MAX_LINE, b"no", b"\ny", b"\n", b" " * (MAX_LINE + 1) + b"y\nn\n", b"\xff\n"):
         typed.feed(piece)
@@ -262,7 +262,7 @@ def test_nothing_of_a_call_reaches_the_terminal_as_a_control_character(hostile):
     assert 1 == len(render_question(shown, 0).splitlines())
 
 
-def test_other_languages_are_shown_as_they_are():
+def test_other_languages_are_shown_unescaped():
     assert "猫" in render(request(arguments='{"a": "\\u732b"}'))
 
 
@@ -281,7 +281,7 @@ def test_only_a_plain_yes_is_one(line, expected):
     assert expected == parse_answer(line, request())
 
 
-def test_the_question_says_what_silence_means_and_what_a_session_is_for():
+def test_prompt_states_the_timeout_outcome_and_the_session_scope():
     assert "100 s, then it is denied" in render_question(request(), 0)
     assert "2 min, then it is carried out" in render_question(request(deadline=120, at_deadline="allow"), 0)
     assert "5 h" in render_question(request(deadline=5 * 3600), 0)
@@ -303,7 +303,7 @@ def test_decision_without_a_waiting_run_is_shown_as_for_the_next():
     assert "no run" not in render(request(awaited=True)) + render(approved)
 
 
-def test_what_became_of_a_request_is_one_line():
+def test_outcome_of_a_request_is_one_line():
     assert "000000000000  delete  approved for the session by ann: fine" == render_outcome(
         request(state=State.APPROVED, for_session=True, by="ann", reason="fine")
     )

@@ -46,7 +46,7 @@ def listed(*arguments: str) -> str:
     return "".join(json.loads(line)["call_id"] for line in out.splitlines())
 
 
-def test_the_table_says_what_became_of_each_call(store):
+def test_table_shows_the_outcome_of_each_call(store):
     status, out, err = patchbay("audit", "--store", store)
     assert (0, "") == (status, err)
     head, *lines = out.splitlines()
@@ -71,7 +71,7 @@ def test_no_cell_is_wider_than_its_column_and_no_line_without_end(tmp_path):
     assert ("56 more", True) == (long[-7:], len(long) < 500)
 
 
-def test_what_is_asked_for_is_found(store, capsys):
+def test_filters_select_entries(store, capsys):
     def listed_here(*arguments: str) -> str:  # in this process: what is looked at is what is found
         application = typer.Typer()
         application.command()(audit_command.audit)
@@ -132,7 +132,7 @@ def test_unreachable_server_is_a_one_line_error():
     assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
 
 
-def test_audit_without_server_or_store_says_how_to_name_one(monkeypatch, capsys):
+def test_audit_without_server_or_store_names_the_flags(monkeypatch, capsys):
     monkeypatch.setattr(audit_command, "SERVER", "http://127.0.0.1:9")
     monkeypatch.delenv("PATCHBAY_SERVER", raising=False)
     monkeypatch.delenv("PATCHBAY_AUDIT", raising=False)
@@ -146,7 +146,7 @@ def test_audit_without_server_or_store_says_how_to_name_one(monkeypatch, capsys)
     )
 
 
-def test_a_server_is_asked_with_its_token(tmp_path):
+def test_token_is_sent_to_the_server(tmp_path):
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text(TOKEN)
@@ -164,7 +164,7 @@ def test_a_server_is_asked_with_its_token(tmp_path):
         assert 0 == patchbay("audit", "--server", server.url, environment=there)[0]
 
 
-def test_what_comes_is_followed_until_ctrl_c(store, tmp_path):
+def test_new_entries_are_followed_until_ctrl_c(store, tmp_path):
     with Command("audit", "--store", store, "--follow", "--json", "--interval", "0.05", "--tool", "fs_*") as command:
         command.printed('"call_id": "b"')
         run(keep(store, record("d", tool="fs_read"), record("e"), record("f", tool="other")))

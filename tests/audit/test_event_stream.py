@@ -92,7 +92,7 @@ def test_slow_reader_does_not_block_others_and_learns_how_many_events_it_missed(
     assert (["#0", "#1", "#2", 3], ["#6"]) == (first, then)
 
 
-async def test_what_waits_for_a_reader_is_bounded_in_bytes_too(monkeypatch):
+async def test_queue_of_a_reader_is_bounded_in_bytes(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
     mounted = Mounted()
@@ -115,7 +115,7 @@ async def test_reader_gets_the_count_of_events_dropped_by_the_dispatcher():
     assert [dropped] == told
 
 
-def test_a_reader_that_comes_back_is_shown_what_it_missed(monkeypatch):
+def test_reconnected_reader_receives_missed_events(monkeypatch):
     monkeypatch.setattr(event_stream, "MAX_BUFFERED", 4)
 
     async def work():
@@ -140,7 +140,7 @@ def test_a_reader_that_comes_back_is_shown_what_it_missed(monkeypatch):
     assert [] == nothing
 
 
-async def test_what_is_remembered_is_bounded_in_bytes_too(monkeypatch):
+async def test_history_is_bounded_in_bytes(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
     mounted = Mounted()
@@ -172,7 +172,7 @@ async def test_stream_observes_while_readers_exist_and_lingers_after_the_last():
     assert ([False, True, True, True], ["#1"]) == (states, numbers(await third.read(30)))
 
 
-async def test_there_are_no_more_readers_than_there_may_be():
+async def test_number_of_readers_is_bounded():
     mounted = Mounted(most_readers=2)
     first, _ = mounted.stream.join(), mounted.stream.join()
     with pytest.raises(TooManyReadersError, match="There are 2 readers"):
@@ -203,7 +203,7 @@ async def test_unmounting_ends_open_streams_and_new_readers_may_join():
     assert (None, ["#1"]) == (ended, numbers(await again.read(30)))
 
 
-def test_what_is_in_an_event_is_json_whatever_it_was():
+def test_any_event_content_is_json():
     class Odd:
         def __str__(self):
             return "odd"
@@ -224,7 +224,7 @@ def test_what_is_in_an_event_is_json_whatever_it_was():
         {str(number): "z" * 100 for number in range(100_000)},
     ],
 )
-def test_an_event_is_cut_and_says_so(flood):
+def test_truncated_event_is_marked(flood):
     data = encoded(event(text="before", flood=flood))
     told = json.loads(data)
     assert ("before", True) == (told["payload"]["text"], told["attrs"]["cut"])

@@ -37,7 +37,7 @@ def killed_after(url: str, acknowledged: int, spins: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_all_that_was_acknowledged_is_there_and_nothing_has_a_gap(url, seed):
+def test_acknowledged_records_are_stored_without_gaps(url, seed):
     chance = random.Random(seed)
     said = killed_after(url, chance.randint(1, 12), chance.randint(0, 400_000))
     entries = run(found(url, limit=1000)).entries[::-1]
@@ -46,7 +46,7 @@ def test_all_that_was_acknowledged_is_there_and_nothing_has_a_gap(url, seed):
     assert said <= kept[-1]
 
 
-def test_a_file_that_was_left_is_whole_and_goes_on(tmp_path):
+def test_file_left_by_a_kill_is_complete_and_appendable(tmp_path):
     url = f"sqlite:///{tmp_path / 'audit.db'}"
     first = killed_after(url, 3, 1000)
     second = killed_after(url, 2, 1000)

@@ -24,7 +24,7 @@ from support.running import run
 from .recording import CONTEXT, denied, found, ids, keep, members, record
 
 
-def test_all_of_a_record_is_kept(url):
+def test_every_field_of_a_record_is_stored(url):
     meta = Meta("helper", "t2", "t1", "s1", 3, "turn.tool.after")
     decisions = (("guard", "before_tool", "changed arguments"), ("ann", "approve_tool", "denied: not that one"))
     run(keep(url, denied("c9", time=12.5, tool="fs_write", source="plugin:x", decisions=decisions, responded_by="mock")))
@@ -82,7 +82,7 @@ def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
     assert (1, True) == (told["2"].result_chars, told["2"].digest.startswith("sha256:"))
 
 
-def test_entries_are_found_by_what_is_asked_for(url):
+def test_entries_are_found_by_each_filter(url):
     run(
         keep(
             url,
@@ -120,7 +120,7 @@ def test_entries_are_found_by_what_is_asked_for(url):
     assert {key: key.strip() for key in expected} == run(work())
 
 
-def test_pages_follow_each_other_and_the_last_one_says_so(url):
+def test_pages_are_consecutive_and_the_last_is_marked(url):
     run(keep(url, *(record(str(number)) for number in range(10))))
 
     async def work():
@@ -142,12 +142,12 @@ def test_pages_follow_each_other_and_the_last_one_says_so(url):
     "query",
     [{"limit": 0}, {"limit": 1001}, {"limit": True}, {"since": math.nan}, {"until": math.inf}, {"before": -1}, {"after": 2**63}],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused(query):
+def test_invalid_filter_is_refused(query):
     with pytest.raises(InvalidRequestError):
         AuditQuery(**query)
 
 
-def test_any_text_is_kept_as_far_as_the_database_can_and_no_text_floods_it(url):
+def test_any_text_is_stored_as_far_as_the_database_can_and_bounded(url):
     odd = "\ud800 \x00 '\"\\ 猫"
     decisions = [(odd, "p", "x" * 100_000)] * 1000
     run(
@@ -163,7 +163,7 @@ def test_any_text_is_kept_as_far_as_the_database_can_and_no_text_floods_it(url):
     assert (MAX_DECISIONS, MAX_TEXT) == (len(entry.decisions), len(entry.decisions[0].decision))
 
 
-def test_a_context_of_another_shape_is_no_reason_to_lose_a_record(url):
+def test_record_with_an_unusual_context_is_stored(url):
     run(keep(url, record("a", context={"inbound": "?"}), record("b", context={})))
     assert ["b", "a"] == ids(run(found(url)))
 
@@ -197,7 +197,7 @@ def test_a_session_and_a_turn_are_found_without_looking_at_every_row(tmp_path, q
     assert ([], True) == ([each for each in plans if each == "SCAN patchbay_audit"], any("USING INDEX" in each for each in plans))
 
 
-def test_what_is_flushed_is_there_for_others_and_numbers_have_no_gap(url):
+def test_flushed_records_are_visible_to_others_without_gaps(url):
     async def work():
         async with AuditLog(url) as log, AuditLog(url) as reader:
             for number in range(1200):  # more than two batches
@@ -323,7 +323,7 @@ def test_failed_audit_writes_are_logged_and_retried(tmp_path, caplog, monkeypatc
     assert 1 == caplog.text.count("Writing the audit works again")
 
 
-def test_a_commit_whose_answer_was_lost_is_not_kept_twice(url, monkeypatch):
+def test_commit_with_a_lost_response_is_stored_once(url, monkeypatch):
     monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
     real = audit_log.Database.write_from_thread
     broken = []
@@ -348,7 +348,7 @@ def test_a_commit_whose_answer_was_lost_is_not_kept_twice(url, monkeypatch):
     assert ["a"] == ids(run(work()))
 
 
-def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(tmp_path, caplog):
+def test_database_error_does_not_quote_the_record(tmp_path, caplog):
     file = tmp_path / "audit.db"
     run(keep(file, record("a")))
     engine = sa.create_engine(f"sqlite:///{file}")
@@ -374,7 +374,7 @@ def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(tmp_path
     assert ("no such table" in caplog.text, "secret" in caplog.text) == (True, False)
 
 
-def test_the_end_waits_for_a_database_that_comes_back(tmp_path):
+def test_close_waits_for_a_database_that_recovers(tmp_path):
     folder = tmp_path / "later"
 
     async def work():
@@ -391,7 +391,7 @@ def test_the_end_waits_for_a_database_that_comes_back(tmp_path):
     assert ["a"] == ids(run(found(folder / "audit.db")))
 
 
-def test_the_end_writes_what_waits_and_says_what_it_could_not(tmp_path, caplog, monkeypatch):
+def test_close_writes_pending_records_and_reports_the_lost_ones(tmp_path, caplog, monkeypatch):
     run(keep(tmp_path / "audit.db", record("a")))
 
     async def closes_only(file):
@@ -415,7 +415,7 @@ def test_the_database_refuses_to_change_an_entry(url):
     assert ["fs_read"] == [each.tool for each in run(found(url)).entries]
 
 
-def test_nothing_is_forgotten_unless_that_is_asked_for(url):
+def test_records_are_kept_without_a_retention_limit(url):
     run(keep(url, record("old", time=1000.0)))
     run(keep(url, record("new")))
     assert ["new", "old"] == ids(run(found(url)))
@@ -428,7 +428,7 @@ def test_nothing_is_forgotten_unless_that_is_asked_for(url):
     assert run(found(url)).entries[0].id > last + 2  # no id is given twice
 
 
-async def test_a_log_that_runs_for_long_goes_on_forgetting_a_little_at_a_time(url, monkeypatch):
+async def test_expired_records_are_deleted_in_small_steps(url, monkeypatch):
     """Each step is one batch: two entries are forgotten with it at most, and none before it is time to look again."""
     monkeypatch.setattr(audit_log, "_DELETE_LIMIT", 2)
     # The first batch finds its own entry too old, and that nothing else is; then it does not look until it is time.

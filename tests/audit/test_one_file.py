@@ -97,13 +97,13 @@ def test_all_that_a_server_keeps_may_be_in_one_database(url):
     assert ["first", *map(str, range(COUNT))] == calls
 
 
-def test_a_file_is_made_for_its_owner_only_also_where_a_link_says_it_is(tmp_path):
+def test_new_file_is_private_even_behind_a_link(tmp_path):
     (tmp_path / "link.db").symlink_to(tmp_path / "audit.db")
     run(keep(tmp_path / "link.db", record("a")))
     assert "-rw-------" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
 
 
-def test_a_file_that_is_there_stays_readable_for_whom_it_was(tmp_path):
+def test_existing_file_keeps_its_permissions(tmp_path):
     (tmp_path / "audit.db").touch(0o640)
     run(keep(tmp_path / "audit.db", record("a")))
     assert "-rw-r-----" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
@@ -144,7 +144,7 @@ def test_a_name_that_sqlite_reads_itself_is_left_to_it(tmp_path, monkeypatch):
     engine.dispose()
 
 
-def test_what_is_read_is_one_moment_of_it(url):
+def test_read_is_a_consistent_snapshot(url):
     """Pages that are asked for while others write have no call twice and none is left out."""
 
     async def work():

@@ -53,7 +53,7 @@ def test_a_reader_may_choose(server):
     assert ("two", "agent.turn.end") == (first["payload"]["UserMessage"], last["kind"])
 
 
-def test_a_reader_goes_on_where_it_was(server):
+def test_reader_resumes_after_its_last_event(server):
     with contextlib.closing(Events(server, "/api/events?kind=agent.turn.*")) as events:
         server.run(message="one")
         first = events.next()
@@ -64,7 +64,7 @@ def test_a_reader_goes_on_where_it_was(server):
     assert ["one", "one", "two", "two"] == [each["payload"]["UserMessage"] for each in [first, *rest]]
 
 
-def test_a_reader_that_leaves_makes_room(server):
+def test_disconnected_reader_frees_its_place(server):
     until(lambda: server.ask("GET", "/readers")[1] == 0)
     streams = [Events(server) for _ in range(3)]
     status, refused = server.ask("GET", "/api/events")
@@ -97,13 +97,13 @@ def test_events_and_audit_require_the_token(locked):
     Events(locked).close()
 
 
-def test_web_pages_of_other_sites_and_unknown_hosts_are_kept_out(server):
+def test_foreign_origins_and_unknown_hosts_are_refused(server):
     for headers, status in (({"Origin": "https://evil.example"}, 403), ({"Host": "evil.example"}, 400)):
         with server.open("GET", "/api/events", headers=headers) as response:
             assert status == response.status
 
 
-def test_the_audit_is_asked_in_the_words_of_its_description(server):
+def test_audit_accepts_the_documented_parameters(server):
     server.run(session="audited")
     status, told = server.ask("GET", "/api/audit?session=audited")
     assert (200, True, None) == (status, told["ok"], told["cursor"])
@@ -118,7 +118,7 @@ def test_the_audit_is_asked_in_the_words_of_its_description(server):
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "since=nan", "before=-1", "after=99999999999999999999"])
-def test_what_cannot_be_asked_is_refused(server, query):
+def test_invalid_filter_is_refused(server, query):
     assert 422 == server.ask("GET", f"/api/audit?{query}")[0]
 
 

@@ -120,7 +120,7 @@ def test_tail_ends_when_its_reader_closes_without_new_events(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["agent.toool", "agent.toool.*", "turn_start", ""])
-def test_a_kind_of_which_there_is_none_is_refused(kind):
+def test_unknown_event_kind_is_refused(kind):
     status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", "agent.turn.*", "--kind", kind)
     assert (2, "", 1) == (status, out, err.count("\n"))
     assert f"--kind {kind!r} matches no event kind" in err
@@ -128,7 +128,7 @@ def test_a_kind_of_which_there_is_none_is_refused(kind):
 
 
 @pytest.mark.parametrize("kind", ["*", "agent.tool.*", "agent.user_output", "stream.dropped", "gateway.ready", "*.turn.[se]*"])
-def test_a_kind_that_may_happen_is_asked_for(kind):
+def test_possible_event_kind_is_accepted(kind):
     assert 1 == patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", kind)[0]  # no server there
 
 
@@ -160,11 +160,11 @@ def test_server_without_an_event_stream_is_a_one_line_error(proxied):
         (told("gateway.ready", {"duration_ms": 1}), '- gateway.ready {"duration_ms": 1}'),
     ],
 )  # fmt: skip
-def test_each_kind_is_shown_on_a_line(event, line):
+def test_each_kind_is_one_line(event, line):
     assert [line] == shown(event)
 
 
-def test_the_turn_of_a_sub_agent_is_shown_once():
+def test_turn_of_a_sub_agent_is_shown_once():
     assert [] == shown(told("agent.subturn.spawn", {"AgentID": "a"})) + shown(told("agent.subturn.end", {"AgentID": "a"}))
 
 
@@ -178,12 +178,12 @@ def test_decisions_are_shown_below_the_call():
     "payload", [None, [], "x", {"Tool": ["a"], "Arguments": [1], "Duration": "x", "ForLLMLen": None, "Media": 1}]
 )
 @pytest.mark.parametrize("kind", [*sorted(KINDS - SUBTURNS), "stream.dropped", "unknown", None, 5])
-def test_an_event_of_any_shape_is_shown(kind, payload):
+def test_event_of_any_shape_is_shown(kind, payload):
     event = {"kind": kind, "payload": payload, "scope": 3, "attrs": [], "time": {}, "correlation": None}
     assert 1 == len(shown(event))
 
 
-def test_colours_are_for_terminals_that_have_them_and_marks_for_those_that_can_say_them():
+def test_colours_and_symbols_depend_on_the_terminal():
     event = told("agent.tool.exec_start", {"Tool": "\u732b", "Arguments": {}})
     assert ["\u2192 \u732b()"] == shown(event, ascii_only=False)
     assert ["-> \\u732b()"] == shown(event)

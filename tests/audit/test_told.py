@@ -128,7 +128,7 @@ def test_event_payloads_of_a_turn():
 @pytest.mark.parametrize(
     ("decision", "status", "severity", "errors"), [(AbortTurn("enough"), "error", "error", 1), (HardAbort("enough"), "aborted", "warn", 0)]
 )  # fmt: skip
-def test_a_turn_that_a_hook_ended_says_so(decision, status, severity, errors):
+def test_turn_ended_by_a_hook_has_its_reason(decision, status, severity, errors):
     class Aborts:
         async def before_llm(self, request: Any) -> Any:
             return decision
@@ -148,7 +148,7 @@ def test_a_model_that_fails_ends_the_turn_with_an_error():
 
 
 @pytest.mark.parametrize(("last", "status"), [(True, "completed"), (False, "aborted")])
-async def test_a_turn_that_is_left_at_its_end_is_complete_and_one_that_is_left_before_is_not(last, status):
+async def test_turn_abandoned_at_its_end_is_complete_and_before_it_is_not(last, status):
     hooks, watching = HookManager(), Watching()
     hooks.mount("watching", watching)
     events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin(scope=SCOPE), ASKED)
@@ -171,7 +171,7 @@ def test_subturn_events_enclose_the_turn_of_a_sub_agent():
     assert not any("subturn" in each.kind for each in watched("Done.").events)
 
 
-async def test_an_agent_behind_a_tool_is_a_turn_within_a_turn():
+async def test_agent_called_as_a_tool_is_a_nested_turn():
     hooks, watching = HookManager(), Watching()
     hooks.mount("watching", watching)
     helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
@@ -195,7 +195,7 @@ def test_each_event_kind_has_a_full_and_a_short_name():
     assert {"error": "agent.error", "tool_exec_end": "agent.tool.exec_end", "subturn_result_delivered": "agent.subturn.result_delivered"}.items() <= ALIASES.items()  # fmt: skip
 
 
-def test_an_envelope_has_what_belongs_to_it_and_nothing_that_is_empty():
+def test_envelope_has_the_fields_of_its_kind_and_no_empty_ones():
     watching = watched("Done.")
     first = encode_event(watching.events[0])
     assert {"id", "kind", "time", "source", "scope", "correlation", "severity", "payload", "attrs"} == first.keys()

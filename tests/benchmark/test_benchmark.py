@@ -26,7 +26,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ok).serve_forever()
 """
 
 
-def test_a_server_is_read_with_its_children_and_is_gone_afterwards(tmp_path: Path) -> None:
+def test_server_memory_includes_its_children_and_it_is_stopped(tmp_path: Path) -> None:
     port = kept_port()
     argv = [sys.executable, "-c", SERVER, str(port)]
     with processes.server(argv, port=port, ready_path="/", log=tmp_path / "log") as running:
@@ -38,7 +38,7 @@ def test_a_server_is_read_with_its_children_and_is_gone_afterwards(tmp_path: Pat
     assert not Path(f"/proc/{running.pid}").exists()
 
 
-def test_a_server_that_ends_early_says_its_last_words(tmp_path: Path) -> None:
+def test_last_output_of_a_server_that_exits_early_is_reported(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit('no such flag')"]
     with (
         pytest.raises(UnavailableError, match="no such flag"),
@@ -47,7 +47,7 @@ def test_a_server_that_ends_early_says_its_last_words(tmp_path: Path) -> None:
         pass
 
 
-def test_the_cpu_clock_agrees_with_what_the_process_says_of_itself() -> None:
+def test_cpu_clock_agrees_with_the_process() -> None:
     before = processes.cpu_clock(os.getpid())
     sum(range(200_000))
     assert 0 < before < processes.cpu_clock(os.getpid())
@@ -101,7 +101,7 @@ def test_parser_with_wrong_calls_misses_its_bar() -> None:
     assert [False] == [verdict.met for verdict in bars.of_parsers(wrong) if verdict.bar == "all"]
 
 
-def test_a_turn_is_the_same_for_every_connection_and_never_empty() -> None:
+def test_turn_is_equal_for_every_connection_and_not_empty() -> None:
     assert 2 * 16 == proxies._whole_rounds(0.3, REQUEST)
     assert 100 * 16 == proxies._whole_rounds(1_607.9, REQUEST)
     assert REQUEST.most == proxies._whole_rounds(1e9, REQUEST)

@@ -61,7 +61,7 @@ def everybody(plugin: float, callback: float, first: float, mounted: float | Non
 
 
 @pytest.mark.parametrize("row", OURS, ids=lambda row: row.module.rpartition(".")[2])
-def test_each_of_our_rows_is_measured_and_leaves_nothing_behind(row: rows.Row, run_folder: Path) -> None:
+def test_each_own_row_is_measured_and_leaves_nothing_behind(row: rows.Row, run_folder: Path) -> None:
     measured = figures({})
     measured.found.clear()
     measured.add(measure._process(row.python(False), row.module, (0, 5, 32)))
@@ -100,7 +100,7 @@ class Lying:
 
 
 @pytest.mark.parametrize("counts", [{"one_by_one": 8, "together": 0}, {"one_by_one": 0, "together": 16}])
-def test_a_call_that_came_to_something_else_is_no_figure(counts: dict[str, int], tmp_path: Path) -> None:
+def test_call_with_a_wrong_result_has_no_figure(counts: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="call 7 came to '8: some words'"):
         asyncio.run(process.measure(Lying(), tmp_path, warm=0, **counts))
 
@@ -164,7 +164,7 @@ def test_registering_that_fails_is_absent_too(run_folder: Path) -> None:
     assert [rows.REGISTERING] == list(outcome.skipped)
 
 
-def test_a_peer_that_is_not_installed_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
+def test_missing_peer_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
     monkeypatch.setattr(install, "BUILD", run_folder)
     peers = [row for row in rows.rows() if row.name in (rows.MCP_STDIO, rows.MCP_HTTP)]
     outcome = measure.measure(peers, None, LITTLE, allowed=False)
@@ -173,7 +173,7 @@ def test_a_peer_that_is_not_installed_is_shown_as_absent(monkeypatch: pytest.Mon
     assert f"{rows.MCP_STDIO}: absent, not installed (--no-install)" in shown
 
 
-def test_a_process_that_does_not_end_is_given_up_and_ended(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
+def test_hanging_process_is_stopped(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
     sleeper = run_folder / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
     sleeper.chmod(0o755)
@@ -244,7 +244,7 @@ def test_table_has_a_row_per_transport_with_the_cpu_of_each_process() -> None:
     assert "1,000 µs each (caller 100, server 900)" == lines[7][2]
 
 
-def test_only_the_calls_can_be_asked_for(
+def test_calls_can_be_selected_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_folder: Path
 ) -> None:
     def same() -> tuple[rows.Row, ...]:

@@ -97,7 +97,7 @@ def spin(seconds: float) -> None:
         pass
 
 
-def test_the_limit_is_gone_behind_its_block():
+def test_limit_ends_with_its_block():
     with limited(0.1):
         pass
     spin(0.2)
@@ -137,7 +137,7 @@ def test_a_row_that_reads_otherwise_in_pieces_is_counted(corpus, monkeypatch):
     assert {"1": "0 of 1", "3": "1 of 1", "7": "0 of 1"} == differing
 
 
-def test_rows_of_the_benchmark_are_counted_by_what_they_hold(corpus):
+def test_benchmark_rows_are_counted_by_content(corpus):
     base = {"model": "m", "family": "g", "tools": TOOLS, "possible_answers": []}
     corpus(
         "BFCL",
@@ -171,7 +171,7 @@ def test_missing_corpus_is_reported_and_the_rest_is_measured(tmp_path, monkeypat
     assert "formats: skipped" in capsys.readouterr().err
 
 
-def test_a_sample_is_always_the_same_and_of_the_size_that_was_asked_for(corpus):
+def test_sample_is_deterministic_and_has_the_requested_size(corpus):
     corpus("FORMATS", FORMATS_SCORE, [row(id=str(number)) for number in range(50)])
     chosen = [json.loads(line)["id"] for line in corpora.lines(corpora.FORMATS, sample=10)]
     assert chosen == [json.loads(line)["id"] for line in corpora.lines(corpora.FORMATS, sample=10)]
@@ -209,11 +209,11 @@ def test_a_carrier_holds_its_argument_and_little_else(name):
 
 
 @pytest.mark.parametrize("name", hostile.UNITS)
-def test_a_hostile_text_has_the_size_that_was_asked_for(name):
+def test_hostile_text_has_the_requested_size(name):
     assert 19_000 <= len(hostile.text(name, 20_000)) <= 20_200
 
 
-def test_a_carriers_call_is_known_by_its_whole_argument():
+def test_call_of_a_carrier_is_identified_by_its_whole_argument():
     whole = ToolCall("id", carriers.NAME, json.dumps({carriers.KEY: carriers.value(2_000)}))
     assert linear.is_the_call(Reply(None, tool_calls=(whole,)))
     assert not linear.is_the_call(Reply(None, tool_calls=(ToolCall("id", carriers.NAME, '{"content": "half"}'),)))

@@ -43,7 +43,7 @@ def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
 
 
 @pytest.mark.parametrize("module", [row.module for row in rows.rows() if row.module.startswith("bench.turns.patchbay")])
-def test_each_of_our_rows_is_measured_in_processes_of_its_own(module: str) -> None:
+def test_each_own_row_is_measured_in_its_own_processes(module: str) -> None:
     outcome = measure.measure([here("ours", module)], replace(LITTLE, processes=1), allowed=False)
     assert {} == outcome.skipped
     assert [1] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
@@ -118,7 +118,7 @@ class Trusting(Floor):
         (Silent, "'' after 2 calls of the model and 1 runs of the tool"),
     ],
 )
-def test_a_turn_that_is_not_as_it_should_be_is_no_figure(row: type[Turns], why: str) -> None:
+def test_invalid_turn_has_no_figure(row: type[Turns], why: str) -> None:
     with pytest.raises(RuntimeError, match=why):
         process.measure(row, warm=0, turns=1)
 
@@ -130,7 +130,7 @@ def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measu
     assert {"broken": "ModuleNotFoundError: No module named 'bench.turns.nowhere'"} == outcome.skipped
 
 
-def test_a_peer_that_cannot_be_installed_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_uninstallable_peer_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(install, "BUILD", tmp_path)
     peers = [row for row in rows.rows() if row.name in rows.PEERS]
     outcome = measure.measure(peers, LITTLE, allowed=False)
@@ -139,7 +139,7 @@ def test_a_peer_that_cannot_be_installed_is_shown_as_absent(monkeypatch: pytest.
     assert all(f"{name}: absent, not installed (--no-install)" in shown for name in rows.PEERS)
 
 
-def test_a_process_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(argv: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(argv, 180)
 
@@ -155,7 +155,7 @@ def test_every_peer_has_its_module_and_its_pins() -> None:
         assert install.pinned(name)[0].isdigit()
 
 
-def test_a_further_call_is_what_fifteen_of_them_add() -> None:
+def test_cost_of_a_call_is_the_difference_over_fifteen() -> None:
     assert 20.0 == figures(100, 400, 100).further_call
 
 
@@ -187,7 +187,7 @@ def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
     assert [None] * 8 == [verdict.met for verdict in bars.of_turns(Outcome())]
 
 
-def test_the_table_has_what_was_measured_and_what_was_published() -> None:
+def test_table_has_measured_and_published_figures() -> None:
     shown = table.of_turns(everybody(figures(100, 400, 120)), LITTLE)
     lines = [line for line in shown.splitlines() if line.startswith("|")]
     assert 2 + 4 + 1 == len(lines)
@@ -197,7 +197,7 @@ def test_the_table_has_what_was_measured_and_what_was_published() -> None:
     assert "from another machine" in shown
 
 
-def test_only_the_turns_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_turns_can_be_selected_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench, "turns_rows", lambda: (here(rows.FLOOR, "bench.turns.floor"),))
     monkeypatch.setattr(measure, "QUICK", LITTLE)
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)  # this process keeps its own handlers

@@ -34,7 +34,7 @@ def chatted(server: Serving, *flags: str, lines: str = "") -> subprocess.Complet
     return run_process(command(server, *flags), input=lines, capture_output=True, text=True, timeout=BOUND)
 
 
-def test_lines_of_a_pipe_are_answered_one_after_the_other_and_tools_are_shown_beside():
+def test_piped_lines_are_answered_in_order_and_tools_are_printed():
     with (
         FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote(), "You are welcome.\nBye."]) as fake,
         calling_back(says({"output": "21 degrees"})) as callback,
@@ -180,7 +180,7 @@ def test_a_line_that_is_too_long_fails_whole_and_the_next_one_is_answered(length
     ]
 
 
-def test_a_terminal_that_knows_few_characters_is_shown_the_others_by_their_names():
+def test_terminal_with_few_characters_shows_the_others_by_name():
     with FakeOpenAI(["21 \u00b0C"]) as fake, serving(fake) as server:
         done = subprocess.run(
             command(server, "--realtime"),
@@ -299,7 +299,7 @@ def test_a_server_that_ends_the_talk_in_the_middle_is_a_failure_with_its_reason(
     assert (1, f"patchbay: the server stops ({code})\n") == (done.returncode, done.stderr)
 
 
-def test_ctrl_c_in_a_pipe_says_no_further_line():
+def test_ctrl_c_in_a_pipe_prints_nothing_more():
     script = [Answer((Say("One two three."), Pause(30))), "Never said."]
     with FakeOpenAI(script) as fake, serving(fake) as server, Process(
         command(server, "--realtime"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -324,7 +324,7 @@ def test_unwritable_output_is_a_one_line_error():
     assert (1, "patchbay: cannot write the output: No space left on device\n") == (done.returncode, done.stderr)
 
 
-def test_ctrl_c_while_the_command_is_being_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_during_startup_has_no_traceback(monkeypatch: pytest.MonkeyPatch):
     def interrupted(_arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -346,7 +346,7 @@ def test_ctrl_c_while_the_command_is_being_loaded_is_no_traceback(monkeypatch: p
         (["a\x1b"], "a\n"),
     ],
 )
-def test_a_sequence_that_is_cut_between_two_pieces_leaves_nothing(deltas, shown, capsys: pytest.CaptureFixture[str]):
+def test_control_sequence_split_between_deltas_is_removed(deltas, shown, capsys: pytest.CaptureFixture[str]):
     view = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for delta in deltas:
         view.show({"type": "text", "delta": delta})

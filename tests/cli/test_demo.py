@@ -87,7 +87,7 @@ def test_a_signal_stops_every_process(number):
             process.kill()
 
 
-def test_a_conversation_that_goes_otherwise_is_a_problem(tmp_path):
+def test_unexpected_conversation_is_reported(tmp_path):
     talk = Conversation(number=1, streamed=False, question="Multiply 2 by 3.", expected=(("multiply", {"a": 2, "b": 3}),))
     with (
         ScriptedUpstream(["I will not."], record=tmp_path / "record") as upstream,
@@ -102,11 +102,11 @@ def start(code: str, *, timeout: float = 30.0) -> None:
         raise AssertionError("it is not listening")
 
 
-def test_a_child_that_fails_says_why():
+def test_failing_child_reports_its_cause():
     with pytest.raises(ChildError, match=re.escape("a thing ended with code 3: no luck")):
         start("print('no luck'); raise SystemExit(3)")
 
 
-def test_a_child_that_says_nothing_is_not_waited_for_for_ever():
+def test_silent_child_is_not_awaited_forever():
     with pytest.raises(ChildError, match="printed no address"):
         start("input()", timeout=0.2)

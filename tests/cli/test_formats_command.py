@@ -63,14 +63,14 @@ def test_all_formats_are_listed_as_json(patchbay) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_can_be_shown(name: str, patchbay) -> None:
+def test_each_format_can_be_printed(name: str, patchbay) -> None:
     status, out, err = patchbay("formats", "show", name)
     assert (0, "", name) == (status, err, facts(out)["format"])
     status, out, _ = patchbay("formats", "show", name, "--json")
     assert (0, name) == (status, json.loads(out)["name"])
 
 
-def test_a_shown_format_has_an_example(patchbay) -> None:
+def test_printed_format_has_an_example(patchbay) -> None:
     _, out, _ = patchbay("formats", "show", "hermes")
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}\n</tool_call>' in out
 
@@ -221,7 +221,7 @@ parameter_end = "</set>"
 
 
 @pytest.mark.parametrize(("content", "calls"), [(OWN, "<own>"), (TAGS, '<do what="')])
-def test_a_format_in_a_file_is_shown(content: str, calls: str, patchbay, tmp_path: Path) -> None:
+def test_format_in_a_file_is_printed(content: str, calls: str, patchbay, tmp_path: Path) -> None:
     status, out, err = patchbay("formats", "show", written(tmp_path / "own.toml", content))
     assert (0, "", "own", calls) == (status, err, facts(out)["format"], facts(out)["calls"])
 

@@ -76,14 +76,14 @@ def test_json_holds_the_same(patchbay, text, tools):
     assert [TEXT.index(",}") + 1] == [repair["position"] for repair in told["repairs"]]
 
 
-def test_a_text_without_a_call_says_so(patchbay, tmp_path):
+def test_text_without_a_call_is_reported(patchbay, tmp_path):
     (tmp_path / "prose.txt").write_text("Low water at noon.")
     assert {"content": "Low water at noon.", "calls": "none"} == sections(patchbay("parse", tmp_path / "prose.txt")[1])
     explained = sections(patchbay("parse", tmp_path / "prose.txt", "--explain")[1])
     assert "no marker of a format" in explained["why"]
 
 
-def test_a_call_that_is_cut_off_is_shown_as_what_was_written(patchbay, tmp_path):
+def test_truncated_call_is_printed_as_written(patchbay, tmp_path):
     (tmp_path / "cut.txt").write_text('```tool_call\n{"name": "tide_table", "arguments": {"harbour": "Br')
     shown = sections(patchbay("parse", tmp_path / "cut.txt")[1])
     assert shown["truncated"].endswith('{"name": "tide_table", "arguments": {"harbour": "Br')
@@ -127,7 +127,7 @@ def test_pieces_that_are_read_otherwise_are_a_failure(patchbay, text, monkeypatc
     assert (1, "patchbay: pieces of 3 characters are read differently from the whole text\n") == (status, complaint)
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_sent(patchbay, tmp_path):
+def test_control_characters_are_escaped_on_the_terminal(patchbay, tmp_path):
     (tmp_path / "a.txt").write_text("\x1b[2Jred\x07\x9b")
     assert "\\x1b[2Jred\\x07\\x9b" == sections(patchbay("parse", tmp_path / "a.txt")[1])["content"]
 
@@ -148,14 +148,14 @@ def test_the_tools_of_a_whole_request_are_found(patchbay, text, tmp_path):
         ("is not UTF-8: invalid byte 1", b"[\xff"),
     ],
 )
-def test_a_tools_file_that_cannot_be_read_is_one_line_that_says_why(patchbay, text, tmp_path, complaint, content):
+def test_unreadable_tools_file_is_a_one_line_error(patchbay, text, tmp_path, complaint, content):
     (tmp_path / "tools.json").write_bytes(content)
     status, printed, said = patchbay("parse", text, "--tools", tmp_path / "tools.json")
     assert (2, "", 1) == (status, printed, said.count("\n"))
     assert complaint in said
 
 
-def test_a_text_that_cannot_be_read_and_a_format_that_is_none_are_called_wrongly(patchbay, text, tmp_path):
+def test_unreadable_text_or_unknown_format_is_a_usage_error(patchbay, text, tmp_path):
     status, _, said = patchbay("parse", tmp_path / "nowhere.txt")
     assert (2, True) == (status, "nowhere.txt cannot be read: No such file or directory" in said)
     status, _, said = patchbay("parse", text, "--format", "morse")
@@ -167,7 +167,7 @@ def test_the_help_has_examples(patchbay):
     assert (0, True) == (status, "patchbay parse answer.txt --tools tools.json" in shown)
 
 
-def test_the_example_of_the_documentation_is_what_is_printed(patchbay, tmp_path, tools):
+def test_documented_example_is_the_output(patchbay, tmp_path, tools):
     page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "parse.md").read_text(encoding="utf-8")
     answer = page.partition("````text\n")[2].partition("````")[0]
     printed = page.partition("\n```text\n")[2].partition("```")[0]

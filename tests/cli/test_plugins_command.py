@@ -113,7 +113,7 @@ def test_a_host_is_listed_reloaded_read_and_stopped(folder):
     assert any("[greeter] bye" in line for line in child.printed)
 
 
-def test_a_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
+def test_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
     with running(folder) as (child, port):
         patchbay("reload", "--port", port)
         pid = int(re.search(r"pid (\d+)", patchbay("list", "--port", port).stdout)[1])
@@ -157,7 +157,7 @@ def test_unloadable_plugin_class_is_a_one_line_error_and_ends_the_host(folder, m
     assert 1 == (failed.stdout + failed.stderr).count(reason)
 
 
-def test_a_class_whose_file_is_broken_is_waited_for_where_it_is_watched(folder, monkeypatch):
+def test_broken_plugin_file_is_retried_under_watch(folder, monkeypatch):
     monkeypatch.chdir(folder / "greeter")
     main = folder / "greeter" / "main.py"
     right = main.read_text()
@@ -168,7 +168,7 @@ def test_a_class_whose_file_is_broken_is_waited_for_where_it_is_watched(folder, 
         until_running(port)
 
 
-def test_what_a_plugin_prints_does_nothing_to_a_terminal_but_colour_it(folder):
+def test_plugin_output_cannot_control_the_terminal_except_colours(folder):
     main = folder / "greeter" / "main.py"
     main.write_text(main.read_text() + "\nprint('\\x1b[2J\\x1b]0;title\\x07a \\x1b[31mred\\x1b[0m word')\n")
     with running(folder) as (_, port):
@@ -218,7 +218,7 @@ def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
         assert (130, "") == (process.returncode, said)
 
 
-def test_when_stop_returns_the_host_is_gone(folder):
+def test_host_has_exited_when_stop_returns(folder):
     with running(folder) as (_, port):
         until_running(port)
         assert 0 == patchbay("stop", "--port", port).returncode
@@ -261,7 +261,7 @@ def test_a_folder_that_others_can_enter_is_not_used(folder):
     assert "not a folder of this user alone" in failed.stderr
 
 
-def test_watching_reloads_a_plugin_whose_file_was_changed(folder):
+def test_watch_reloads_a_changed_plugin(folder):
     with running(folder, "--watch") as (_, port):
         main = folder / "greeter" / "main.py"
         main.write_text(main.read_text() + "\nprint('as it is now')\n")
@@ -275,7 +275,7 @@ def serving(folder):
         yield server.url
 
 
-def test_a_line_says_when_a_plugins_tools_are_registered(folder):
+def test_registered_tools_of_a_plugin_are_reported(folder):
     with (
         serving(folder) as server,
         subprocess.Popen(command_of(folder, server=server), stdout=subprocess.PIPE, text=True) as process,
@@ -367,7 +367,7 @@ def post(url, body):
         return json.load(answer)
 
 
-def test_what_ends_as_soon_as_it_is_reloaded_was_not_reloaded(folder):
+def test_plugin_that_exits_right_after_a_reload_counts_as_not_reloaded(folder):
     with running(folder) as (_, port):
         until_running(port)
         (folder / "greeter" / "main.py").write_text("import no_such_library_here")

@@ -139,7 +139,7 @@ def start(*flags: str, env: dict[str, str] | None = None) -> tuple[str, str, str
         alarm.cancel()
 
 
-def test_it_prints_where_it_listens_and_what_is_behind_it_without_colours() -> None:
+def test_proxy_prints_its_address_and_upstream_without_colours() -> None:
     listening, behind, stderr = start("--upstream=" + UPSTREAM + "/", "--port=0", "--base-path=v2")
     assert re.fullmatch(r"patchbay proxy listening on http://127\.0\.0\.1:\d+/v2\n", listening)
     assert f"  upstream {UPSTREAM}\n" == behind
@@ -158,7 +158,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(("size", "limit", "path"), [("1mb", 1_000_000, "v2"), ("1MiB", 1 << 20, "/a/b/")])
-def test_a_size_with_a_unit_is_a_limit_and_a_path_the_base_however_they_are_given(size: str, limit: int, path: str) -> None:
+def test_size_units_and_base_paths_are_accepted_in_any_spelling(size: str, limit: int, path: str) -> None:
     def status(url: str, length: int, key: str) -> int:
         body = {"model": "m", "messages": [{"role": "user", "content": "x" * length}]}
         headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
@@ -187,7 +187,7 @@ def test_an_address_that_others_can_reach_without_a_key_is_warned_of() -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
-def test_it_listens_on_ipv6() -> None:
+def test_proxy_listens_on_ipv6() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:

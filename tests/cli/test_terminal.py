@@ -32,6 +32,6 @@ def test_colours_and_tabs_stay_and_all_else_goes(shown, line):
     assert ("\x1b[" in shown) == clean.endswith("\x1b[0m")
 
 
-def test_what_is_harmless_stays_so():
+def test_harmless_text_is_unchanged():
     line = "\x1b[3\x1b[2J1m\x1b\x1b[Ax\x1b[32my"
     assert sanitize_ansi(sanitize_ansi(line)) == sanitize_ansi(line)

@@ -116,7 +116,7 @@ def test_a_stream_brings_a_call_by_its_name_first_and_its_arguments_as_they_are_
         assert len(written) > 1
 
 
-def test_the_model_is_asked_with_tools_once_and_by_the_contract_from_then_on(proxied):
+def test_model_is_probed_once_and_then_prompted_with_the_contract(proxied):
     with connected(proxied) as client:
         for _ in range(3):
             client.chat.completions.create(model="small", messages=[QUESTION], tools=TOOLS)
@@ -126,7 +126,7 @@ def test_the_model_is_asked_with_tools_once_and_by_the_contract_from_then_on(pro
     assert 1 == len(prompts)
 
 
-def test_without_tools_a_request_reaches_the_model_as_it_was_sent(proxied):
+def test_request_without_tools_reaches_the_model_unchanged(proxied):
     with connected(proxied) as client:
         answer = client.chat.completions.create(model="small", messages=[QUESTION], seed=7)
     assert {"messages": [QUESTION], "model": "small", "seed": 7} == proxied.upstream.chats[0].json

@@ -83,7 +83,7 @@ def test_answer_that_fits_the_schema_is_not_requested_again(streamed: bool) -> N
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("around", ["Here you are:\n```json\n{}\n```\nEnjoy!", "The answer is {}.", "Sure [1]:\n```\n{}\n```"])
-def test_words_around_the_json_are_dropped_where_the_answer_alone_was_asked_for(around: str, streamed: bool) -> None:
+def test_words_around_requested_json_are_dropped(around: str, streamed: bool) -> None:
     answer = '{\n  "city": "Rome",\n  "degrees": 21\n}'
     with asking(["It is warm.", around.replace("{}", answer)], tools="text") as (client, upstream):
         last = ask(client, [QUESTION], streamed=streamed).message
@@ -151,7 +151,7 @@ def test_any_json_object_will_do_where_no_schema_is_given(streamed: bool) -> Non
         assert {"type": "json_object"} == upstream.chats[-1].json["response_format"]
 
 
-def test_a_server_that_takes_no_response_format_is_asked_in_words() -> None:
+def test_unsupported_response_format_becomes_an_instruction() -> None:
     def script(body: dict[str, Any]) -> Any:
         if "response_format" in body:
             return error(400, "This response_format type is unavailable now")
@@ -170,7 +170,7 @@ def test_a_wrong_schema_is_the_clients_mistake_and_no_refusal_of_the_format() ->
         ask(client, [QUESTION], streamed=False)
 
 
-def test_the_reasoning_of_every_question_is_streamed_and_the_role_said_once() -> None:
+def test_reasoning_of_every_attempt_is_streamed_with_one_role() -> None:
     script = ["<think>One.</think>Rome is warm.", '<think>Two.</think>{"city": "Rome", "degrees": 21}']
     with asking(script, tools="text") as (client, _):
         request = {"model": "m", "messages": [QUESTION], "tools": [TOOL], "response_format": RESPONSE_FORMAT}
@@ -187,12 +187,12 @@ def test_truncated_answer_is_not_requested_again() -> None:
         assert 1 == len(upstream.chats)
 
 
-def test_several_answers_cannot_be_had_of_a_model_that_is_asked_twice() -> None:
+def test_several_choices_are_refused_where_a_second_request_is_needed() -> None:
     with asking([BLOCK], tools="text") as (client, _), pytest.raises(openai.BadRequestError, match="'n' must be 1"):
         ask(client, [QUESTION], streamed=False, n=2)
 
 
-def test_the_json_of_a_server_that_takes_both_is_streamed_as_it_comes() -> None:
+def test_json_of_a_capable_server_is_streamed_unbuffered() -> None:
     with asking(['{"city": "Rome", "degrees": 21}'], tools="native") as (client, _):
         request = {"model": "m", "messages": [QUESTION], "tools": [TOOL], "response_format": RESPONSE_FORMAT}
         pieces = [chunk.choices[0].delta.content for chunk in client.chat.completions.create(**request, stream=True)]

@@ -26,7 +26,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_an_edit_in_text_is_no_call(edit: str) -> None:
+def test_text_edit_is_not_a_call(edit: str) -> None:
     reply = parse(edit, tools=TOOLS)
     assert (edit, ()) == (reply.content, reply.tool_calls)
     parser = StreamParser(tools=TOOLS)

@@ -45,7 +45,7 @@ def test_a_warning_in_an_example_is_a_failure(docs):
     assert "old" in problem
 
 
-def test_what_an_example_prints_is_compared_with_the_block_behind_it(docs):
+def test_output_of_an_example_is_compared_with_the_next_block(docs):
     text = fenced("python", "print('one')\nprint('two')")
     assert [] == examples(docs, text + "\n" + fenced("text output", "one\ntwo"))
     assert [] == examples(docs, text + "\n" + fenced("text output", "one\n..."))
@@ -84,7 +84,7 @@ def test_commands_are_looked_up(docs, command, complaint):
     assert expected == list(docs.check_commands(docs.blocks_of(fenced("sh", command))))
 
 
-def test_generated_text_is_compared_with_what_the_command_prints(docs):
+def test_generated_text_is_compared_with_the_output_of_the_command(docs):
     start, end = "<!-- generated: patchbay --version -->\n", "<!-- end -->\n"
     assert [] == list(docs.check_generated(start + docs.generate("patchbay --version") + end))
     (problem,) = docs.check_generated(start + fenced("text", "patchbay 0.0.0") + end)

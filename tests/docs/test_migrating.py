@@ -20,5 +20,5 @@ def test_the_new_import_line_gives_the_names_of_the_old_one(before, here):
 
 
 @pytest.mark.parametrize("module", ["plugin.sdk.plugin", "main_logic.tool_calling", "soulbot.tools.base_tool"])
-def test_each_module_that_the_seeds_import_from_is_there(module):
+def test_every_module_the_seeds_import_exists(module):
     assert any(before.startswith(f"`from {module} import ") for before, _ in ROWS)

@@ -182,7 +182,7 @@ def test_a_function_becomes_a_tool_with_the_schema_that_is_printed_and_is_called
     assert {"role": "tool", "tool_call_id": "fc-0", "content": '["https://example.com"]'} == asked[1].json["messages"][-1]
 
 
-def test_a_tool_of_ones_own_runs_with_what_it_was_made_with(openai_at):
+def test_custom_tool_class_runs_with_its_constructor_arguments(openai_at):
     db_conn = Database()
     agent = LlmAgent(
         name="analyst",
@@ -227,7 +227,7 @@ def test_a_list_of_tools_may_be_mixed(openai_at):
     assert [("SELECT 2", 7)] == db.asked
 
 
-def test_the_types_of_the_table_are_mapped_as_it_says():
+def test_types_of_the_documented_table_are_mapped():
     class Model(BaseModel):
         a: int
 
@@ -340,7 +340,7 @@ def test_callbacks_of_tools_stop_one_and_add_to_another():
     assert ["my_tool"] == ran
 
 
-def test_the_tools_that_come_along_are_there_under_their_names():
+def test_bundled_tools_exist_under_their_names():
     helper = LlmAgent(name="helper", description="Helps.", model=ScriptedModel(["Helped."]))
     asked = AgentTool(helper).get_declaration()
     assert ("helper", ["request"]) == (asked["name"], asked["parameters"]["required"])

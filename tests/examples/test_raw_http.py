@@ -43,7 +43,7 @@ def program(request: pytest.FixtureRequest, server: str) -> Iterator[Program]:
 
 
 @pytest.mark.parametrize("command", LANGUAGES)
-def test_it_waits_for_its_server_and_comes_back_to_one_that_was_killed(command: tuple[str, ...]) -> None:
+def test_example_waits_for_its_server_and_returns_to_a_restarted_one(command: tuple[str, ...]) -> None:
     port = kept_port()
     with running(*command, f"http://127.0.0.1:{port}") as program:
         program.says("error: ")  # no server yet
@@ -58,7 +58,7 @@ def test_it_waits_for_its_server_and_comes_back_to_one_that_was_killed(command: 
 
 
 @pytest.mark.parametrize("command", LANGUAGES)
-def test_it_ends_without_a_server_too(command: tuple[str, ...]) -> None:
+def test_example_exits_without_a_server(command: tuple[str, ...]) -> None:
     with running(*command, "http://127.0.0.1:9") as program:
         program.says("error: ")
         assert 0 == program.end()
@@ -100,7 +100,7 @@ def test_example_registers_an_unregistered_tool_again(program: Program, server: 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("command", LANGUAGES)
-def test_it_ends_cleanly_and_takes_its_tool_away(command: tuple[str, ...], how: signal.Signals, server: str) -> None:
+def test_example_exits_cleanly_and_unregisters_its_tool(command: tuple[str, ...], how: signal.Signals, server: str) -> None:
     with running(*command, server) as program:
         program.says("registered for default")
         assert 0 == program.end(how)

@@ -36,7 +36,7 @@ def play(value: Any, *, attachments: Any = ()) -> FinalEvent:
     return asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_a_model_that_takes_images_is_shown_them_behind_all_results():
+def test_model_with_vision_receives_images_after_all_results():
     end = play({"title": "a cat", "picture": PNG}, attachments=["image"])
     assert ["user", "assistant", "tool", "tool", "user", "assistant"] == [message["role"] for message in end.messages]
     text = '{"title": "a cat", "picture": "cat.png (image/png, 4 bytes)"}\n(1 attachment: see below.)'
@@ -55,7 +55,7 @@ def test_model_without_attachments_gets_a_description():
     assert PNG is end.tool_executions[0].value
 
 
-def test_each_kind_has_its_part_and_only_what_is_taken_is_shown():
+def test_each_media_kind_has_its_part_and_unsupported_kinds_are_left_out():
     end = play([PNG, PDF, WAV, "and words"], attachments=["file", "audio"])
     parts = [part for part in end.messages[4]["content"] if part["type"] != "text"]
     assert [
@@ -77,7 +77,7 @@ def test_kinds_that_do_not_exist_are_refused(kinds):
 
 
 @pytest.mark.parametrize("broken", [Attachment("text", "text/plain"), Attachment(b"x", None), Attachment(b"x", "image/png", 3)])
-def test_an_attachment_that_is_none_is_the_tools_failure_and_not_the_end_of_the_run(broken):
+def test_invalid_attachment_fails_its_call_and_not_the_run(broken):
     end = play(["look", broken], attachments=["image", "file"])
     assert ("stop", "done") == (end.finish_reason, end.content)
     assert [True, False] == [execution.is_error for execution in end.tool_executions]

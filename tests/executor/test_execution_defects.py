@@ -32,7 +32,7 @@ def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
     return execution
 
 
-def test_2_sync_tools_run_side_by_side_and_the_loop_goes_on():
+def test_sync_tools_run_in_parallel_beside_the_loop():
     """Four that wait for each other, and for the loop: in series, or on the loop, none would ever end."""
     together = threading.Barrier(5)
     variable = contextvars.ContextVar("variable", default="lost")
@@ -50,7 +50,7 @@ def test_2_sync_tools_run_side_by_side_and_the_loop_goes_on():
     assert ["mine"] * 4 == [execution.value for execution in asyncio.run(asyncio.wait_for(main(), 30))]
 
 
-def test_3_a_timeout_has_an_effect_on_a_sync_tool_and_says_which():
+def test_timeout_of_a_sync_tool_states_that_it_may_still_run():
     release = threading.Event()
 
     @tool(timeout=SHORT)
@@ -140,7 +140,7 @@ def test_7_an_error_that_can_not_even_be_printed_is_named():
         ),
     ],
 )  # fmt: skip
-def test_a_tool_may_say_what_the_model_should_do(error, content, code):
+def test_tool_error_can_instruct_the_model(error, content, code):
     async def fail() -> None:
         raise error
 
@@ -148,7 +148,7 @@ def test_a_tool_may_say_what_the_model_should_do(error, content, code):
     assert (f"Error: {content}", code, error) == (done.content, done.result.code, done.error)
 
 
-async def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_carries_it():
+async def test_state_changes_of_a_failed_call_are_dropped_and_invisible_to_siblings():
     state: dict[str, Any] = {}
     seen = []
     wrote = asyncio.Event()
@@ -170,7 +170,7 @@ async def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_car
 
 
 @pytest.mark.parametrize("fails", ["timeout", "after", "stop"])
-async def test_11_however_a_call_fails_its_changes_are_dropped(fails):
+async def test_any_failure_drops_the_state_changes_of_its_call(fails):
     wrote = asyncio.Event()
 
     async def write(tool_context: Any) -> None:

@@ -139,7 +139,7 @@ def test_timeout_is_an_error_and_cancels_an_async_tool():
     assert "may still be running" not in done.content
 
 
-def test_a_timeout_of_a_thread_says_that_the_thread_runs_on():
+def test_thread_timeout_states_that_the_thread_may_still_run():
     seen = threading.Event()
 
     @tool(timeout=SHORT)
@@ -315,7 +315,7 @@ async def test_cancelling_the_run_stops_all_tools_and_waits_for_them():
     assert set() == {each for each in others if "wait_for" not in repr(each)}
 
 
-async def test_a_stopped_batch_has_a_result_for_every_call():
+async def test_stopped_batch_has_a_result_for_every_call():
     async def quick() -> str:
         return "quick"
 
@@ -392,7 +392,7 @@ def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by_a_sto
     assert (["clean"], "tool_timeout") == (log, done.result.code)
 
 
-async def test_what_on_settled_raises_is_raised_after_the_tools_were_stopped():
+async def test_exception_of_on_settled_is_raised_after_the_tools_are_stopped():
     stopped = []
 
     async def quick() -> None: ...
@@ -435,7 +435,7 @@ async def test_context_variables_reach_the_tools():
     ]
 
 
-def test_no_calls_are_no_executions():
+def test_no_calls_give_no_executions():
     assert [] == run_calls([])
 
 
@@ -452,6 +452,6 @@ def test_no_calls_are_no_executions():
         {"cancel_grace": True},
     ],
 )
-def test_limits_that_cannot_be_kept_are_refused(options):
+def test_unenforceable_limits_are_refused(options):
     with pytest.raises(ConfigurationError):
         Executor([], **options)

@@ -103,7 +103,7 @@ def make_call(index: int, kind: str) -> ToolCall | IncompleteCall:
     st.integers(1, 6),
     st.sampled_from([None, 10.0]),
 )
-def test_every_call_gets_exactly_one_result_in_call_order_whatever_its_siblings_do(batch, max_parallel, tool_timeout):
+def test_every_call_gets_exactly_one_result_in_call_order_for_any_siblings(batch, max_parallel, tool_timeout):
     release = threading.Event()
     told: list[ToolExecution] = []
 
@@ -136,7 +136,7 @@ def test_every_call_gets_exactly_one_result_in_call_order_whatever_its_siblings_
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=8), st.integers(0, 12))
-def test_a_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(batch, moment):
+def test_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(batch, moment):
     release = threading.Event()
 
     async def main() -> list[ToolExecution]:

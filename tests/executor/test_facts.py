@@ -86,7 +86,7 @@ def test_approvers_and_the_tool_body_get_the_facts():
     assert ("used a", ["/srv/data"], 2) == (execution.content, disk.used, disk.looked)
 
 
-def test_a_call_whose_facts_have_changed_since_the_yes_is_denied():
+def test_call_is_denied_if_its_facts_changed_after_approval():
     disk = Disk(a="/srv/data")
     person = Person(lambda: disk.leads.update(a="/etc"))
     [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
@@ -128,7 +128,7 @@ def test_symlink_changed_during_approval_is_not_followed(tmp_path):
         ({"a": {"b": 0}}, {"a": {"b": False}}),
     ],
 )
-def test_what_is_not_the_same_to_a_tool_is_another_fact(before, now):
+def test_different_values_are_different_facts(before, now):
     found = iter([before, now])
 
     @tool(facts=lambda _: next(found))
@@ -161,7 +161,7 @@ def test_facts_without_approvers_are_computed_once_and_passed_to_the_body():
     assert 2 * [(["/srv/data"], 1)] == [(each.used, each.looked) for each in (alone, beside_others)]
 
 
-def test_a_tool_without_facts_has_none():
+def test_tool_without_facts_has_no_facts():
     seen, person = [], Person()
 
     @tool
@@ -211,7 +211,7 @@ def test_approvers_of_a_hook_response_get_the_facts():
     assert ("mine", [{"path": "/srv/data"}], 1) == (execution.content, [each[2] for each in person.asked], disk.looked)
 
 
-def test_the_function_cannot_change_what_runs_and_the_body_cannot_change_what_was_approved():
+def test_facts_function_and_tool_cannot_change_the_approved_arguments():
     """Law 9: each of them has copies of its own."""
 
     class Box(BaseModel):
@@ -283,7 +283,7 @@ def test_a_call_that_waits_for_a_slot_after_its_approval_has_its_facts_checked_a
     ],
 )
 @pytest.mark.parametrize("asks", [True, False])
-def test_what_fails_and_what_are_no_facts_denies_the_call(found, words, asks):
+def test_failing_or_invalid_facts_deny_the_call(found, words, asks):
     def look(arguments: dict[str, Any]) -> Any:
         if isinstance(found, Exception):
             raise found
@@ -303,7 +303,7 @@ def test_what_fails_and_what_are_no_facts_denies_the_call(found, words, asks):
     assert ("use", "facts", True) == (by, point, decision.startswith("denied: the facts of the call could not be found"))
 
 
-def test_what_the_function_has_to_say_to_the_model_reaches_it():
+def test_tool_error_of_a_facts_function_reaches_the_model():
     def look(arguments: dict[str, Any]) -> dict[str, Any]:
         raise ToolRetry("there is no such folder: name another")
 
@@ -343,7 +343,7 @@ def test_facts_are_plain_data_in_which_nothing_is_mended():
     assert ([expected], expected) == (seen, person.asked[0][2])
 
 
-def test_a_function_that_blocks_has_a_thread_and_one_that_is_async_has_none():
+def test_sync_facts_function_runs_in_a_thread():
     threads = []
 
     def blocks(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def test_a_function_that_blocks_has_a_thread_and_one_that_is_async_has_none():
 
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("stays", [True, False])
-def test_the_time_that_it_takes_is_the_tools(asks, stays):
+def test_facts_function_counts_against_the_tool_timeout(asks, stays):
     """Even if the facts function ignores cancellation: no approver is asked, and the tool does not run."""
 
     async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:

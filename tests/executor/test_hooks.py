@@ -65,7 +65,7 @@ def test_an_empty_answer_is_an_answer():
 
 
 @pytest.mark.parametrize("kind", [lambda hook: hook, as_async, lambda hook: [hook]])
-def test_an_after_hook_sees_what_the_tool_returned_and_may_put_something_in_its_place(kind):
+def test_after_hook_can_replace_the_result(kind):
     seen = []
 
     def after(call, tool, arguments, context, value):
@@ -103,7 +103,7 @@ def test_arguments_that_a_before_hook_changes_in_place_are_those_that_run():
     assert {"a": 1} == done.call.arguments
 
 
-async def test_what_was_let_through_can_not_be_changed_any_more():
+async def test_approved_arguments_are_frozen():
     """Law 9: the hook keeps the arguments, and changes them while the tool runs."""
     kept: list[dict[str, Any]] = []
     let_through, resume = asyncio.Event(), asyncio.Event()
@@ -152,7 +152,7 @@ def test_a_hook_that_breaks_lets_nothing_through():
     assert ([], "Error: tool 'add' failed: RuntimeError: no such user") == (ran, done.content)
 
 
-def test_a_hook_that_breaks_behind_the_tool_hides_its_value_and_says_that_it_has_run():
+def test_failing_after_hook_hides_the_result_and_reports_that_the_tool_ran():
     def broken(*_: Any) -> None:
         raise RuntimeError("redaction failed")
 
@@ -187,7 +187,7 @@ def test_before_callback_may_answer_a_call_with_invalid_arguments():
     assert ({"mocked": True}, False, []) == (done.value, done.is_error, ran)
 
 
-def test_a_before_callback_cannot_give_a_tool_what_is_not_json():
+def test_before_callback_cannot_add_non_json_arguments():
     done = one(add, '{"a": 1}', before=lambda call, tool, arguments, context: arguments.update(b=add))
     assert "TypeError: a function is not JSON" in done.content
     assert [] == ran
@@ -202,7 +202,7 @@ def test_arguments_that_can_be_read_only_once_are_left_to_the_tool():
     assert 7 == more.value
 
 
-def test_calls_that_fail_are_not_shown_to_callbacks_behind_the_tool():
+def test_failed_calls_do_not_reach_after_callbacks():
     asked = []
 
     async def fail() -> None:

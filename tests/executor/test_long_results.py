@@ -60,7 +60,7 @@ def test_long_result_keeps_head_and_tail_and_notes_how_to_read_the_rest():
     assert f'Read them with read_result(result_id="result_1", offset={begin}).' == note[5]
 
 
-def test_the_reader_is_offered_only_then_and_behind_the_other_tools():
+def test_result_reader_is_offered_last_and_only_with_long_results():
     async def short() -> str:
         return "x" * LIMIT
 
@@ -100,7 +100,7 @@ def test_the_reader_finds_a_place_by_its_text():
         ({"length": "ten"}, "/length"),
     ],
 )
-def test_what_the_reader_can_not_do_it_says(arguments, words):
+def test_invalid_reader_calls_are_explained(arguments, words):
     (_, done), _ = play([read_log], READ, reading(**arguments))
     assert done.is_error
     assert words in done.content
@@ -126,13 +126,13 @@ def test_a_tool_of_that_name_keeps_it():
     assert "read_result_(result_id=" in done.content
 
 
-def test_the_same_text_is_kept_once_so_that_a_repetition_is_seen():
+def test_equal_texts_are_stored_once_so_that_repetitions_are_detected():
     done, _ = play([read_log], READ, READ, READ, READ)
     assert [None, None, None, "repeated_call"] == [execution.result.code for execution in done]
     assert done[0].content == done[2].content
 
 
-def test_values_that_are_not_text_are_kept_as_the_json_that_they_became():
+def test_non_text_values_are_stored_as_json():
     async def rows() -> list[int]:
         return list(range(2000))
 
@@ -213,7 +213,7 @@ def test_an_excerpt_is_never_longer_than_its_limit_and_nothing_of_a_short_text_i
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_reader_is_there_for_every_long_result_whatever_tools_were_put_in_place_meanwhile(when):
+def test_result_reader_is_available_after_tools_are_replaced(when):
     async def read_result() -> str:
         return "mine"
 

@@ -67,13 +67,13 @@ def test_error_while_reading_a_lazy_result_is_a_tool_error(by, lazy):
 
 
 @BY
-def test_a_lazy_value_is_read_once_also_where_json_takes_two_attempts(by):
+def test_lazy_value_is_read_once_even_if_json_is_tried_twice(by):
     assert "[null, 1.0]" == give(map(float, ["nan", "1"]), by=by).content
     assert '{"rows": [1, 2], "score": null}' == give({"rows": (n for n in (1, 2)), "score": float("nan")}, by=by).content
 
 
 @BY
-def test_what_never_ends_fails_and_is_not_read_for_ever(by, monkeypatch):
+def test_endless_iterator_fails_after_a_bound(by, monkeypatch):
     monkeypatch.setattr(results_room, "MOST_ITEMS", 1000)
     done = give(itertools.count(), by=by)
     assert "more than 1000 items" in done.content
@@ -98,7 +98,7 @@ def test_a_generator_that_never_ends_fails_too(monkeypatch):
     assert [True, True] == ["more than 1000 items" in done.content for done in asyncio.run(main())]
 
 
-def test_a_range_without_end_as_good_as_is_shown_as_the_text_that_it_is():
+def test_huge_range_is_shown_by_its_repr():
     assert "range(0, 1000000000000)" == give(range(10**12)).content
 
 
@@ -142,7 +142,7 @@ def test_a_value_that_can_not_be_printed_is_named(value, shown):
     assert (None, shown) == (done.error, done.content)
 
 
-async def test_an_error_whose_words_end_the_host_ends_nothing():
+async def test_fatal_exception_in_an_error_text_is_contained():
     async def fail() -> None:
         raise ExitsError
 
@@ -154,7 +154,7 @@ async def test_an_error_whose_words_end_the_host_ends_nothing():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), StopIteration("at 3")])
-async def test_what_a_thread_raises_is_not_mistaken_for_what_it_would_mean_in_the_loop(error):
+async def test_stop_iteration_of_a_thread_is_a_plain_failure(error):
     """A Ctrl-C reaches the main thread only: raised in another one it is the tool's doing, and its failure."""
     assert threading.current_thread() is threading.main_thread()
 

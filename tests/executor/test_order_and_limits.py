@@ -44,7 +44,7 @@ class Log:
         return tool(handler=body, name=name, **options)
 
 
-def test_a_sequential_tool_waits_for_those_before_it_and_those_behind_it_wait():
+def test_sequential_tool_waits_for_earlier_calls_and_blocks_later_ones():
     log = Log()
     executor = Executor([log.make("free"), log.make("alone", sequential=True)])
     done = run(executor.run(calls("free", "free", "alone", "free", "free", "alone", "alone")))
@@ -89,7 +89,7 @@ def test_a_call_made_by_a_call_of_the_same_tool_does_not_wait_for_it():
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_waiting_for_ones_turn_does_not_count_as_running():
+def test_queued_time_does_not_count_as_run_time():
     """Three calls, one at a time, each nearly as long as the limit: none is over it."""
 
     async def main() -> list[ToolExecution]:
@@ -109,7 +109,7 @@ def test_timeout_error_prints_the_limit_as_given(limit):
 
 
 @pytest.mark.usefixtures("time_jumps")
-async def test_a_timeout_ends_also_what_waits_in_a_hook_of_the_whole_run_but_not_of_the_tool():
+async def test_run_timeout_stops_a_waiting_hook_and_tool_timeout_does_not():
     async def ask(*_: Any) -> None:
         await asyncio.Event().wait()
 

@@ -71,7 +71,7 @@ async def ended(batch):
     return batch.executions
 
 
-def test_the_time_that_a_person_takes_is_not_the_runs():
+def test_time_of_a_person_does_not_count_against_the_run():
     async def main():
         person, budget = Person("quick"), Budget(max_seconds=10)
         batch = Executor([quick], hooks=hooks_of(person)).begin(budget=budget).start([ToolCall("1", "quick")])
@@ -149,7 +149,7 @@ def test_deadline_is_paused_until_the_last_approval():
     assert ([None, None], None) == run(main())
 
 
-def test_a_run_that_is_stopped_while_a_person_is_asked_lets_the_clock_go_on():
+def test_stopping_a_run_during_approval_resumes_its_clock():
     async def main():
         person, budget = Person("quick"), Budget(max_seconds=10)
         batch = Executor([quick], hooks=hooks_of(person)).begin(budget=budget).start([ToolCall("1", "quick")])
@@ -208,7 +208,7 @@ def test_timeout_of_a_tool_with_a_nested_run_resumes_where_it_paused():
     assert ["tool_timeout"] == run(main())
 
 
-def test_a_model_that_is_asked_meanwhile_has_the_time_too():
+def test_model_call_during_an_approval_pause_has_its_time():
     """Agents that work side by side share one budget."""
 
     async def main():
@@ -239,7 +239,7 @@ def test_a_model_that_is_asked_meanwhile_has_the_time_too():
     assert "stop" == run(main())
 
 
-def test_a_model_that_is_asked_meanwhile_is_stopped_when_the_rest_of_the_time_is_up():
+def test_model_call_during_an_approval_pause_is_stopped_at_its_deadline():
     async def main():
         budget = Budget(max_seconds=10)
 

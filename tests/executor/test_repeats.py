@@ -63,7 +63,7 @@ def test_the_same_call_may_be_written_in_many_ways():
     assert [[None], [None], [None], ["repeated_call"]] == codes(rounds([look], [LOOK], [spaced], [turned], [LOOK]))
 
 
-def test_other_arguments_and_other_results_are_no_repetition():
+def test_other_arguments_or_results_are_not_repetitions():
     numbers = iter(range(100))
 
     async def count() -> int:
@@ -114,7 +114,7 @@ def test_calls_without_arguments_repeat_too(raw):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=30), st.integers(1, 4))
-def test_what_never_gave_the_same_result_so_often_is_never_refused(history, most):
+def test_call_below_the_repetition_limit_is_not_refused(history, most):
     """However calls and results follow each other, a refusal means that this call gave the same result ``most`` times."""
     repeats = RepeatedCalls()
     done: list[tuple[str, str]] = []
@@ -130,7 +130,7 @@ def test_what_never_gave_the_same_result_so_often_is_never_refused(history, most
 
 
 @given(st.text(max_size=30))
-def test_whatever_a_model_writes_for_arguments_can_be_counted(raw):
+def test_any_arguments_of_a_model_can_be_counted(raw):
     repeats = RepeatedCalls()
     for expected in range(3):
         repeats.next_reply()

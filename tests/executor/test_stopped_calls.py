@@ -46,7 +46,7 @@ async def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_what_a_tool_returns_too_late_is_shown_to_no_hook_and_kept_nowhere():
+def test_late_result_of_a_stopped_call_reaches_no_hook_and_is_not_stored():
     seen = []
 
     async def main() -> tuple[ToolExecution, Any]:

@@ -62,7 +62,7 @@ def test_no_beginning_is_passed_over_that_its_readers_would_take(monkeypatch: py
     assert expected == {case.id: replies(case) for case in cases()}
 
 
-def test_each_message_whose_start_the_prompt_holds_says_what_it_begins_with() -> None:
+def test_prefilled_message_starts_are_listed() -> None:
     rows = {row.name: channel for row in FORMATS.values() for channel in row.channels}
     assert len(rows) > 3
     assert [] == [name for name, row in rows.items() if (row.implied is not None) != bool(row.implied_words or row.implied_name)]
@@ -108,7 +108,7 @@ def test_tools_that_were_changed_in_place_are_read_again() -> None:
     assert ['{"times": 3}'] == arguments("count")
 
 
-def test_tools_that_are_no_plain_json_are_read_too() -> None:
+def test_tools_of_any_mapping_type_are_read() -> None:
     class Name(str):
         __slots__ = ()
 
@@ -118,12 +118,12 @@ def test_tools_that_are_no_plain_json_are_read_too() -> None:
 
 
 @pytest.mark.parametrize("format", [None, 7, ["hermes"]])
-def test_a_format_that_is_none_is_refused(format: Any) -> None:  # noqa: A002 - the name the API fixes
+def test_unknown_format_is_refused(format: Any) -> None:  # noqa: A002 - the name the API fixes
     with pytest.raises(ConfigurationError):
         StreamParser(format=format)
 
 
-def test_a_repeated_call_has_its_place_at_the_end_of_its_arguments_however_it_is_read():
+def test_repeated_call_is_positioned_at_the_end_of_its_arguments_in_any_split():
     call = '{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
     text = f"<tool_call>\n{call}<tool_call>\n<tool_call>\n{call}<tool_call>\n{call}"
     parser = StreamParser()

@@ -66,7 +66,7 @@ def arguments(reply: Reply) -> list[object]:
 
 @pytest.mark.parametrize("way", ["named", "auto"])
 @pytest.mark.parametrize("name", JSON_ARGUMENTS)
-def test_a_body_that_is_no_json_is_incomplete_and_the_calls_around_it_stand(name: str, way: str) -> None:
+def test_body_with_invalid_json_is_incomplete_and_other_calls_are_read(name: str, way: str) -> None:
     (first, second, third), end = messages(name)
     options = {"format": name if way == "named" else "auto"}
     before = second[: second.index(ARGUMENTS[1])]
@@ -81,7 +81,7 @@ def test_a_body_that_is_no_json_is_incomplete_and_the_calls_around_it_stand(name
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_a_call_that_breaks_off_anywhere_takes_nothing_of_the_calls_around_it(name: str) -> None:
+def test_call_truncated_anywhere_leaves_other_calls_intact(name: str) -> None:
     (first, second, third), end = messages(name)
     body = second[: len(second) - len(end)]
     begin = next(at for at in range(len(body)) if read(f"{body[: at + 1]}", 0, format=name).incomplete)
@@ -97,7 +97,7 @@ def test_a_call_that_breaks_off_anywhere_takes_nothing_of_the_calls_around_it(na
 
 
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
-def test_words_that_are_no_arguments_are_incomplete_in_notations_of_their_own(name: str) -> None:
+def test_invalid_arguments_in_custom_notations_are_incomplete(name: str) -> None:
     (first, second, third), end = messages(name)
     for damaged in ("{not json at all", "{text:", "{te"):
         text = f"{first}\n{second[: second.index('{')]}{damaged}{end}\n{third}"
@@ -109,7 +109,7 @@ def test_words_that_are_no_arguments_are_incomplete_in_notations_of_their_own(na
         assert () == read(begun, 0, format=name).tool_calls
 
 
-def test_a_string_may_hold_an_end_marker_where_it_ends_behind_it() -> None:
+def test_string_may_contain_an_end_marker() -> None:
     said = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
     call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": said})}}}\n</tool_call>'
     for size in (0, 1, 3):
@@ -139,7 +139,7 @@ def test_truncated_call_is_emitted_at_its_position() -> None:
     assert ("f", '{"text": "one') == (cut.call.name, cut.call.raw_arguments)
 
 
-def test_a_call_of_a_tool_that_was_not_offered_stays_prose_and_takes_nothing_of_the_next() -> None:
+def test_call_of_an_unoffered_tool_is_prose_and_the_next_call_is_read() -> None:
     broken = '<tool_call>{"name": "g", "arguments": {"text": "one</tool_call>'
     reply = parse(f'{broken}<tool_call>{{"name": "f", "arguments": {ARGUMENTS[2]}}}</tool_call>', TOOLS)
     assert [json.loads(ARGUMENTS[2])] == arguments(reply)
@@ -160,7 +160,7 @@ MUSE = '<atem:function_calls>\n<atem:invoke name="get_weather">\n</atem:invoke>\
     ("name", "call"),
     [("muse", f" to=get_weather<|message|>{MUSE}"), ("functionary_v31", "<function=get_weather>{}</function>")],
 )
-def test_braces_behind_a_call_that_name_no_tool_are_prose(name, call, size):
+def test_braces_after_a_call_without_a_tool_name_are_prose(name, call, size):
     text = f"{call}\n\n{{x}} Done."
     parser = StreamParser(format=name)
     for start in range(0, len(text), size):

@@ -49,7 +49,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("case", "way"), WAYS)
-def test_each_message_goes_where_its_header_says(case: Case, way: str) -> None:
+def test_each_message_is_routed_by_its_header(case: Case, way: str) -> None:
     reply = read(case.text, way, **case.options)
     assert case.content == reply.content
     assert case.reasoning == reply.reasoning
@@ -58,7 +58,7 @@ def test_each_message_goes_where_its_header_says(case: Case, way: str) -> None:
 
 
 @pytest.mark.parametrize(("case", "way"), WAYS)
-def test_messages_read_the_same_however_they_are_cut(case: Case, way: str) -> None:
+def test_messages_are_read_equally_in_any_split(case: Case, way: str) -> None:
     whole = read(case.text, way, **case.options)
     for pieces in cuts(case.text):
         assert whole == read(case.text, way, pieces, **case.options), pieces
@@ -159,7 +159,7 @@ def test_unrequested_reasoning_stays_in_the_content_verbatim(way: str, text: str
         "/think\nis a switch",
     ],
 )
-def test_prose_about_messages_comes_out_as_it_went_in(text: str, way: str) -> None:
+def test_prose_about_messages_is_kept_verbatim(text: str, way: str) -> None:
     assert (text, None, ()) == ((reply := read(text, way)).content, reply.reasoning, reply.tool_calls)
     assert all(reply == read(text, way, pieces) for pieces in cuts(text))
 
@@ -170,13 +170,13 @@ def test_prose_is_emitted_once_it_cannot_be_a_header(text: str, way: str) -> Non
     assert [TextDelta(text)] == StreamParser(TOOLS, format=way).feed(text)
 
 
-def test_all_is_a_word_until_the_format_is_known() -> None:
+def test_all_channel_markers_are_text_until_the_format_is_detected() -> None:
     text = "all\nany\nboth"
     assert text == read(text, "auto").content
     assert "any\nboth" == read(text, "functionary_v32").content
 
 
-def test_a_call_of_a_tool_that_was_not_offered_is_kept_or_dropped_on_demand() -> None:
+def test_call_of_an_unoffered_tool_is_kept_or_dropped_by_option() -> None:
     text = f"<|channel|>commentary to=functions.sink<|message|>{SHIP}<|call|>{START}<|channel|>final<|message|>Yes."
     assert text.replace(f"{START}<|channel|>final<|message|>", "") == read(text, "auto").content
     assert [("sink", SHIP)] == [(call.name, call.raw_arguments) for call in read(text, "auto", unknown_tools="keep").tool_calls]
@@ -230,7 +230,7 @@ def _k3(kind: str, text: str) -> str:
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=40, deadline=None)
-def test_what_is_written_as_messages_is_read_again(way: str, write: Any, messages: list[tuple[str, str]], seed: int) -> None:
+def test_rendered_messages_are_read_back(way: str, write: Any, messages: list[tuple[str, str]], seed: int) -> None:
     text = "".join(write(kind, said) for kind, said in messages)
     dice = random.Random(seed)
     marks = [0, *sorted(dice.choices(range(len(text) + 1), k=5)), len(text)]

@@ -75,12 +75,12 @@ def test_a_row_of_the_table_is_written_like_its_name() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["text", "keep", "drop"])
-def test_the_options_take_what_the_parser_takes_for_unknown_tools(unknown: str) -> None:
+def test_unknown_tools_option_equals_the_parsers(unknown: str) -> None:
     assert unknown == TextOptions(unknown_tools=unknown).unknown_tools
     parse(TEXT, TOOLS, unknown_tools=unknown)
 
 
-def test_an_escaped_underscore_is_no_end_of_a_name_wherever_the_text_is_cut() -> None:
+def test_escaped_underscore_does_not_end_a_name_in_any_split() -> None:
     tools = [{"type": "function", "function": {"name": "sort_list", "parameters": {"type": "object", "properties": {"a": {}}}}}]
     parser = StreamParser(tools)
     for char in "[sort\\_list(a=1)]":

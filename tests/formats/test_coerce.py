@@ -43,7 +43,7 @@ def test_a_string_stays_the_string_it_is(text: str) -> None:
 @pytest.mark.parametrize(
     "schema", [{}, None, True, "string", {"type": "any"}, {"type": 5}, {"description": "x"}, {"$ref": "#/nowhere"}]
 )
-def test_without_a_type_that_is_known_a_text_is_a_string(schema: Any) -> None:
+def test_text_without_a_known_type_is_a_string(schema: Any) -> None:
     assert '"5"' == read("5", schema)
 
 
@@ -82,7 +82,7 @@ def test_without_a_type_that_is_known_a_text_is_a_string(schema: Any) -> None:
         ('"none"', "none", {"type": "null"}),
     ],
 )
-def test_each_type_reads_what_is_written_for_it(expected: str, text: str, schema: Any) -> None:
+def test_each_type_is_coerced_from_its_notations(expected: str, text: str, schema: Any) -> None:
     assert expected == read(text, schema)
 
 
@@ -130,7 +130,7 @@ def test_types_are_found_wherever_a_schema_names_them(schema: Any) -> None:
     assert "5" == read("5", schema, root)
 
 
-def test_a_type_that_only_the_keywords_show_is_known() -> None:
+def test_type_is_inferred_from_schema_keywords() -> None:
     assert '{"a": 1}' == read('{"a": "1"}', {"properties": {"a": INTEGER}})
     assert "[1]" == read('["1"]', {"items": INTEGER})
     assert "null" == read("null", {"type": "string", "nullable": True})
@@ -142,7 +142,7 @@ def test_a_type_that_only_the_keywords_show_is_known() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a" : [1.50, 1e2,\n"\\u00e9\\/"], "b":{}, "a":null}', "[ ]", '[[], [{"a":[0]}]]'])
-def test_json_comes_out_as_it_was_written(text: str) -> None:
+def test_json_is_kept_verbatim(text: str) -> None:
     assert text == read(f"\n{text} ", {"type": ["object", "array"]})
 
 
@@ -166,7 +166,7 @@ def test_json_comes_out_as_it_was_written(text: str) -> None:
         ([True, False], "[true, False]"),
     ],
 )
-def test_python_is_read_where_json_was_wanted(expected: Any, text: str) -> None:
+def test_python_literals_are_read_where_json_is_expected(expected: Any, text: str) -> None:
     assert expected == strict(read(text, {"type": ["array", "object"]}))
 
 
@@ -206,7 +206,7 @@ def test_python_is_read_where_json_was_wanted(expected: Any, text: str) -> None:
         "",
     ],
 )
-def test_what_is_neither_json_nor_python_stays_text(text: str) -> None:
+def test_other_text_stays_text(text: str) -> None:
     assert text == json.loads(read(text, {"type": ["array", "object"]}))
 
 
@@ -260,7 +260,7 @@ ORDER = {
         ('{"id": 1}', "{'id': '1'}"),
     ],
 )
-def test_strings_inside_become_what_the_schema_wants_and_all_else_stays(expected: str, text: str) -> None:
+def test_nested_strings_are_coerced_by_the_schema(expected: str, text: str) -> None:
     assert expected == read(text, ORDER)
 
 
@@ -353,18 +353,18 @@ def test_decoding_twice_gives_valid_json(text: str, schema: Any) -> None:
 
 
 @given(CONTAINERS, st.sampled_from([None, 1, "\t"]), st.booleans())
-def test_what_was_written_as_json_comes_out_unchanged(value: Any, indent: Any, ascii_only: bool) -> None:
+def test_values_written_as_json_round_trip(value: Any, indent: Any, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert text == read(text, {"type": ["object", "array", "string"]})
 
 
 @given(CONTAINERS)
-def test_what_was_written_by_python_is_the_same_value(value: Any) -> None:
+def test_values_written_as_python_round_trip(value: Any) -> None:
     assert value == strict(read(repr(value), {"type": ["object", "array"]}))
 
 
 @given(SCALARS)
-def test_a_scalar_of_its_own_type_comes_out_unchanged(value: Any) -> None:
+def test_scalar_of_the_declared_type_is_unchanged(value: Any) -> None:
     written = json_string(value)
     text = value if isinstance(value, str) else written
     assert written == read(text, {"const": value})
@@ -426,7 +426,7 @@ def test_nesting_through_strings_counts_too() -> None:
     assert text == read(text, RECURSIVE)
 
 
-def test_a_number_of_any_length_can_be_asked_for() -> None:
+def test_integers_of_any_length_are_read() -> None:
     assert "9" * 4300 == read("9" * 4300, INTEGER)
     assert json.dumps("9" * 4301) == read("9" * 4301, INTEGER)
     assert json.dumps("9" * 200_000) == read("9" * 200_000, NUMBER)
@@ -452,6 +452,6 @@ def steps_of(text: str) -> int:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
-def test_ten_times_the_text_takes_ten_times_the_steps(unit: str, head: str) -> None:
+def test_steps_grow_linearly_with_the_text(unit: str, head: str) -> None:
     small, large = (steps_of(head + unit * (size // len(unit))) for size in (2_000, 20_000))
     assert large <= 11 * small + 100

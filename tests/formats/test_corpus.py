@@ -128,14 +128,14 @@ def test_no_word_of_a_recorded_text_is_lost() -> None:
     assert {} == lost
 
 
-def test_a_text_without_calls_and_reasoning_comes_out_as_it_went_in(called: list[bfcl.Result]) -> None:
+def test_text_without_calls_and_reasoning_is_kept_verbatim(called: list[bfcl.Result]) -> None:
     for result in called:
         if not result.calls and not result.reasoning and not result.incomplete:
             assert (result.text or None) == result.content, result.row
 
 
 @pytest.mark.parametrize("unknown", ["keep", "drop", None])
-def test_whatever_tools_are_offered_no_recorded_text_reads_otherwise_in_pieces(unknown: Any) -> None:
+def test_recorded_texts_are_read_equally_in_pieces_with_any_tools(unknown: Any) -> None:
     other = {"type": "function", "function": {"name": "zz_other", "parameters": {"type": "object", "properties": {}}}}
     differing = []
     for line in rows(corpora.FORMATS):

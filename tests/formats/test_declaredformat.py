@@ -276,7 +276,7 @@ SCRAPS = sorted(
 
 
 @given(st.sampled_from(ROWS), st.lists(st.sampled_from(SCRAPS), max_size=6).map("".join), st.integers(1, 9))
-def test_pieces_of_any_size_give_what_the_whole_text_gives(row: Format, text: str, size: int) -> None:
+def test_pieces_of_any_size_give_the_reply_of_the_whole_text(row: Format, text: str, size: int) -> None:
     assert read(row, text) == read(row, text, size=size)
 
 

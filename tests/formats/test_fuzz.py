@@ -52,7 +52,7 @@ def read(pieces: list[str], options: dict[str, Any]) -> tuple[Reply, list[Any]]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_damaged_text_reads_the_same_however_it_is_cut(part: int) -> None:
+def test_damaged_text_is_read_equally_in_any_split(part: int) -> None:
     for name, text in TEXTS[part::PARTS]:
         reads_the_same(name, text)
 
@@ -71,7 +71,7 @@ def reads_the_same(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_a_damaged_text_gives_is_sound(part: int) -> None:
+def test_reading_of_damaged_text_is_sound(part: int) -> None:
     for name, text in TEXTS[part::PARTS]:
         for options in OPTIONS:
             is_sound(name, text, options)
@@ -88,12 +88,12 @@ def is_sound(name: str, text: str, options: dict[str, Any]) -> None:
     assert list(reply.tool_calls) == ended, name
 
 
-def test_the_mutations_are_there_and_small() -> None:
+def test_mutations_exist_and_are_small() -> None:
     assert COUNT == len(corpus(FOLDER / "mutated.txt"))
     assert sum(file.stat().st_size for file in FOLDER.glob("*.txt")) < 200_000
 
 
-def test_the_invariants_see_what_is_invented_and_what_is_lost() -> None:
+def test_soundness_checks_detect_invented_and_lost_text() -> None:
     assert is_within("a c", "abc")
     assert not is_within("ca", "abc")
     assert is_within(None, "")

@@ -44,7 +44,7 @@ def calls(reply: Reply) -> list[tuple[str, Any]]:
 
 
 @given(st.dictionaries(KEYS.filter(lambda key: key != "text"), VALUES, max_size=4), st.integers(1, 9))
-def test_arguments_come_back_as_they_were_written(arguments: dict[str, Any], size: int) -> None:
+def test_written_arguments_are_read_back(arguments: dict[str, Any], size: int) -> None:
     text = "<|tool_call>call:note" + written(arguments, '<|"|>') + "<tool_call|>"
     assert [("note", arguments)] == calls(streamed(text, size)) == calls(parse(text, TOOLS))
     text = f"<start_function_call>call:note{written(arguments, '<escape>')}<end_function_call>"

@@ -38,13 +38,13 @@ def streamed(case: Case, way: str, pieces: list[str]) -> Reply:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_a_case_is_read_as_it_says(case: Case) -> None:
+def test_case_is_read_as_expected(case: Case) -> None:
     for way in case.ways:
         case.check(whole(case, way))
 
 
 @pytest.mark.parametrize("name", OF_FORMAT)
-def test_a_case_reads_the_same_however_it_is_cut(name: str) -> None:
+def test_case_is_read_equally_in_any_split(name: str) -> None:
     for case in OF_FORMAT[name]:
         for way in case.ways:
             reads_the_same(case, way)
@@ -64,7 +64,7 @@ def reads_the_same(case: Case, way: str) -> None:
         assert expected == streamed(case, way, pieces), (case.id, way, pieces)
 
 
-def test_ids_are_unique_and_every_case_says_where_it_comes_from() -> None:
+def test_case_ids_are_unique_and_have_a_provenance() -> None:
     assert {1} == set(Counter(case.id for case in CASES).values())
     assert [] == [case.id for case in CASES if not case.provenance.startswith(("catalogue ", "data/", "issue "))]
 
@@ -80,7 +80,7 @@ def test_every_format_has_three_cases() -> None:
     assert [] == [name for name in FORMATS if counts[name] < 3 and name not in {"fenced", "plain_text"}]
 
 
-def test_every_format_that_a_case_names_is_known() -> None:
+def test_formats_of_cases_exist() -> None:
     assert set() == {case.format for case in CASES} - {*FORMATS, "auto"}
 
 

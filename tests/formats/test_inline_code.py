@@ -14,7 +14,7 @@ MADE = [("get_weather", {})]
 
 
 @pytest.mark.parametrize("prose", ["Look at `code`", "``a ` b``", "`one` and `two`", "说`code`", "a" * 3000 + "`code`"])
-def test_a_marker_behind_inline_code_opens_a_call(prose: str) -> None:
+def test_marker_after_inline_code_opens_a_call(prose: str) -> None:
     reply = read(prose + CALL, TOOLS)
     assert MADE == calls_of(reply)
     assert prose == reply.content
@@ -36,12 +36,12 @@ def test_a_marker_that_inline_code_begins_with_is_a_word(prose: str) -> None:
         ("Run `make`<|im_end|>", "hermes"),
     ],
 )
-def test_a_special_token_behind_inline_code_is_no_part_of_the_answer(text: str, format: str) -> None:  # noqa: A002 - the option's name
+def test_special_token_after_inline_code_is_removed(text: str, format: str) -> None:  # noqa: A002 - the option's name
     assert "Run `make`" == read(text, TOOLS, format=format).content == read(text, TOOLS).content
 
 
 @pytest.mark.parametrize("first", ["a", "al", "g", "get_weath", "f"])
-def test_a_first_line_that_a_name_begins_with_is_prose_and_what_follows_is_read(first: str) -> None:
+def test_first_line_that_begins_with_a_name_is_prose_and_the_rest_is_read(first: str) -> None:
     """Functionary's replies begin with whom they are for; a word that may become a name is none."""
     for options in ({}, {"format": "functionary_v32"}):
         assert f"{first}\nand more" == read(f"{first}\nand more", TOOLS, **options).content

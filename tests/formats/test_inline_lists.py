@@ -15,7 +15,7 @@ ROME = ("get_weather", {"city": "Rome"})
 
 @pytest.mark.parametrize("format", ["pythonic", "llama4_pythonic"])
 @pytest.mark.parametrize("prose", ["Some words before ", "I'd say so: ", "Rain? ", "First.\nThen "])
-def test_a_list_behind_words_is_calls(prose: str, format: str) -> None:  # noqa: A002 - the option's name
+def test_list_after_words_is_calls(prose: str, format: str) -> None:  # noqa: A002 - the option's name
     reply = read(f"{prose}[get_weather(city='Rome'), allow()] and after", TOOLS, format=format)
     assert [ROME, ("allow", {})] == calls_of(reply)
     assert f"{prose.rstrip()} and after".split() == (reply.content or "").split()
@@ -58,7 +58,7 @@ def test_a_list_at_the_beginning_of_a_line_is_read_as_ever() -> None:
         assert [ROME] == calls_of(read(f"{prose}[get_weather(city='Rome')]", TOOLS, format="pythonic"))
 
 
-def test_a_list_that_is_cut_off_is_no_call_and_the_calls_before_it_are() -> None:
+def test_truncated_list_gives_only_its_complete_calls() -> None:
     reply = read("See [allow(), get_weather(city='Ro", TOOLS, format="pythonic")
     assert [("allow", {})] == calls_of(reply)
     assert ["get_weather"] == [cut.name for cut in reply.incomplete]

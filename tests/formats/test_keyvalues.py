@@ -51,7 +51,7 @@ THOUGHTS = {"hunyuan_v4": "<think:v4>A boat.</think:v4>", "k2_horizon": "<ifm|th
 
 @pytest.mark.parametrize("way", ["named", "auto"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_two_calls_are_read_behind_reasoning_and_prose(name: str, way: str) -> None:
+def test_two_calls_are_read_after_reasoning_and_prose(name: str, way: str) -> None:
     thought = THOUGHTS.get(name, "<think>A boat.</think>")
     reply = read(f"{thought}I book it.{FAMILIES[name]}", TOOLS, format=name if way == "named" else "auto")
     assert [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})] == calls_of(reply)
@@ -168,7 +168,7 @@ def test_a_text_value_is_the_text_that_was_written(value: str) -> None:
         assert [("book_boat", {"port": value, "seats": 3})] == calls_of(read(text.replace("Riga", value), TOOLS))
 
 
-def test_a_value_of_json_whose_quotes_are_escaped_is_what_that_says() -> None:
+def test_json_value_with_escaped_quotes_is_unescaped() -> None:
     text = r"<tool_call>book_boat\n<arg_key>stops</arg_key>\n<arg_value>[\"a\", \"b\\nc\"]</arg_value>\n</tool_call>"
     assert [("book_boat", {"stops": ["a", "b\nc"]})] == calls_of(read(text, TOOLS))
     assert [("book_boat", {"port": r"[\"a\"]"})] == calls_of(
@@ -187,7 +187,7 @@ def test_a_value_of_json_whose_quotes_are_escaped_is_what_that_says() -> None:
         ("unheard_of", "unheard of", "2", "2"),
     ],
 )
-def test_a_declared_type_counts_where_the_schema_says_nothing(key: str, declared: str, written: str, meant: Any) -> None:
+def test_declared_type_applies_without_a_schema_type(key: str, declared: str, written: str, meant: Any) -> None:
     text = (
         f"<ifm|tool_calls><ifm|tool_call>book_boat<ifm|arg_key>{key}</ifm|arg_key><ifm|arg_type>{declared}</ifm|arg_type>"
         f"<ifm|arg_value>{written}</ifm|arg_value></ifm|tool_call></ifm|tool_calls>"
@@ -225,7 +225,7 @@ _VALUES = st.lists(st.sampled_from(_PIECES), max_size=8).map("".join)
 
 @settings(max_examples=60, deadline=None)
 @given(_VALUES, _VALUES, st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_any_texts_come_back_however_they_are_cut(path: str, text: str, sizes: list[int]) -> None:
+def test_any_texts_are_read_back_in_any_split(path: str, text: str, sizes: list[int]) -> None:
     written = (
         f"So.\n<tool_call>keep_log\n<arg_key>path</arg_key>\n<arg_value>{path}</arg_value>\n<arg_key>text</arg_key>\n"
         f"<arg_value>{text}</arg_value>\n</tool_call>\nDone."

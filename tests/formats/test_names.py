@@ -72,7 +72,7 @@ def test_a_name_written_in_an_agreed_way_is_its_tools(expected: str, name: str) 
         "\\_",
     ],
 )
-def test_a_name_that_is_only_like_a_tools_is_none(name: str) -> None:
+def test_similar_name_is_not_a_tool_name(name: str) -> None:
     rules = offering("rectangle.calculate_perimeter", "rectangle.calculate_area")
     assert rules.resolve(name) is None
     assert rules.offered(name) is None
@@ -94,7 +94,7 @@ def test_a_spelling_that_two_tools_share_is_neithers() -> None:
     assert rules.resolve("a.b.c") is None
 
 
-def test_what_is_exact_goes_before_what_is_a_spelling() -> None:
+def test_exact_name_precedes_a_spelling_variant() -> None:
     rules = offering("tools.search", "search", "functions_find", "find")
     assert "tools.search" == rules.resolve("tools.search")
     assert "search" == rules.resolve("functions.search")
@@ -102,7 +102,7 @@ def test_what_is_exact_goes_before_what_is_a_spelling() -> None:
     assert "functions_find" == offering("functions_find").resolve("functions.find")
 
 
-def test_a_name_with_two_meanings_has_none() -> None:
+def test_ambiguous_name_is_unresolved() -> None:
     assert offering("tools_a_b", "a_b").resolve("tools.a.b") is None
 
 
@@ -136,7 +136,7 @@ def test_rules_that_were_made_are_used_as_they_are() -> None:
     assert make_rules(rules, "keep") is rules
 
 
-def test_tools_that_are_none_are_refused() -> None:
+def test_invalid_tools_are_refused() -> None:
     with pytest.raises(InvalidRequestError):
         make_rules([{"type": "function"}], "text")
 
@@ -167,7 +167,7 @@ def readings(written: str) -> set[str]:
 
 
 @given(NAMES, WRITTEN)
-def test_what_a_name_means_was_agreed_and_does_not_hang_on_the_order_of_the_tools(names: list[str], written: str) -> None:
+def test_name_resolution_is_independent_of_tool_order(names: list[str], written: str) -> None:
     meant = offering(*names).resolve(written)
     assert meant == offering(*reversed(names)).resolve(written)
     if written in names:
@@ -232,7 +232,7 @@ def test_a_schema_that_is_put_together_has_the_keys_of_its_parts() -> None:
     assert ["null", "5"] == [types.json("b", text) for text in ("null", "5")]
 
 
-def test_a_tool_that_is_not_known_takes_texts() -> None:
+def test_unknown_tool_takes_text_values() -> None:
     types = offering("f").types("g")
     assert types.keys is None
     assert types.is_text("a")
@@ -249,7 +249,7 @@ def test_the_types_of_a_tool_are_made_once() -> None:
 @pytest.mark.parametrize(
     "parameters", [{"properties": 5}, {"properties": {"a": 5, 1: {}}}, {"properties": {"a": None}, "type": []}]
 )
-def test_a_schema_that_is_none_leaves_texts_texts(parameters: Any) -> None:
+def test_invalid_schema_leaves_values_text(parameters: Any) -> None:
     types = make_rules([ToolSpec("f", parameters=parameters)], "text").types("f")
     assert '"5"' == types.json("a", "5")
 

@@ -29,7 +29,7 @@ def test_non_object_arguments_become_valid_json_with_a_repair(text: str, written
     assert "arguments_not_object" in [repair.kind for repair in reply.repairs]
 
 
-def test_words_are_the_argument_of_a_tool_that_takes_one_text() -> None:
+def test_words_are_the_argument_of_a_tool_with_one_text_parameter() -> None:
     text = '<tool_call>{"name": "pick", "arguments": "ripe {leeks"}</tool_call>'
     assert [("pick", {"what": "ripe {leeks"})] == calls_of(read(text, [tool("pick", what=_TEXT)]))
 

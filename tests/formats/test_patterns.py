@@ -57,7 +57,7 @@ def test_a_match_is_the_one_that_re_finds(pattern: str, text: str) -> None:
 
 
 @given(patterns(), st.text(ALPHABET, max_size=12), st.integers(0, 12))
-def test_what_is_decided_early_is_what_the_whole_text_decides(pattern: str, text: str, cut: int) -> None:
+def test_early_decisions_equal_those_of_the_whole_text(pattern: str, text: str, cut: int) -> None:
     compiled = compiled_pattern(pattern)
     early = compiled.match(text[:cut], ended=False)
     if early is not Verdict.MORE:
@@ -130,7 +130,7 @@ def test_a_match_has_a_greatest_length() -> None:
         (r"", "must begin with literal text"),
     ],
 )
-def test_what_cannot_be_read_in_a_stream_is_refused_by_its_path(pattern: str, said: str) -> None:
+def test_unstreamable_pattern_is_refused_with_its_path(pattern: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as refused:
         compile_pattern(pattern, "fields.tool_calls.open_pattern")
     assert str(refused.value).startswith("fields.tool_calls.open_pattern ")

@@ -224,11 +224,11 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), ARGUMENTS.items(), ids=[text[:50] for text in ARGUMENTS])
-def test_arguments_become_the_json_that_they_say(text: str, expected: str | type[Exception]) -> None:
+def test_arguments_become_json(text: str, expected: str | type[Exception]) -> None:
     assert expected == read(text)
 
 
-def test_positional_arguments_of_an_unknown_tool_are_no_call() -> None:
+def test_positional_arguments_of_an_unknown_tool_are_not_a_call() -> None:
     assert read("('Rome')", UNTYPED) is NoMatch
     assert read("(city='Rome', days=x, tags=2*3)", UNTYPED) == '{"city": "Rome", "days": "x", "tags": 6}'
 
@@ -242,13 +242,13 @@ def test_none_is_kept_if_required_or_nullable() -> None:
     assert '{"a": null}' == read("(a=None)", UNTYPED)
 
 
-def test_a_dict_that_the_first_parameter_takes_is_that_parameter() -> None:
+def test_dict_accepted_by_the_first_parameter_is_its_value() -> None:
     record = ToolTypes({"type": "object", "properties": {"record": {"type": "object"}}})
     assert '{"record": {"id": 1}}' == read("({'id': 1})", record)
     assert '{"record": {"id": 1}}' == read("({'record': {'id': 1}})", record)
 
 
-def test_reading_stops_behind_the_closing_bracket() -> None:
+def test_reading_ends_at_the_closing_bracket() -> None:
     assert len("(city='a)')") == outcome(["(city='a)'), g(x=1)]"]).offset
 
 
@@ -273,7 +273,7 @@ def test_a_call_is_read_as_soon_as_its_bracket_closes(text: str) -> None:
         ("(tags=[1]], days=)", ["stray_bracket", "stray_character", "missing_value"]),
     ],
 )
-def test_what_was_put_right_is_noted(text: str, kinds: list[str]) -> None:
+def test_repairs_are_reported(text: str, kinds: list[str]) -> None:
     assert kinds == repairs(text)
 
 
@@ -286,7 +286,7 @@ def test_a_marker_ends_the_arguments_outside_of_strings_only() -> None:
     assert outcome(["(<|end|>)"], ends=ends).told is NoMatch
 
 
-def test_a_fence_line_inside_a_string_is_no_call_while_that_is_guarded() -> None:
+def test_fence_line_inside_a_guarded_string_is_text() -> None:
     for guarded, expected in ((True, NoMatch), (False, Truncated)):
         source = Source()
         source.push("(city='a\n  ```\nprose")
@@ -311,7 +311,7 @@ def test_a_fence_line_inside_a_string_is_no_call_while_that_is_guarded() -> None
         ("some words\nprose", None, "\nprose"),
     ],
 )
-def test_a_value_is_read_and_nothing_behind_it(text: str, json_text: str | None, rest: str | None) -> None:
+def test_only_the_first_value_is_read(text: str, json_text: str | None, rest: str | None) -> None:
     if rest is None:
         assert outcome([text], "value").told is Truncated
         return
@@ -325,7 +325,7 @@ def test_a_value_that_does_not_begin_or_end_is_cut_off() -> None:
         assert outcome([text], "value").told is Truncated
 
 
-def test_brackets_nested_deeper_than_any_value_are_no_call() -> None:
+def test_brackets_nested_too_deeply_are_not_a_call() -> None:
     for unit in ("[", "(", "{", "f(", "{'a':", "dict(a="):
         assert outcome(["(x=" + unit * 100_000]).told is NoMatch
     assert "[" * 100 + "]" * 100 == outcome(["(x=" + "[" * 100 + "]" * 100 + ")"]).told.keywords["x"].json
@@ -394,7 +394,7 @@ literals = st.recursive(
 
 
 @given(st.data(), literals)
-def test_a_literal_says_what_python_reads(data: st.DataObject, text: str) -> None:
+def test_literals_equal_pythons(data: st.DataObject, text: str) -> None:
     told = outcome(data.draw(pieces(f"(a={text})"))).told
     assert in_json(ast.literal_eval(text)) == json.loads(told.keywords["a"].json)
 
@@ -412,7 +412,7 @@ expressions = st.recursive(
 
 
 @given(expressions)
-def test_arithmetic_comes_to_what_python_computes(text: str) -> None:
+def test_arithmetic_equals_pythons(text: str) -> None:
     told = outcome([f"(a={text})"]).told.keywords["a"]
     try:
         result = eval(text, {"math": math})
@@ -435,7 +435,7 @@ FRAGMENTS = [
 
 
 @given(st.data(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join), st.booleans())
-def test_any_split_gives_what_the_whole_text_gives(data: st.DataObject, text: str, is_call: bool) -> None:
+def test_any_split_gives_the_value_of_the_whole_text(data: st.DataObject, text: str, is_call: bool) -> None:
     what, text = ("arguments", "(" + text) if is_call else ("value", text)
     whole = outcome([text], what, ("<|end|>", "[END]"))
     assert whole == outcome(data.draw(pieces(text)), what, ("<|end|>", "[END]"))

@@ -28,13 +28,13 @@ def test_a_reply_that_begins_with_a_closer_has_no_reasoning(before: str, options
 
 @pytest.mark.parametrize("options", EITHER_WAY)
 @pytest.mark.parametrize("empty", ["<think></think>", "<think>\n\n</think>\n\n", "[THINK] [/THINK]"])
-def test_markers_with_nothing_between_them_are_no_reasoning(empty: str, options: dict[str, Any]) -> None:
+def test_empty_reasoning_is_left_out(empty: str, options: dict[str, Any]) -> None:
     reply = read(f"{empty}Yes.", TOOLS, **options)
     assert ("Yes.", None) == (reply.content, reply.reasoning)
 
 
 @pytest.mark.parametrize("text", ["<think>", "<think>\n\n", "<think> a", "<think>\na</think>\n\nYes.", "Yes. </think>"])
-def test_reasoning_that_is_not_asked_for_stays_as_it_is(text: str) -> None:
+def test_reasoning_is_text_if_switched_off(text: str) -> None:
     assert text.rstrip() == (read(text, TOOLS, reasoning=False).content or "").rstrip()
 
 
@@ -45,7 +45,7 @@ def test_call_after_an_unclosed_opener_is_read_and_the_opener_is_content() -> No
 
 
 @pytest.mark.parametrize("tokens", ["<|im_end|>", "<|im_end|>\n", "<|im_end|>\n<|endoftext|>"])
-def test_special_tokens_behind_reasoning_that_never_ends_are_no_part_of_it(tokens: str) -> None:
+def test_special_tokens_after_unclosed_reasoning_are_removed(tokens: str) -> None:
     for options in ({"reasoning_prefilled": True}, {"format": "hermes", "reasoning_prefilled": True}):
         assert "Hm, yes." == read(f"Hm, yes.{tokens}", TOOLS, **options).reasoning
     assert "Hm, yes." == read(f"<think>Hm, yes.{tokens}", TOOLS).reasoning

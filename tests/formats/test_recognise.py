@@ -70,7 +70,7 @@ def test_a_template_is_recognised(expected: str | None, template: str) -> None:
     assert expected == recognise_template(template).format
 
 
-def test_a_finding_says_where_and_by_what() -> None:
+def test_finding_names_its_place_and_evidence() -> None:
     found = recognise({"chat_template": "<tool_call>{}</tool_call>"})
     assert ("hermes", "chat template", ("<tool_call>",), "'<tool_call>', but not '<tool_calls>['") == (
         found.format, found.source, found.evidence, found.rule,
@@ -108,7 +108,7 @@ def test_vocabulary_identifies_the_format_if_the_template_does_not(config: dict[
     assert ("kimi_k2", "vocabulary") == (found.format, found.source)
 
 
-def test_a_token_that_several_families_have_is_no_evidence() -> None:
+def test_token_shared_by_families_is_not_evidence() -> None:
     assert None is recognise({"additional_special_tokens": ["<tool_call>", "<｜tool▁sep｜>", "<|python_tag|>"]}).format
 
 
@@ -193,7 +193,7 @@ def test_recognised_template_includes_reasoning_markers() -> None:
         ("a", "{% if x %}a"),
     ],
 )
-def test_what_a_template_can_write_is_read_without_running_it(expected: str, source: str) -> None:
+def test_outputs_of_a_template_are_found_without_running_it(expected: str, source: str) -> None:
     assert expected == "".join(one.text for one in template_texts(source))
 
 

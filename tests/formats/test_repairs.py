@@ -24,7 +24,7 @@ LINE = '[tide_table(harbour="Brest" days=3)]'
 
 @pytest.mark.parametrize("tools", [[], OTHERS])
 @pytest.mark.parametrize("text", [MARKED, LINE, MARKED + "\n" + LINE])
-def test_what_stays_prose_was_not_mended(text: str, tools: list[ToolSpec]) -> None:
+def test_prose_has_no_repairs(text: str, tools: list[ToolSpec]) -> None:
     reply = read(text, tools)
     assert ([], text, ()) == (calls_of(reply), reply.content, reply.repairs)
 

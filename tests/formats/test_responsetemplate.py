@@ -98,7 +98,7 @@ def test_reading_a_template_does_not_depend_on_the_version_being_written_out() -
         (declared(tool_calls={"open": "<", "content": "json", "transform": {"function": {}}}), "what a call's 'function.name' is"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_by_its_path(template: Any, said: str) -> None:
+def test_error_names_the_path(template: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         response_template(template)
 
@@ -165,7 +165,7 @@ def test_content_is_read_by_its_parser(expected: Any, content: str, arguments: d
         ("json", "[" * 100_000, "nested too deep"),
     ],
 )
-def test_what_does_not_fit_raises_value_error_and_nothing_else(content: str, body: str, said: str) -> None:
+def test_invalid_template_raises_only_value_error(content: str, body: str, said: str) -> None:
     (read,) = response_template(declared(x={"open": "<x>", "close": "</x>", "content": content})).fields
     with pytest.raises(ValueError, match=said):
         read.read(body, {})
@@ -273,7 +273,7 @@ _bare = st.dictionaries(
 
 @settings(deadline=None)
 @given(_bare)
-def test_a_dialect_of_json_comes_out_with_the_value_it_had(arguments: dict[str, Any]) -> None:
+def test_json_dialects_keep_their_values(arguments: dict[str, Any]) -> None:
     read = response_template(GEMMA).fields[2]
     (call,) = read.calls(_lax({"o": arguments, "l": [arguments]}), {"name": "f"})
     assert {"o": arguments, "l": [arguments]} == json.loads(call.arguments)

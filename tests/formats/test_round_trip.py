@@ -336,7 +336,7 @@ def check(name: str, turn: Turn, reader: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 @SETTINGS
 @given(st.data())
-def test_what_a_format_writes_is_read_back_however_it_is_cut(name: str, data: st.DataObject) -> None:
+def test_rendered_calls_are_read_back_in_any_split(name: str, data: st.DataObject) -> None:
     turn = data.draw(turns(name))
     check(name, turn, name)
     if not limits_of(name).words or limits_of(name).words not in turn.text(name):
@@ -381,7 +381,7 @@ def test_plain_text_that_is_json_is_data_unless_it_calls_the_tool_itself(case: s
     PROSE,
     st.lists(st.integers(1, 12), min_size=1, max_size=5),
 )
-def test_plain_text_is_written_as_it_is_and_read_back_however_it_is_cut(text: str, after: str, sizes: list[int]) -> None:
+def test_plain_text_is_rendered_verbatim_and_read_back_in_any_split(text: str, after: str, sizes: list[int]) -> None:
     writer = writer_for("fenced", text_tools=frozenset({"apply_patch"}))
     written = writer.calls([ToolCall("c", "apply_patch", json.dumps({"input": text})), ToolCall("d", "get_weather", "{}")])
     assert text in written

@@ -148,7 +148,7 @@ def test_prose_before_the_calls_is_content(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", TWO_CALLS)
-def test_prose_behind_the_calls_is_content(family: str) -> None:
+def test_prose_after_the_calls_is_content(family: str) -> None:
     check(family, TWO_CALLS[family] + "\nThen I rest, and wait.", [ONE, TWO], content="Then I rest, and wait.")
 
 
@@ -254,12 +254,12 @@ def test_damaged_markers_cost_no_call(family: str, text: str) -> None:
         ("llama3_json", "<|start_header_id|>assistant<|end_header_id|>\n\nNo need.<|eot_id|>", "No need.", ""),
     ],
 )
-def test_reasoning_and_frames_are_no_content(family: str, text: str, content: str, reasoning: str) -> None:
+def test_reasoning_and_frames_are_not_content(family: str, text: str, content: str, reasoning: str) -> None:
     check(family, text, [], content=content, reasoning=reasoning)
 
 
 @pytest.mark.parametrize("family", ["mistral_args", "hunyuan_a13b", "kimi_k2", "hermes"])
-def test_a_call_in_reasoning_is_a_draft_if_the_reasoning_goes_on(family: str) -> None:
+def test_call_inside_closed_reasoning_is_a_draft(family: str) -> None:
     opener, closer = ("[THINK]", "[/THINK]") if family == "mistral_args" else ("<think>", "</think>")
     draft = TWO_CALLS[family]
     check(family, f"{opener}Maybe {draft} no.{closer}Nothing.", [], content="Nothing.", reasoning=f"Maybe {draft} no.")
@@ -318,17 +318,17 @@ def test_words_about_markers_and_calls_of_other_tools_are_prose(family: str, tex
         ("llama3_json", "<|python_tag|>plant.call(what='le", "plant"),
     ],
 )
-def test_a_call_that_is_cut_off_is_no_call_and_no_content(family: str, text: str, name: str) -> None:
+def test_truncated_call_is_neither_a_call_nor_content(family: str, text: str, name: str) -> None:
     check(family, text, [], incomplete=(name,))
 
 
-def test_what_is_cut_off_begins_with_its_own_marker() -> None:
+def test_truncated_text_begins_with_its_marker() -> None:
     text = KIMI_ONE + '<|tool_call_begin|>functions.water:1<|tool_call_argument_begin|>{"be'
     reply = read("<|tool_calls_section_begin|>" + text)
     assert [text[len(KIMI_ONE) :]] == [call.raw for call in reply.incomplete]
 
 
-def test_a_malformed_block_leaves_the_others_alone() -> None:
+def test_malformed_block_leaves_the_others_intact() -> None:
     broken = "<tool_call>\n{broken\n</tool_call>"
     check("hermes", f"{broken}\n<tool_call>{ONE_JSON}</tool_call>", [ONE], incomplete=("",))
     other = '<tool_call>{"name": "dig"}</tool_call>'
@@ -347,7 +347,7 @@ def test_nothing_is_called_by_an_action_that_answers() -> None:
     check("command_r_plus", f"Plan: none.\nAction:\n```json\n{answer}\n```\nHello.", [], content="Plan: none.\n\nHello.")
 
 
-def test_code_behind_the_interpreters_token_is_the_argument_of_the_tool_that_runs_it() -> None:
+def test_code_after_the_interpreter_token_is_the_argument_of_its_tool() -> None:
     code = 'x = "a\\n"\nfor y in x:\n    print(y)'
     check(
         "llama3_json", f"I run it.<|python_tag|>{code}<|eom_id|>", [("python", json.dumps({"code": code}))], content="I run it."
@@ -356,17 +356,17 @@ def test_code_behind_the_interpreters_token_is_the_argument_of_the_tool_that_run
     assert () == read('<|python_tag|>{"name": "dig", "parameters": {}}').tool_calls
 
 
-def test_a_counter_calls_the_one_tool_that_takes_its_arguments() -> None:
+def test_counter_calls_the_only_tool_that_accepts_its_arguments() -> None:
     check("kimi_k2", KIMI.format(KIMI_ONE.replace("functions.plant:0", "0")), [ONE])
     assert () == read(KIMI.format("<|tool_call_begin|>0<|tool_call_argument_begin|>{}<|tool_call_end|>")).tool_calls
 
 
 @pytest.mark.parametrize("written", ['"arguments": ""', '"arguments": null', '"arguments": {}', '"id": "7"'])
-def test_arguments_that_say_nothing_are_an_empty_object(written: str) -> None:
+def test_empty_arguments_are_an_empty_object(written: str) -> None:
     check("hermes", f'<tool_call>{{"name": "harvest", {written}}}</tool_call>', [("harvest", "{}")])
 
 
-def test_a_name_with_nothing_behind_it_takes_no_arguments() -> None:
+def test_bare_name_is_a_call_without_arguments() -> None:
     check("deepseek_v31", _deepseek("[calls[callharvest[sep]call]calls]"), [("harvest", "{}")])
     check(
         "kimi_k2",
@@ -398,7 +398,7 @@ def test_a_list_or_object_in_a_string_is_decoded_where_the_schema_wants_one(wrap
 
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
-def test_string_that_is_not_a_list_is_kept_verbatim(wrapped: str) -> None:
+def test_non_list_string_is_kept_verbatim(wrapped: str) -> None:
     written = '{"beds":"all of them",  "plan": "[1", "depth": 1.50, "what": "\\u00e9\\/"}'
     check("auto", wrapped.format(written), [("plant", written)])
 
@@ -419,7 +419,7 @@ def test_the_arguments_of_a_marked_call_go_out_before_they_are_complete(family: 
     assert ["ee"] == [event.text for event in parser.feed(text[at : at + 2]) if isinstance(event, CallArguments)]
 
 
-def test_reasoning_that_is_not_asked_for_stays_where_it_is() -> None:
+def test_reasoning_that_is_switched_off_stays_in_place() -> None:
     text = f"<think>Maybe <tool_call>{ONE_JSON}</tool_call> no.</think>[{TWO_JSON}]"
     for cut in range(len(text)):
         reply = read(text, "auto", (cut,), reasoning=False)

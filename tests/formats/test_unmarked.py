@@ -104,7 +104,7 @@ def test_unmarked_call_on_its_own_is_read(text: str, content: str | None, size: 
         "[]",
     ],
 )
-def test_a_call_that_is_only_shown_is_prose(text: str, size: int) -> None:
+def test_quoted_call_is_prose(text: str, size: int) -> None:
     reply = read(text, size)
     assert ([], text, ()) == (calls(reply), reply.content, reply.incomplete)
 
@@ -151,7 +151,7 @@ def test_a_call_that_is_cut_off_is_incomplete_and_no_call(
         'def test():\n    pass\n\ntide.table(harbour="Miami")',
     ],
 )
-def test_what_a_model_writes_after_its_calls_is_no_call_of_the_answer(after: str, size: int) -> None:
+def test_text_after_the_calls_holds_no_further_call(after: str, size: int) -> None:
     reply = read(f'tide.table(harbour="Tampa")\n\n{after}', size)
     assert [f"tide.table {TAMPA}"] == calls(reply)
     assert after == reply.content
@@ -168,7 +168,7 @@ def test_the_lines_of_a_program_may_each_lead_to_a_call(size: int) -> None:
     "second",
     ["('clock_now', 'zone=EST')", "'clock_now'(zone='EST')", '[\'{"name": "clock_now", "arguments": {"zone": "EST"}}\']'],
 )
-def test_a_list_goes_on_behind_its_bracket(second: str, size: int) -> None:
+def test_list_continues_after_its_bracket(second: str, size: int) -> None:
     reply = read(f"[('tide.table', 'harbour=Tampa')], {second}", size)
     assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
 
@@ -193,7 +193,7 @@ def test_a_list_goes_on_behind_its_bracket(second: str, size: int) -> None:
         ("[{'name': 'tide.table', 'arguments': {'days': 2 // two\n}}]", ['{"days": 2 \n}']),
     ],
 )
-def test_what_is_written_badly_invents_no_member(text: str, arguments: list[str], size: int) -> None:
+def test_malformed_writing_invents_no_member(text: str, arguments: list[str], size: int) -> None:
     assert arguments == [call.raw_arguments for call in read(text, size).tool_calls]
 
 

@@ -47,7 +47,7 @@ anywhere = true
 """
 
 
-def test_a_small_file_says_all_that_is_needed() -> None:
+def test_minimal_file_declares_a_format() -> None:
     row = user_format(SMALL)
     assert ("acme", False, None) == (row.name, row.auto, row.regions)
     assert (Wrapper(openers=("<acme:call>",)),) == row.wrappers
@@ -76,7 +76,7 @@ def only_field(row: Format) -> Field:
     return field
 
 
-def test_keys_of_its_own_are_read() -> None:
+def test_own_keys_are_read() -> None:
     field = only_field(user_format(SMALL + 'close = "</acme:call>"\nname_key = "do"\narguments_key = "with.these"\n'))
     assert [ReadCall("f", '{"a": 1}', None), ReadCall("g", "{}", None)] == field.calls(
         '[{"do": "f", "with": {"these": {"a": 1}}}, {"do": "g", "with": {"these": {}}}]', {}
@@ -149,7 +149,7 @@ def test_trim_option_defines_which_whitespace_is_markup(trim: str, expected: str
         ("drops = ''\n" + SMALL, r"drops is not known here \(did you mean 'drop'\?\)"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named_by_its_path(text: str, said: str) -> None:
+def test_error_in_a_file_names_its_path(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         user_format(text)
 

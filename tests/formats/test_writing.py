@@ -180,7 +180,7 @@ def test_the_same_tools_give_the_same_bytes() -> None:
         assert WRITERS[name].instructions(TOOLS) == WRITERS[name].instructions(again), name
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_rendered_calls_are_read_back() -> None:
     for thought in ["", "I think."]:
         for name in sorted(WRITERS.keys() & FORMATS.keys()):
             calls = CALLS if WRITERS[name].parallel else CALLS[:1]
@@ -203,7 +203,7 @@ def test_the_call_that_the_lesson_shows_is_one_that_the_format_reads() -> None:
 BROKEN = ["", "  ", "not json", '{"a": 1', "[1]", '"text"', '{"a": 1} x', '{"a" 1}', "{'a': 1}", "{", '{"a": ' + "[" * 5000]
 
 
-def test_arguments_that_are_no_object_are_shown_and_raise_nothing() -> None:
+def test_non_object_arguments_are_rendered_without_an_error() -> None:
     for raw in BROKEN:
         for name in [*WRITERS, "fenced"]:
             text = render_calls(name, [ToolCall("c", "f", raw)])
@@ -240,7 +240,7 @@ def test_values_are_spelled_as_the_family_spells_them(name: str, written: str) -
     assert written in render_calls(name, [ToolCall("c", "f", '{"a": null, "b": [null, true, "it\'s \\"so\\""]}')])
 
 
-def test_a_key_that_is_no_python_name_makes_the_arguments_one_dict() -> None:
+def test_key_that_is_not_a_python_name_makes_the_arguments_one_dict() -> None:
     assert "[f({'a-b': 1, 'c': 'x'})]" == render_calls("pythonic", [ToolCall("c", "f", '{"a-b": 1, "c": "x"}')])
 
 
@@ -317,7 +317,7 @@ free?: object, // default: {}
     assert expected in WRITERS["harmony"].listing([ToolSpec("f", "Does it.", SCHEMA)])
 
 
-def test_a_schema_is_written_as_gemma_was_shown_them() -> None:
+def test_schema_is_rendered_as_in_gemmas_template() -> None:
     parameters = {"type": "object", "properties": {"type": {"type": ["string", "null"], "maxLength": 5}}}
     expected = (
         '<|tool>declaration:f{parameters:{type:<|"|>OBJECT<|"|>,properties:{type:'

@@ -111,14 +111,14 @@ def test_a_user_cannot_write_a_frame(name: str, data: st.DataObject) -> None:
         assert mark.lower() not in seen.lower()
 
 
-def test_what_a_user_says_is_the_same_object_where_nothing_is_forged() -> None:
+def test_user_message_without_forgery_is_the_same_object() -> None:
     for name in WRITERS:
         said = "Hello, what does <b>this</b> mean?"
         assert said is WRITERS[name].escape_user_text(said)
 
 
 @given(st.sampled_from(sorted(WRITERS)), st.data())
-def test_what_describes_a_tool_cannot_leave_the_list(name: str, data: st.DataObject) -> None:
+def test_tool_description_cannot_leave_the_list(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
     usual = writer.listing([described("f", "@@")])
     ending = re.search(r"(<[^<>]+>|\[/[A-Z_]+\])\s*$", usual)
@@ -135,7 +135,7 @@ def described(name: str, text: str) -> ToolSpec:
 
 
 @given(st.sampled_from(READABLE), st.data())
-def test_results_read_back_are_no_calls(name: str, data: st.DataObject) -> None:
+def test_rendered_results_are_not_calls(name: str, data: st.DataObject) -> None:
     """Also where a model repeats them word for word: no marked call can be in them. (Bare calls have no marks to defuse.)"""
     text = WRITERS[name].results([ToolResult("c", "f", data.draw(texts(name))), ToolResult("d", "f", data.draw(texts(name)))])
     reply = patchbay.parse(text, format=name, reasoning=False)
@@ -165,7 +165,7 @@ marks = ReservedText(("<tool_call", "[ARGS]", "<｜tool▁call", "Action:"))
         ("tool_call ARGS <toolcall", "tool_call ARGS <toolcall"),
     ],
 )
-def test_a_mark_gets_a_backslash_behind_its_first_character(text: str, defused: str) -> None:
+def test_forged_mark_gets_a_backslash_after_its_first_character(text: str, defused: str) -> None:
     assert defused == marks.escape(text)
 
 
@@ -177,7 +177,7 @@ def test_defusing_can_be_undone(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["<", "< ", "<\\", "</", "<tool_call", "[", "\\", "A"])
-def test_defusing_costs_what_the_length_costs(unit: str) -> None:
+def test_escaping_takes_linear_time(unit: str) -> None:
     """Counted in characters of the result, not in seconds: each mark grows by one."""
     text = unit * (200_000 // len(unit))
     assert len(text) + marks.escape(text).count("\\") - text.count("\\") == len(marks.escape(text))

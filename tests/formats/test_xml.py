@@ -118,7 +118,7 @@ BOAT: list[tuple[str, Any]] = [("book_boat", {"port": "Riga", "seats": 3}), ("mo
 
 @pytest.mark.parametrize("way", ["named", "auto"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_two_calls_are_read_behind_reasoning_and_prose(name: str, way: str) -> None:
+def test_two_calls_are_read_after_reasoning_and_prose(name: str, way: str) -> None:
     thought = THOUGHTS.get(name, "<think>A boat.</think>")
     reply = read(f"{thought}I book it.\n{FAMILIES[name]}", TOOLS, format=name if way == "named" else "auto")
     assert BOAT == calls_of(reply)
@@ -148,7 +148,7 @@ def test_a_call_that_is_cut_off_in_a_value_is_incomplete(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["Riga", "3"])
 @pytest.mark.parametrize("name", [name for name, text in FAMILIES.items() if "}" not in text])  # an object has an end of its own
-def test_a_call_that_is_cut_off_behind_an_argument_is_incomplete(name: str, value: str) -> None:
+def test_call_truncated_after_an_argument_is_incomplete(name: str, value: str) -> None:
     text = FAMILIES[name]
     end = text.index(">", text.index("</", text.index(value))) + 1
     for cut in range(end, text.index("<", end) + 2):
@@ -159,7 +159,7 @@ def test_a_call_that_is_cut_off_behind_an_argument_is_incomplete(name: str, valu
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_whose_wrapper_alone_is_not_closed_is_a_call(name: str) -> None:
+def test_call_with_only_its_wrapper_unclosed_is_a_call(name: str) -> None:
     text = FAMILIES[name]
     begin = text.index("}" if "}" in text else "</", text.index("3"))
     end = begin + 1 if "}" in text else text.index(">", text.index("</", begin + 2)) + 1
@@ -169,7 +169,7 @@ def test_a_call_whose_wrapper_alone_is_not_closed_is_a_call(name: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["</function>", "</tool_call>", "<|im_end|>", "<tool_call>\n<function=moor></function>"])
-def test_whatever_can_only_follow_a_call_ends_it(end: str) -> None:
+def test_any_text_that_must_follow_a_call_ends_it(end: str) -> None:
     text = QWEN.partition("</function>")[0].format("Riga")
     assert ("book_boat", {"port": "Riga"}) == calls_of(read(text + end, TOOLS))[0]
     assert ["book_boat"] == [call.name for call in read(text, TOOLS).incomplete]
@@ -274,7 +274,7 @@ def test_an_unknown_tool_between_two_others_is_prose_and_they_are_calls() -> Non
         "<tool_call>\n<function=book_boat>\nno parameter at all\n</function>\n</tool_call>",
     ],
 )
-def test_what_only_looks_like_a_call_is_prose(text: str) -> None:
+def test_text_that_looks_like_a_call_is_prose(text: str) -> None:
     reply = read(text, TOOLS)
     assert text == reply.content
     assert () == reply.tool_calls == reply.incomplete
@@ -378,7 +378,7 @@ def test_a_value_has_the_type_that_the_schema_gives_it(key: str, written: str, m
         ("", "seats", "3", 3),
     ],
 )
-def test_the_attribute_says_whether_a_value_is_a_text(attribute: str, key: str, written: str, meant: Any) -> None:
+def test_attribute_marks_a_value_as_text(attribute: str, key: str, written: str, meant: Any) -> None:
     text = DSML.format(f'<｜DSML｜parameter name="{key}"{attribute}>{written}</｜DSML｜parameter>')
     assert [("book_boat", {key: meant})] == calls_of(read(text, TOOLS))
 
@@ -541,7 +541,7 @@ _RENDER = {
 
 @settings(max_examples=60, deadline=None)
 @given(_VALUES, _VALUES, st.sampled_from(sorted(_RENDER)), st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_any_texts_come_back_however_they_are_cut(path: str, text: str, name: str, sizes: list[int]) -> None:
+def test_any_texts_are_read_back_in_any_split(path: str, text: str, name: str, sizes: list[int]) -> None:
     written = f"So.\n{_RENDER[name](path, text)}\nDone."
     expected = parse(written, TOOLS, format=name, generate_id="call_{}".format)
     assert [("keep_log", {"path": path, "text": text})] == calls_of(expected)

@@ -97,7 +97,7 @@ def test_a_tag_that_is_not_closed_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize("xml_tools", [{"a b": "run_shell"}, {"bash": ""}, {"bash": None}, "bash"])
-def test_what_can_be_no_tag_is_refused(xml_tools: Any) -> None:
+def test_invalid_tag_is_refused(xml_tools: Any) -> None:
     for make in (
         lambda: StreamParser(TOOLS, xml_tools=xml_tools),
         lambda: TextOptions(xml_tools=xml_tools),

@@ -62,7 +62,7 @@ def test_a_conversation_with_two_calls(proxied, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_packages_tool_runner_goes_on_to_the_answer(proxied, stream):
+def test_tool_runner_of_the_package_reaches_the_answer(proxied, stream):
     @anthropic.beta_tool
     def multiply(a: int, b: int) -> str:
         """Multiply two integers."""

@@ -121,7 +121,7 @@ def test_each_call_of_a_muddled_conversation_has_one_result(name: str, muddle: s
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_result_without_a_call_is_shown_and_harms_nothing(name: str) -> None:
+def test_result_without_a_call_is_sent_as_text(name: str) -> None:
     body = PROTOCOLS[name][0]([("one", "a", True)])
     turns = body.get("messages") or body.get("input") or body["contents"]
     del turns[:2]
@@ -146,7 +146,7 @@ def test_an_image_of_20_mb_goes_through_where_it_may_and_is_refused_where_not(na
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_upstream_is_freed_when_the_client_leaves(name: str) -> None:
+def test_upstream_is_closed_when_the_client_leaves(name: str) -> None:
     make, _, path = PROTOCOLS[name]
     chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "A part."}, "finish_reason": None}]}
 

@@ -180,7 +180,7 @@ def test_a_case(case: Case, way: str, port: int) -> None:
     assert case.words in json.dumps(item, ensure_ascii=False)
 
 
-def test_a_response_is_gone_on_with_listed_and_compacted(port: int) -> None:
+def test_response_is_continued_listed_and_compacted(port: int) -> None:
     first = checked(post(port, {"input": "One."}).json)
     second = checked(post(port, {"input": "Two.", "previous_response_id": first["id"]}).json)
     assert "3: Two." == second["output"][0]["content"][0]["text"]

@@ -163,7 +163,7 @@ def test_each_prompt_of_a_text_model_begins_with_all_bytes_of_the_last_one(agent
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_the_messages_of_a_native_model_go_on_where_the_last_ones_ended(agent: str) -> None:
+def test_messages_to_a_native_model_extend_the_previous_ones(agent: str) -> None:
     """Reasoning is sent in the running turn only: models are trained without that of earlier ones."""
     bodies = prompts(agent, TextOptions(tools="native"))
     for before, after in pairwise(bodies):

@@ -139,7 +139,7 @@ def test_a_websocket_is_refused_so_that_clients_send_a_post(upstream):
 
 
 @pytest.mark.parametrize(("request_", "beat"), [(MESSAGES, b'event: ping\ndata: {"type":"ping"}'), (RESPONSES, b": keep-alive")])
-def test_a_silent_stream_is_kept_alive_in_the_clients_protocol(request_, beat):
+def test_silent_stream_gets_keep_alives_of_the_protocol(request_, beat):
     clock, (path, body) = MovedClock(), request_
 
     async def say_nothing(_request: web.Request) -> web.StreamResponse:

@@ -217,7 +217,7 @@ def test_a_text_model_reads_and_writes_the_text_of_a_custom_tool_as_it_is():
         ('{"input": "\\q' + "x" * 300, '{"input": "\\q' + "x" * 300, "incomplete"),
     ],
 )
-def test_the_text_in_arguments_is_streamed_however_they_are_cut(arguments, text, status):
+def test_text_in_arguments_is_streamed_in_any_split(arguments, text, status):
     for size in range(1, 9):
         encoder = OpenAIResponses().decode(encode(CUSTOM), "").encoder
         out = encoder.call(0, 0, "a", "patch")
@@ -279,7 +279,7 @@ def test_any_json_is_decoded_or_a_clear_error(value):
             pass
 
 
-def test_gemini_takes_snake_case_too():
+def test_gemini_accepts_snake_case():
     part = {"inline_data": {"mime_type": "image/png", "data": "AA=="}}
     (question,) = decode({"contents": [{"role": "user", "parts": [part]}]})["messages"]
     assert "data:image/png;base64,AA==" == question["content"][0]["image_url"]["url"]

@@ -123,7 +123,7 @@ def code_of(event: dict[str, Any]) -> tuple[int, str]:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # the client's own
-def test_the_openai_client_goes_on_with_responses_that_are_not_stored(port: int) -> None:
+def test_openai_client_continues_unstored_responses(port: int) -> None:
     with client_of(port) as client:
         with client.responses.connect() as connection:
             texts, previous = [], None
@@ -153,7 +153,7 @@ def test_the_openai_client_goes_on_with_responses_that_are_not_stored(port: int)
             assert "response.created" == another.recv().type
 
 
-def test_a_stored_response_is_gone_on_with_on_every_connection_and_by_post(port: int) -> None:
+def test_stored_response_is_continued_on_any_connection_and_by_post(port: int) -> None:
     with client_of(port) as client:
         with client.responses.stream(model="m", input="One.") as events:
             first = events.get_final_response()
@@ -166,7 +166,7 @@ def test_a_stored_response_is_gone_on_with_on_every_connection_and_by_post(port:
             assert "7 messages: Four." == events.get_final_response().output_text
 
 
-def test_a_response_that_could_not_be_gone_on_with_is_dropped(port: int) -> None:
+def test_response_that_cannot_be_continued_is_dropped(port: int) -> None:
     with opened(port) as socket:
         first = ask_on(socket)["response"]["id"]
         broken = ask_on(socket, model="broken", previous_response_id=first)
@@ -221,7 +221,7 @@ ODD: dict[str, tuple[Any, str, str | None]] = {
 }
 
 
-def test_after_an_odd_message_the_connection_goes_on(port: int) -> None:
+def test_connection_survives_an_invalid_message(port: int) -> None:
     with opened(port) as socket:
         for name, (message, code, stream_id) in ODD.items():
             socket.send(message)
@@ -268,7 +268,7 @@ def test_a_broken_frame_ends_its_connection_alone(name: str, port: int, upstream
     assert 1 == len(upstream.seen)
 
 
-def test_there_are_no_more_lanes_than_a_connection_may_have(port: int) -> None:
+def test_lanes_of_a_connection_are_bounded(port: int) -> None:
     with opened(port) as socket:
         for number in range(MAX_STREAM_IDS):
             assert f"lane-{number}" == ask_on(socket, generate=False, stream_id=f"lane-{number}")["stream_id"]
@@ -277,7 +277,7 @@ def test_there_are_no_more_lanes_than_a_connection_may_have(port: int) -> None:
 
 
 @pytest.mark.parametrize("is_polite", [True, False])
-def test_the_upstream_is_freed_when_the_client_leaves(is_polite: bool, port: int, upstream: Upstream, model: Model) -> None:
+def test_upstream_is_closed_when_the_client_leaves(is_polite: bool, port: int, upstream: Upstream, model: Model) -> None:
     with opened(port) as socket:
         for _ in range(3):  # those that wait are not begun
             socket.send(json.dumps({**CREATE, "model": "held"}))

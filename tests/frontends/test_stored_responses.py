@@ -56,7 +56,7 @@ def until_over(client, response_id):
     raise AssertionError(response.status)
 
 
-def test_a_response_is_known_to_every_server_that_shares_the_store_and_survives_both(url):
+def test_stored_response_is_shared_by_servers_and_survives_both(url):
     with running_upstream(answer) as upstream:
         app = [create_app(upstream.url, response_store=url) for _ in range(3)]
         with client_of(app[0]) as one, client_of(app[1]) as two:
@@ -96,7 +96,7 @@ def test_input_items_are_listed_in_pages(stored, tmp_path):
                 pages(response.id, **wrong)
 
 
-def test_a_response_in_the_background_is_asked_for_on_any_server(url):
+def test_background_response_can_be_read_on_any_server(url):
     with running_upstream(answer) as upstream:
         app = [create_app(upstream.url, response_store=url) for _ in range(2)]
         with client_of(app[0]) as one, client_of(app[1]) as two:
@@ -179,7 +179,7 @@ def test_the_events_of_a_response_in_the_background_end_when_it_fails_or_is_canc
             assert upstream.left.wait(BOUND)
 
 
-def test_a_stopping_server_says_so_to_the_readers_of_a_response_in_the_background():
+def test_stopping_server_notifies_readers_of_a_background_response():
     with running_upstream(answer) as upstream, ExitStack() as readers:
         with client_of(create_app(upstream.url)) as client:
             reader = readers.enter_context(openai.OpenAI(base_url=client.base_url, api_key="unused", timeout=BOUND))
@@ -245,7 +245,7 @@ def test_old_responses_are_forgotten(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["database", "memory"])
-def test_what_is_over_is_not_changed_any_more(stored, url):
+def test_finished_response_is_immutable(stored, url):
     async def run() -> None:
         store = DatabaseResponses(url, None) if stored else MemoryResponses(None)
         running = StoredResponse({"id": "r", "created_at": 1e11, "status": "queued", "output": []}, [], lease=1e11)
@@ -265,7 +265,7 @@ def test_what_is_over_is_not_changed_any_more(stored, url):
     asyncio.run(run())
 
 
-def test_a_conversation_is_compacted_and_gone_on_with(tmp_path):
+def test_conversation_is_compacted_and_continued(tmp_path):
     with running_upstream(answer) as upstream, client_of(create_app(upstream.url)) as client:
         first = client.responses.create(model="m", input="One.")
         compacted = client.responses.compact(model="m", input="Two.", previous_response_id=first.id)

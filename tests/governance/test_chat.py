@@ -81,7 +81,7 @@ def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is
     assert {"role": "ann"} == hook.seen[0].context["scope"]
 
 
-def test_what_a_hook_makes_of_a_request_and_of_an_answer_is_what_is_sent() -> None:
+def test_request_and_answer_changed_by_hooks_are_sent() -> None:
     warmer = At("before_llm", Modify({"options": {"temperature": 0.9}}))
     with serve_chat(
         ["It is raining."], governance=governed(warmer, At("after_llm", Modify({"content": "It is not said."})))
@@ -97,7 +97,7 @@ def test_a_hook_that_only_looks_on_changes_nothing_of_a_request() -> None:
         assert 2 == chat.asked[0]["n"]
 
 
-def test_hooks_that_are_asked_about_requests_leave_one_answer_of_each() -> None:
+def test_request_hooks_apply_to_each_of_several_choices() -> None:
     with (
         serve_chat(["a"], governance=governed(At("before_llm", None))) as chat,
         pytest.raises(openai.BadRequestError, match="has hooks"),
@@ -115,7 +115,7 @@ def test_turn_aborted_by_a_hook_is_a_permission_error_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_turn_that_is_taken_back_ends_without_a_word_of_it(stream) -> None:
+def test_aborted_turn_ends_without_its_text(stream) -> None:
     with serve_chat([calls(call("weather"), content="Let me see.")], governance=governed(Offers(), At("after_tool", None), At("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
         if stream:
             chunks = chat.stream()
@@ -128,7 +128,7 @@ def test_a_turn_that_is_taken_back_ends_without_a_word_of_it(stream) -> None:
         assert ("hard_abort", {"by": "hook2", "point": "after_llm", "reason": "secret"}) == (report["limit"], report["aborted"])
 
 
-def test_a_turn_ended_at_a_call_leaves_none_for_the_client() -> None:
+def test_turn_ended_at_a_call_leaves_no_call_for_the_client() -> None:
     with serve_chat([calls(call("weather"), call("open_door", id="call_2"))], governance=governed(Offers(), At("before_tool", AbortTurn("no")))) as chat:  # fmt: skip
         with pytest.raises(openai.PermissionDeniedError):
             chat.ask(tools=[THEIRS])
@@ -159,7 +159,7 @@ def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_a_tool_has_for_the_user_is_part_of_the_answer(stream) -> None:
+def test_tool_output_for_the_user_is_part_of_the_answer(stream) -> None:
     shown = ToolOutput("it was drawn", for_user="Here is your picture.", response_handled=True, media=["data:image/png;base64," + base64.b64encode(PIXEL).decode()])  # fmt: skip
     with serve_chat([calls(call("weather"), content="I draw.")], governance=governed(Offers(shown))) as chat:
         if stream:
@@ -178,7 +178,7 @@ def test_what_a_tool_has_for_the_user_is_part_of_the_answer(stream) -> None:
 
 
 @pytest.mark.parametrize(("images", "shown"), [((), False), (("image",), True)])
-def test_the_models_are_shown_images_where_they_take_them(images, shown) -> None:
+def test_images_are_sent_to_models_with_vision(images, shown) -> None:
     envelope = {"output": "a picture", "images": ["data:image/png;base64," + base64.b64encode(PIXEL).decode()]}
     with (
         calling_back(says(envelope)) as callback,
@@ -189,7 +189,7 @@ def test_the_models_are_shown_images_where_they_take_them(images, shown) -> None
         assert shown == any("image_url" in str(message) for message in chat.asked[1]["messages"])
 
 
-def test_a_session_that_is_no_text_is_refused() -> None:
+def test_non_text_session_is_refused() -> None:
     with (
         serve_chat(["a"], governance=governed(Offers())) as chat,
         pytest.raises(openai.BadRequestError, match="X-Patchbay-Session"),
@@ -265,7 +265,7 @@ def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("header", ["s 1", "s%201", "%73%20%31"])
-def test_a_call_of_the_api_is_of_the_session_that_its_header_says(header) -> None:
+def test_session_header_sets_the_session_of_an_api_call(header) -> None:
     seen: list[Any] = []
     with (
         calling_back(says("done")) as callback,

@@ -97,7 +97,7 @@ def test_the_tool_of_a_hook_in_another_process_is_offered_called_and_answered(wh
 
 
 @pytest.mark.parametrize(("what", "flags"), [("serve", ()), ("proxy", ()), ("serve", ("--audit", "memory"))])
-def test_what_keeps_nothing_on_disk_keeps_its_audit_in_memory(what, flags, folder) -> None:
+def test_audit_is_in_memory_without_a_store(what, flags, folder) -> None:
     kept = flags or ("--store", "memory")
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running(what, folder, upstream.url, *kept) as child:
         ask(child, BEIJING)
@@ -110,7 +110,7 @@ def test_what_keeps_nothing_on_disk_keeps_its_audit_in_memory(what, flags, folde
 
 
 @pytest.mark.parametrize(("days", "kept"), [(90, 1), (0, 1), (0.5, 0.5)])
-def test_an_audit_in_memory_does_not_grow_for_ever(days, kept) -> None:
+def test_audit_in_memory_is_bounded(days, kept) -> None:
     for audit, store in (("memory", "sqlite:///kept.db"), (None, None), ("sqlite://", None)):
         assert kept * 86400 == make_governance(None, audit, days, store=store).settings.audit_kept
 
@@ -122,7 +122,7 @@ def test_audit_none_disables_the_audit_log(folder) -> None:
         assert "has no audit log: `patchbay serve` has one unless it runs with --audit none" in done.stderr
 
 
-def test_the_proxy_passes_on_what_is_not_its_own(folder) -> None:
+def test_proxy_forwards_other_requests(folder) -> None:
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running("proxy", folder, upstream.url) as child:
         assert {"object": "list"}.items() <= request(child, "GET", "/v1/models").items()
 
@@ -192,7 +192,7 @@ def test_a_hook_process_has_a_person_asked_over_http_without_any_policy(decision
         assert {"by": "weather", "point": "before_tool", "decision": "asked a person: cities stay"} == entry["decisions"][0]
 
 
-def test_what_waits_for_approval_outlives_a_server_that_is_killed(folder) -> None:
+def test_pending_approval_survives_a_killed_server(folder) -> None:
     session = {"extra_headers": {"X-Patchbay-Session": "s1"}}
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
@@ -216,7 +216,7 @@ def test_what_waits_for_approval_outlives_a_server_that_is_killed(folder) -> Non
             assert 1 == len(callback.calls)
 
 
-def test_a_stop_leaves_what_waits_for_approval_for_the_next_start(folder) -> None:
+def test_pending_approval_survives_a_stop(folder) -> None:
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
         calling_back(says("it is gone")) as callback,

@@ -62,7 +62,7 @@ async def opened(governance: Governance):
         ({"approvals": {"rule": []}}, "approvals.rule is not known: is 'rules' meant?"),
     ],
 )
-def test_what_would_be_passed_over_and_was_meant_for_us_is_refused_with_the_way_out(tmp_path, root, words):
+def test_setting_that_would_be_ignored_is_refused_with_the_way_out(tmp_path, root, words):
     with pytest.raises(ConfigurationError) as refused:
         overseen(tmp_path, root)
     assert str(refused.value).startswith(f"{tmp_path / 'patchbay.json'}: ")
@@ -90,7 +90,7 @@ def test_keys_of_other_programs_are_passed_over(tmp_path, others):
         ),
     ],
 )
-def test_governance_summary_says_what_is_in_force(tmp_path, config, told):
+def test_governance_summary_lists_what_is_in_force(tmp_path, config, told):
     assert told == overseen(tmp_path, config).summary
 
 
@@ -117,7 +117,7 @@ def builtin(**more):
     return {"hooks": {"builtins": {"own": {"enabled": True, **more}, "other": {"enabled": True}}}}
 
 
-async def test_reload_summary_lists_what_was_removed(tmp_path):
+async def test_reload_summary_lists_removed_entries(tmp_path):
     governance = overseen(tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()})
     async with opened(governance):
         assert "other; own; approvals by 1 rule" == await governance.reload()
@@ -127,7 +127,7 @@ async def test_reload_summary_lists_what_was_removed(tmp_path):
         assert "nothing; no more: other" == await governance.reload()
 
 
-async def test_a_reload_whose_file_cannot_work_changes_nothing(tmp_path):
+async def test_reload_of_an_invalid_file_changes_nothing(tmp_path):
     guard = script(tmp_path, "", name="guard")
     process = {"enabled": True, "command": list(guard), "intercept": ["before_tool"]}
     config = {"hooks": {"processes": {"guard": process}}, "approvals": ASK}

@@ -48,7 +48,7 @@ def test_messages_that_a_hook_changes_are_those_of_the_request_and_not_of_the_co
     assert "be short" not in [message.get("content") for message in turned.final.messages]
 
 
-def test_what_a_hook_changes_in_its_view_and_does_not_say_is_not_changed():
+def test_changes_to_the_view_alone_have_no_effect():
     def before_llm(request):
         request.messages.clear()
         request.tools.clear()
@@ -60,7 +60,7 @@ def test_what_a_hook_changes_in_its_view_and_does_not_say_is_not_changed():
     assert (HI, {"model": "m"}, ["add", "rm"]) == (request.messages, request.parameters, turned.offered())
 
 
-def test_what_a_hook_leaves_of_the_messages_is_what_a_server_takes():
+def test_messages_edited_by_a_hook_are_valid_for_a_server():
     """Law 1: a result that a hook leaves out is said to be missing, and one without its call is left out."""
 
     def before_llm(request):
@@ -76,12 +76,12 @@ def test_what_a_hook_leaves_of_the_messages_is_what_a_server_takes():
     assert ["3", "3"] == turned.results
 
 
-def test_an_empty_model_is_no_change():
+def test_empty_model_is_no_change():
     turned = play(managed(hook(before_llm=Modify({"model": ""}))), "done", parameters={"model": "m"})
     assert "m" == turned.requests[0].parameters["model"]
 
 
-def test_the_next_hook_sees_what_the_one_before_it_made_of_the_request():
+def test_next_hook_sees_the_request_changed_by_the_previous_one():
     seen = []
     turned = play(
         managed(
@@ -95,7 +95,7 @@ def test_the_next_hook_sees_what_the_one_before_it_made_of_the_request():
     assert "one" == turned.requests[0].parameters["model"]
 
 
-def test_invalid_json_among_the_options_stays_what_it_was():
+def test_invalid_json_in_options_is_kept():
     passed_on = object()
 
     def before_llm(request):
@@ -122,7 +122,7 @@ def test_the_text_of_an_answer_can_be_changed():
     assert "SECRET" == turned.final.messages[-1]["content"]
 
 
-def test_an_answer_whose_calls_a_hook_removes_ends_the_turn_with_its_text():
+def test_answer_whose_calls_a_hook_removes_ends_the_turn_with_its_text():
     reply = Reply("I will add", tool_calls=(called(),))
     turned = play(managed(hook(after_llm=Modify({"tool_calls": []}))), reply)
     assert ("I will add", "stop", []) == (turned.final.content, turned.final.finish_reason, turned.ran)
@@ -130,7 +130,7 @@ def test_an_answer_whose_calls_a_hook_removes_ends_the_turn_with_its_text():
 
 
 @pytest.mark.parametrize("as_view", [False, True])
-def test_another_finish_reason_without_calls_takes_the_calls_out_of_an_answer(as_view):
+def test_changed_finish_reason_removes_the_calls_of_an_answer(as_view):
     def after_llm(answer):
         answer.content, answer.finish_reason = "I may not.", "stop"
         return Modify(answer if as_view else {"content": "I may not.", "finish_reason": "stop"})
@@ -139,7 +139,7 @@ def test_another_finish_reason_without_calls_takes_the_calls_out_of_an_answer(as
     assert ("I may not.", "stop", []) == (turned.final.content, turned.final.finish_reason, turned.ran)
 
 
-def test_a_finish_reason_that_stays_takes_nothing_out_of_an_answer():
+def test_unchanged_finish_reason_keeps_the_calls_of_an_answer():
     def after_llm(answer):
         answer.content += "" if answer.finish_reason else "..."
         return Modify(answer)
@@ -321,7 +321,7 @@ def test_denied_call_has_the_reason_and_the_turn_continues():
     assert ("not today", "hook0") == (error.reason, error.by)
 
 
-def test_a_denial_without_a_reason_says_no_more():
+def test_denial_without_a_reason_adds_no_reason():
     assert ["Tool execution denied by hook"] == play(managed(hook(before_tool=DenyTool()))).results
 
 
@@ -344,7 +344,7 @@ def test_a_result_can_be_changed(answer):
     assert (["nine"], [("add", 1, 2)]) == (turned.results, turned.ran)
 
 
-def test_what_a_hook_does_not_say_of_a_result_stays():
+def test_unchanged_parts_of_a_result_are_kept():
     async def show() -> ToolOutput:
         return ToolOutput("for you", for_user="for him", artifact_tags=("/a",))
 
@@ -355,7 +355,7 @@ def test_what_a_hook_does_not_say_of_a_result_stays():
     assert ToolOutput("changed", for_user="for him", artifact_tags=("/a",)) == output
 
 
-def test_each_hook_sees_what_the_one_before_it_made_of_the_result():
+def test_each_hook_sees_the_result_of_the_previous_one():
     seen = []
     turned = play(
         managed(
@@ -366,7 +366,7 @@ def test_each_hook_sees_what_the_one_before_it_made_of_the_result():
     assert (["one"], ["two"]) == (seen, turned.results)
 
 
-def test_a_view_of_a_result_shows_what_the_tool_was_given_and_how_long_it_took():
+def test_result_view_has_arguments_and_duration():
     seen = {}
 
     async def spoil(items: list[int]) -> str:
@@ -381,7 +381,7 @@ def test_a_view_of_a_result_shows_what_the_tool_was_given_and_how_long_it_took()
     assert {"tool": "spoil", "arguments": {"items": [1]}, "call_id": "c1"} == seen
 
 
-def test_a_call_that_failed_is_no_result_for_hooks():
+def test_failed_call_does_not_reach_after_tool_hooks():
     asked = []
 
     async def fails() -> None:
@@ -536,7 +536,7 @@ def test_calls_that_have_run_keep_their_results_and_all_others_get_one():
     assert turned.final.tool_executions[0] is not None
 
 
-def test_the_result_of_a_call_whose_turn_is_ended_behind_it_says_that_it_has_run():
+def test_result_of_a_call_followed_by_an_abort_states_that_it_ran():
     turned = play(managed(hook(after_tool=AbortTurn("stop"))))
     assert ["Error: hook requested turn abort: stop. (The tool itself had run: its effects stand.)"] == turned.results
 
@@ -546,7 +546,7 @@ def test_tokens_of_an_answer_that_a_hook_ends_the_turn_with_are_counted():
     assert Usage(1, 2, 3) == play(managed(hook(after_llm=AbortTurn())), reply).final.usage
 
 
-def test_a_reason_that_is_no_text_is_none():
+def test_non_text_reason_is_dropped():
     final = play(managed(hook(before_llm=AbortTurn(5)))).final  # type: ignore[arg-type]
     assert final.aborted is not None
     assert ("", "hook requested turn abort") == (final.aborted.reason, str(final.aborted))

@@ -42,14 +42,14 @@ async def add(a: int, b: int = 2) -> int:
 # ToolRunner
 
 
-def test_a_runner_asks_hooks_and_says_how_a_turn_was_ended():
+def test_runner_calls_hooks_and_reports_how_a_turn_ended():
     runner = ToolRunner(ScriptedModel([called(), "done"]), [add], hooks=managed(hook(after_tool=AbortTurn("enough"))))
     result = run(runner.run("hi"))
     assert ("abort_turn", None, "enough") == (result.finish_reason, result.content, result.aborted.reason)
     assert_settled(result.messages)
 
 
-def test_a_runner_whose_hooks_end_a_turn_hard_has_the_messages_as_they_were():
+def test_runner_restores_messages_after_a_hard_abort():
     runner = ToolRunner(ScriptedModel([called(), "done"]), [add], hooks=managed(hook(after_tool=HardAbort())))
     result = run(runner.run("hi"))
     assert ("hard_abort", HI) == (result.finish_reason, result.messages)
@@ -67,7 +67,7 @@ def test_hooks_are_a_manager_of_them(given):
         Runner(agent([]), hooks=given)
 
 
-def test_each_turn_of_a_runner_has_an_id_of_its_own():
+def test_each_runner_turn_has_a_unique_id():
     seen = []
     runner = ToolRunner(
         ScriptedModel(["a", "b"]), hooks=managed(hook(before_llm=lambda request: seen.append(request.meta.turn_id)))
@@ -77,7 +77,7 @@ def test_each_turn_of_a_runner_has_an_id_of_its_own():
     assert 2 == len({*seen, ""} - {""})
 
 
-async def test_what_a_tool_has_for_the_user_comes_as_an_event():
+async def test_tool_output_for_the_user_is_an_event():
     async def show() -> ToolOutput:
         return ToolOutput("shown", for_user="look!", media=())
 
@@ -91,7 +91,7 @@ async def test_what_a_tool_has_for_the_user_comes_as_an_event():
     assert ("done", False) == (events[-1].content, events[-1].handled)
 
 
-def test_a_turn_whose_tools_have_all_answered_the_user_is_over():
+def test_turn_ends_if_all_tools_answered_the_user():
     """Section 7: the model is not asked again, and the history says what has happened."""
 
     async def answers() -> ToolOutput:
@@ -104,7 +104,7 @@ def test_a_turn_whose_tools_have_all_answered_the_user_is_over():
     assert result.messages[-2]["content"].startswith("told him\n(The user has been given this output.")
 
 
-def test_a_turn_with_one_call_that_has_not_answered_the_user_goes_on():
+def test_turn_continues_if_one_call_did_not_answer_the_user():
     async def answers() -> ToolOutput:
         return ToolOutput("told him", response_handled=True)
 
@@ -165,7 +165,7 @@ def test_an_abort_is_the_last_event_with_the_reason_and_calls_that_ran_are_in_th
 
 @pytest.mark.parametrize("database", [False, True], ids=["memory", "database"])
 @pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "after_tool"])
-def test_a_hard_abort_takes_the_turn_out_of_the_models_sight_and_the_log_stays(point, database, tmp_path):
+def test_hard_abort_hides_the_turn_from_the_model_and_keeps_the_log(point, database, tmp_path):
     async def main() -> Any:
         aborts = [False]
         manager = managed(hook(**{point: lambda _view: HardAbort("gone") if aborts[0] else None}))
@@ -191,7 +191,7 @@ def test_a_hard_abort_takes_the_turn_out_of_the_models_sight_and_the_log_stays(p
     assert 0 < len([event for event in session.events if event.invocation_id == events[-1].invocation_id])
 
 
-def test_a_turn_that_was_taken_back_does_not_count_for_the_window_of_what_is_shown():
+def test_aborted_turn_does_not_count_for_the_history_window():
     async def main() -> Any:
         aborts = [False]
         manager = managed(hook(before_llm=lambda _: HardAbort() if aborts[0] else None))
@@ -208,7 +208,7 @@ def test_a_turn_that_was_taken_back_does_not_count_for_the_window_of_what_is_sho
     assert ["first", "one", "last"] == [message["content"] for message in run(main())]
 
 
-def test_a_branch_that_goes_on_behind_a_hard_abort_is_taken_back_too():
+def test_branch_that_continues_after_a_hard_abort_is_hidden_too():
     async def main() -> Any:
         other_may = asyncio.Event()
 
@@ -256,7 +256,7 @@ def test_a_branch_that_goes_on_behind_a_hard_abort_is_taken_back_too():
     ],
     ids=["answered", "renamed", "changed", "refused"],
 )
-async def test_an_answer_that_has_a_type_is_no_call_for_hooks_to_change(methods):
+async def test_structured_answer_does_not_reach_call_hooks(methods):
     """The tool that takes it does nothing, and what comes of it has that type. It is the model's answer: ``after_llm`` sees it."""
     one = LlmAgent(name="a", model=ScriptedModel([called("give_answer", '{"answer": 7}')]), tools=[add], output_schema=int)
     records: list[Any] = []
@@ -266,7 +266,7 @@ async def test_an_answer_that_has_a_type_is_no_call_for_hooks_to_change(methods)
     assert ("7", ["give_answer"]) == (events[-1].content.text, [record.tool for record in records])
 
 
-async def test_hooks_are_asked_about_an_agent_that_was_handed_to():
+async def test_hooks_are_called_for_a_transfer_target():
     seen = []
     other = LlmAgent(name="other", model=ScriptedModel([called(), "done"]), tools=[add])
     approver = hook(approve_tool=lambda view: seen.append((view.meta.agent_id, view.tool)) or view.tool != "add")
@@ -288,7 +288,7 @@ async def test_an_abort_beside_a_handover_ends_the_run():
     assert "other" not in [event.author for event in events]
 
 
-def test_hooks_are_asked_about_agents_behind_tools_as_part_of_the_turn_that_called_them():
+def test_hooks_see_agents_called_as_tools_as_part_of_the_calling_turn():
     seen = []
 
     def before_llm(request):
@@ -310,7 +310,7 @@ def test_hooks_are_asked_about_agents_behind_tools_as_part_of_the_turn_that_call
     assert "done" == events[-1].content.text
 
 
-async def test_an_abort_in_an_agent_behind_a_tool_is_a_failed_call_of_the_turn_around_it():
+async def test_abort_in_an_agent_tool_is_a_failed_call_of_the_outer_turn():
     helper = LlmAgent(name="helper", model=ScriptedModel([called()]), tools=[add])
     manager = managed(hook(before_tool=lambda view: AbortTurn("no sums") if view.tool == "add" else None))
     events = await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
@@ -319,7 +319,7 @@ async def test_an_abort_in_an_agent_behind_a_tool_is_a_failed_call_of_the_turn_a
     assert "done" == events[-1].content.text
 
 
-async def test_an_agent_behind_a_tool_of_a_runner_is_asked_about_too():
+async def test_hooks_are_called_for_an_agent_tool_of_a_runner():
     seen = []
 
     def before_llm(request):
@@ -332,7 +332,7 @@ async def test_an_agent_behind_a_tool_of_a_runner_is_asked_about_too():
     assert seen[0][1] == seen[1][2] != ""
 
 
-async def test_each_turn_of_a_run_has_an_id_of_its_own():
+async def test_each_turn_of_a_run_has_a_unique_id():
     seen = []
     agents = [LlmAgent(name=name, model=ScriptedModel(["x"])) for name in ("one", "two")]
     manager = managed(hook(before_llm=lambda request: seen.append((request.meta.agent_id, request.meta.turn_id))))
@@ -395,7 +395,7 @@ async def test_model_callback_and_hooks_see_each_others_request_changes_in_order
     assert "there is no tool 'add'" in responses[1]["error"]
 
 
-async def test_an_answer_of_a_model_callback_is_no_answer_of_a_model():
+async def test_answer_of_a_model_callback_does_not_reach_model_hooks():
     """Where a callback has answered, neither the hooks behind it are asked nor those about answers."""
     asked = []
     manager = managed(hook(after_llm=lambda _: asked.append("after"), before_llm=lambda _: asked.append("before")))
@@ -429,7 +429,7 @@ def outputs(events: Any) -> list[tuple[str, str, bool]]:
     return [(event.output.name, event.output.text, event.output.handled) for event in events if event.output is not None]
 
 
-def test_what_a_tool_has_for_the_user_is_an_event_that_no_model_is_shown():
+def test_tool_output_for_the_user_is_an_event_hidden_from_the_model():
     async def main() -> Any:
         one = chat(agent([called("show", "{}"), "done", "more"], show), HookManager())
         events = await one.say()
@@ -442,7 +442,7 @@ def test_what_a_tool_has_for_the_user_is_an_event_that_no_model_is_shown():
     assert "done" == events[-1].content.text
 
 
-def test_a_run_whose_tools_have_answered_the_user_is_over_and_the_next_turn_is_shown_that():
+def test_run_whose_tools_answered_the_user_ends_and_the_next_turn_sees_it():
     async def main() -> Any:
         history = InMemoryChatHistoryService()
         one = chat(agent([called("answers", "{}"), "more"], answers), HookManager(), history_service=history)
@@ -459,7 +459,7 @@ def test_a_run_whose_tools_have_answered_the_user_is_over_and_the_next_turn_is_s
     assert "Requested output delivered via tool attachment." == shown[3]["content"]
 
 
-async def test_what_tools_of_an_agent_behind_a_tool_have_for_the_user_reaches_the_user():
+async def test_output_for_the_user_of_tools_of_an_agent_tool_reaches_the_user():
     helper = LlmAgent(name="helper", model=ScriptedModel([called("show", "{}"), "helped"]), tools=[show])
     events = await chat(agent([call("helper", "1", request="?"), "done"], AgentTool(helper)), HookManager()).say()
     assert [("helper", "look!", False)] == outputs(events)
@@ -467,7 +467,7 @@ async def test_what_tools_of_an_agent_behind_a_tool_have_for_the_user_reaches_th
     assert "helped" in str(responses)
 
 
-async def test_an_agent_behind_a_tool_whose_tools_have_answered_the_user_has_answered_him():
+async def test_agent_tool_whose_tools_answered_the_user_counts_as_answered():
     helper = LlmAgent(name="helper", model=ScriptedModel([called("answers", "{}")]), tools=[answers])
     events = await chat(agent([call("helper", "1", request="?")], AgentTool(helper)), HookManager()).say()
     assert [("helper", "42", True)] == outputs(events)

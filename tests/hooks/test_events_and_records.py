@@ -170,7 +170,7 @@ def test_failing_tool_emits_an_exec_end_with_an_error():
     assert (True, "warn") == (end.payload["IsError"], end.severity)
 
 
-def test_what_a_tool_has_for_the_user_is_counted():
+def test_output_for_the_user_is_counted():
     async def show() -> ToolOutput:
         return ToolOutput("abc", for_user="defg", is_async=True)
 
@@ -252,7 +252,7 @@ def test_failing_and_slow_observers_do_not_affect_others(caplog):
     assert "The observer 'b' failed on agent.turn.end: OSError: no" in caplog.text
 
 
-async def test_what_slow_observers_can_not_take_is_dropped_and_counted(caplog):
+async def test_events_a_slow_observer_misses_are_counted(caplog):
     go_on = asyncio.Event()
     told = []
 
@@ -337,7 +337,7 @@ def test_the_digest_of_an_approval_is_that_of_the_record():
     assert [record.digest] == seen
 
 
-def test_a_call_made_one_of_another_tool_is_recorded_as_what_ran():
+def test_call_redirected_to_another_tool_is_recorded_as_run():
     (record,), _ = recorded(hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/"}})))
     assert ("rm", digest_of("rm", {"path": "/"})) == (record.tool, record.digest)
     assert (("hook0", "before_tool", "changed tool and arguments"),) == record.decisions
@@ -348,7 +348,7 @@ def test_a_hooks_tool_is_recorded_with_its_source():
     assert ("hook:hook0", "hook0") == (record.source, record.responded_by)
 
 
-def test_every_call_is_recorded_however_it_ends():
+def test_every_call_is_recorded_with_any_outcome():
     async def fails() -> None:
         raise ValueError("no")
 

@@ -110,7 +110,7 @@ def test_the_result_of_a_protected_tool_is_withheld_too():
     assert ["hook_failed"] == turned.codes
 
 
-def test_those_behind_it_are_not_asked():
+def test_hooks_after_a_denial_are_not_called():
     asked = []
     manager = guarded(hook(before_tool=breaks, after_tool=breaks))
     manager.mount("later", hook(before_tool=lambda call: asked.append("before"), after_tool=lambda result: asked.append("after")))
@@ -118,7 +118,7 @@ def test_those_behind_it_are_not_asked():
     assert [] == asked
 
 
-def test_what_it_decides_holds_as_ever():
+def test_decisions_of_a_fail_closed_hook_apply():
     guard = hook(before_tool=lambda call: DenyTool("closed") if call.arguments["a"] == 1 else None)
     turned = play(guarded(guard), [called(), called(arguments='{"a": 5}', call_id="c2")], "done")
     assert ["Tool execution denied by hook: closed", "7"] == turned.results
@@ -137,7 +137,7 @@ def test_its_failure_is_in_the_record_of_the_call():
     assert (("guard", "after_tool", 'withheld the result: hook "guard" failed'),) == records[1].decisions
 
 
-def test_a_hook_may_say_of_itself_that_it_fails_closed():
+def test_hook_can_declare_itself_fail_closed():
     guard = hook(before_tool=breaks)
     guard.fail_closed = True
     assert [] == play(guarded(guard, fail_closed=None)).ran
@@ -145,7 +145,7 @@ def test_a_hook_may_say_of_itself_that_it_fails_closed():
 
 
 @pytest.mark.parametrize("given", [1, "yes", []])
-def test_it_is_true_or_false(given):
+def test_fail_closed_is_a_boolean(given):
     with pytest.raises(ConfigurationError, match="fail_closed of the hook 'guard' must be True or False"):
         guarded(hook(before_tool=None), fail_closed=given)
 
@@ -158,7 +158,7 @@ def test_a_class_is_not_a_hook():
 
 
 @pytest.mark.parametrize(("fails_closed", "so"), [(True, "it counts as a denial"), (False, "it is ignored")])
-def test_the_log_says_that_a_class_was_answered_and_what_came_of_it(fails_closed, so, caplog):
+def test_audit_has_the_class_and_the_outcome(fails_closed, so, caplog):
     play(guarded(hook(before_tool=lambda call: DenyTool), fail_closed=fails_closed))
     words = f"The hook 'guard' answered before_tool wrongly: the class DenyTool, not an instance (DenyTool(...)): {so}"
     assert words in [record.getMessage() for record in caplog.records]

@@ -70,13 +70,13 @@ async def test_where_the_service_cannot_reach_a_person_the_call_is_denied():
         ({"outcome": "ask", "who": ["hooks"]}, "hook guard", True),
     ],
 )
-def test_a_hook_that_asks_takes_nothing_from_the_policy(rule, asked, ran):
+def test_hook_that_requests_approval_does_not_weaken_the_policy(rule, asked, ran):
     manager = managed(guard=hook(before_tool=Ask()), other=hook(approve_tool=True))
     turned, request = run(decided(manager, policy={"rules": [{"tools": ["rm"], **rule}]}))
     assert (asked, ran) == (request.rule if request else None, bool(turned.ran))
 
 
-def test_a_person_is_shown_the_call_as_hooks_have_left_it_and_every_reason():
+def test_approver_sees_the_call_after_hooks_and_every_reason():
     hooks = {
         "a": hook(before_tool=Ask("one")),
         "b": hook(before_tool=Modify({"arguments": {"path": "/tmp"}})),
@@ -86,7 +86,7 @@ def test_a_person_is_shown_the_call_as_hooks_have_left_it_and_every_reason():
     assert ('{"path": "/tmp"}', "a: one; c: two", [("rm", "/tmp")]) == (request.arguments, request.why, turned.ran)
 
 
-def test_a_no_of_another_hook_comes_before_a_person_is_asked():
+def test_denial_by_another_hook_precedes_the_approval_request():
     turned, request = run(decided(managed(a=hook(before_tool=Ask()), b=hook(before_tool=DenyTool("no")))))
     assert (None, ["Tool execution denied by hook: no"]) == (request, turned.results)
 

@@ -62,7 +62,7 @@ def test_a_mapping_of_the_new_list_adds_a_tool_too():
     assert (["add", "rm", "get_weather"], {"model": "m", "temperature": 1}) == (turned.offered(), turned.requests[0].parameters)
 
 
-async def test_where_there_were_no_tools_the_choice_of_one_still_holds():
+async def test_tool_choice_is_enforced_for_injected_tools():
     model = ScriptedModel([OSLO, "done"])
     await ToolRunner(model, hooks=managed(adds(WEATHER))).run("hi", tool_choice="required")
     assert ["required", "auto"] == [request.tool_choice for request in model.requests]
@@ -109,7 +109,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_what_a_hook_does_to_tools_of_other_owners_is_undone(edit):
+def test_changes_to_tools_of_other_owners_are_undone(edit):
     before = play(None, "done").requests[0].tools
 
     def before_llm(request):
@@ -120,7 +120,7 @@ def test_what_a_hook_does_to_tools_of_other_owners_is_undone(edit):
     assert before == turned.requests[0].tools
 
 
-def test_what_a_hook_adds_beside_its_edits_is_added():
+def test_tool_added_beside_edits_is_added():
     def before_llm(request):
         return Modify({"tools": [WEATHER]})
 
@@ -161,7 +161,7 @@ def test_a_tool_stays_offered_for_the_turn_though_its_hook_fails_later():
     assert "get_weather" in turned.offered(2)
 
 
-async def test_a_tool_is_there_for_its_turn_and_not_for_the_next():
+async def test_injected_tool_exists_for_one_turn():
     manager = managed(adds(WEATHER))
     await turned(manager, [OSLO, "done"])
     manager.unmount("hook0")
@@ -207,7 +207,7 @@ def test_policy_off_lets_hooks_add_nothing(caplog):
     assert "hooks.policy.tool_injection forbids" in caplog.text
 
 
-def test_with_policy_off_an_echo_of_the_tools_is_no_change(caplog):
+def test_echoed_tools_are_no_change_with_policy_off(caplog):
     """U8: also where a schema holds what JSON has no word for."""
 
     async def given() -> None: ...
@@ -227,7 +227,7 @@ def test_with_policy_off_an_echo_of_the_tools_is_no_change(caplog):
     assert [] == caplog.records
 
 
-def test_policy_full_takes_the_list_as_it_is():
+def test_policy_full_accepts_the_list_unchanged():
     def before_llm(request):
         request.tools = [named("add", description="mine"), WEATHER]
         return Modify(request)
@@ -243,7 +243,7 @@ def test_policy_full_takes_the_list_as_it_is():
 
 
 @pytest.mark.parametrize("validate", [True, False])
-async def test_arguments_are_checked_before_the_hook_is_asked(validate):
+async def test_arguments_are_validated_before_the_owner_is_called(validate):
     """P10, also where a program does not have its own tools' arguments checked."""
     asked = []
     manager = managed(adds(WEATHER, before_tool=lambda call: asked.append(call.arguments) or Respond("ok")))
@@ -278,7 +278,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("before_tool", "said"), FAILS.values(), ids=FAILS)
-def test_a_tool_whose_hook_does_not_answer_fails_and_is_never_unknown(before_tool, said):
+def test_tool_whose_owner_does_not_answer_fails_as_known(before_tool, said):
     """P3."""
     limit = 0.05 if before_tool is for_ever else 60.0
     turned = play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=limit)), OSLO, "done")
@@ -293,7 +293,7 @@ def test_a_tool_whose_hook_does_not_answer_fails_and_is_never_unknown(before_too
         (None, "the call was not answered"),
     ],
 )
-def test_the_log_says_why_a_tool_of_a_hook_has_failed(before_tool, why, caplog):
+def test_failure_of_an_injected_tool_is_logged_with_its_cause(before_tool, why, caplog):
     limit = 0.05 if before_tool is for_ever else 60.0
     play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=limit)), OSLO, "done")
     assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
@@ -309,13 +309,13 @@ def test_members_of_a_result_that_there_are_not_are_skipped_with_a_word(caplog):
     ] == caplog.messages
 
 
-def test_a_tool_of_a_hook_has_a_time_of_its_own():
+def test_injected_tool_has_its_own_timeout():
     """P4."""
     manager = managed(adds(WEATHER, before_tool=for_ever), timeouts=HookTimeouts(interceptor=60, tool=0.05))
     assert ["Error: plugin tool timed out after 50 ms"] == play(manager, OSLO, "done").results
 
 
-def test_a_hook_may_refuse_a_call_of_its_own_tool_or_end_the_turn():
+def test_hook_can_deny_its_own_tool_or_end_the_turn():
     assert ["Tool execution denied by hook: closed"] == play(
         managed(adds(WEATHER, before_tool=DenyTool("closed"))), OSLO, "done"
     ).results
@@ -323,7 +323,7 @@ def test_a_hook_may_refuse_a_call_of_its_own_tool_or_end_the_turn():
     assert ("abort_turn", ["hook_abort"]) == (turned.final.finish_reason, turned.codes)
 
 
-def test_other_hooks_are_asked_about_the_call_and_the_owner_once():
+def test_other_hooks_review_the_call_and_its_owner_runs_it_once():
     asked = []
     owner = adds(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("sunny"))
     other = hook(before_tool=lambda call: asked.append("other"), after_tool=lambda result: asked.append("after"))
@@ -355,7 +355,7 @@ async def test_calls_of_a_hooks_tools_run_side_by_side():
     assert ["c1", "c2"] == (await turned(managed(adds(WEATHER, before_tool=before_tool)), [calls, "done"])).results
 
 
-def test_what_a_hook_keeps_of_its_tool_is_not_the_tool():
+def test_hook_cannot_change_its_tool_afterwards():
     kept = []
 
     def before_llm(request):

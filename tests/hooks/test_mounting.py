@@ -34,7 +34,7 @@ NO_HOOKS = {
 
 
 @pytest.mark.parametrize("thing", NO_HOOKS.values(), ids=NO_HOOKS)
-def test_what_has_none_of_the_methods_is_not_a_hook(thing):
+def test_object_without_hook_methods_is_refused(thing):
     with pytest.raises(TypeError, match="is no hook"):
         HookManager().mount("it", thing)
 
@@ -216,7 +216,7 @@ def test_a_policy_that_means_nothing_is_refused(given):
         HookPolicy(**given)
 
 
-def test_a_hook_that_is_mounted_for_some_tools_is_asked_about_the_calls_of_those():
+def test_hook_with_a_tools_filter_is_called_for_those_tools():
     asked = []
 
     def noted(point):
@@ -243,12 +243,12 @@ def test_where_no_approver_is_for_a_tool_its_calls_need_no_approval():
 
 
 @pytest.mark.parametrize("tools", ["rm", [""], [1]])
-def test_tools_that_are_no_list_of_names_are_refused(tools):
+def test_tools_filter_must_be_a_list_of_names(tools):
     with pytest.raises(ConfigurationError, match="tools of the hook 'h' must be a list"):
         HookManager().mount("h", hook(before_tool=None), tools=tools)
 
 
-def test_tools_of_a_hook_that_is_asked_about_no_calls_are_refused():
+def test_tools_filter_of_a_hook_without_call_points_is_refused():
     with pytest.raises(ConfigurationError, match="is asked about no calls"):
         HookManager().mount("h", hook(before_llm=None), tools=["rm"])
 

@@ -58,7 +58,7 @@ def test_a_programs_own_callbacks_before_a_tool_are_asked_before_all_hooks():
     assert ["own", "before", "behind"] == asked
 
 
-def test_a_hook_sees_what_a_callback_changed_and_may_change_it_again():
+def test_hook_sees_and_can_override_changes_of_a_callback():
     seen = []
     manager = HookManager()
     manager.mount("first", hook(before_tool=lambda call: Modify({"arguments": {**call.arguments, "a": 5}})), priority=-1)
@@ -115,7 +115,7 @@ async def for_ever(_view):
 
 
 @pytest.mark.parametrize("point", INTERCEPTORS)
-def test_a_hook_that_takes_too_long_is_skipped_and_its_predecessors_value_stays(point, caplog):
+def test_hook_timeout_keeps_the_value_of_the_previous_hook(point, caplog):
     changes = {
         "before_llm": {"model": "one"},
         "after_llm": {"content": "one"},
@@ -133,7 +133,7 @@ def test_a_hook_that_takes_too_long_is_skipped_and_its_predecessors_value_stays(
     assert {"before_llm": "one", "after_llm": "one", "before_tool": [("add", 5, 2)], "after_tool": "one"}[point] == made[point]
 
 
-def test_an_approver_that_takes_too_long_has_denied():
+def test_approver_timeout_is_a_denial():
     turned = play(managed(guard=hook(approve_tool=for_ever), timeouts=SOON))
     assert ['Tool execution denied by approval hook: tool approval hook "guard" timed out'] == turned.results
     assert [] == turned.ran
@@ -159,7 +159,7 @@ def test_a_hook_that_swallows_its_cancellation_is_skipped():
 
 
 @pytest.mark.parametrize("raised", [ValueError("while cleaning up"), KeyError()], ids=repr)
-def test_what_a_hook_raises_when_it_is_stopped_is_a_timeout_too(raised):
+def test_exception_during_a_timeout_counts_as_the_timeout(raised):
     async def breaks(_call):
         try:
             await asyncio.Event().wait()
@@ -184,7 +184,7 @@ def test_a_hook_that_does_not_end_at_all_is_closed(monkeypatch, caplog):
     assert "ignored its cancellation for 0.05 s and is closed" in caplog.text
 
 
-async def test_a_cancelled_turn_is_cancelled_whatever_a_hook_makes_of_it():
+async def test_cancelled_turn_stays_cancelled_whatever_a_hook_catches():
     begun = asyncio.Event()
 
     async def stubborn(_request):
@@ -201,7 +201,7 @@ async def test_a_cancelled_turn_is_cancelled_whatever_a_hook_makes_of_it():
         await task
 
 
-def test_a_hook_may_use_timeouts_of_its_own_across_its_first_wait():
+def test_hook_can_use_its_own_timeouts():
     async def careful(_call):
         try:
             async with asyncio.timeout(0.01):
@@ -218,7 +218,7 @@ def test_a_hook_may_use_timeouts_of_its_own_across_its_first_wait():
 @pytest.mark.parametrize(
     "answer", [None, False, 1, "yes", Approval(False), Approval(1), DenyTool(), {"approved": True}], ids=repr
 )  # type: ignore[arg-type]
-def test_all_but_a_clear_yes_is_no(answer):
+def test_only_an_explicit_approval_approves(answer):
     turned = play(managed(hook(approve_tool=answer)))
     assert ([], ["tool_denied"]) == (turned.ran, turned.codes)
 
@@ -261,7 +261,7 @@ def test_a_hook_with_one_method_is_a_hook(point):
     assert {point} == set(asked)
 
 
-def test_a_method_that_is_not_async_runs_in_a_thread_of_its_own():
+def test_sync_hook_method_runs_in_its_own_thread():
     threads = []
 
     class Sync:
@@ -329,7 +329,7 @@ async def test_a_sync_hook_past_its_time_is_abandoned_and_counted(caplog):
         await run_in_thread(lambda: None)
 
 
-async def test_a_hook_that_has_left_too_many_threads_running_is_not_asked_any_more(caplog):
+async def test_hook_with_too_many_abandoned_threads_is_skipped(caplog):
     caplog.set_level(logging.CRITICAL)
     leave, asked = threading.Event(), []
 
@@ -357,7 +357,7 @@ async def test_a_hook_that_has_left_too_many_threads_running_is_not_asked_any_mo
 
 
 @pytest.mark.parametrize("point", ["before_llm", "after_llm"])
-def test_a_hook_takes_no_longer_than_the_run_has(point):
+def test_hook_time_is_limited_by_the_run(point):
     from patchbay import ToolRunner
     from patchbay.testing import ScriptedModel
 
@@ -366,7 +366,7 @@ def test_a_hook_takes_no_longer_than_the_run_has(point):
     assert ("max_seconds", None) == (result.finish_reason, result.content)
 
 
-def test_a_call_whose_hook_is_asked_when_the_time_is_up_has_not_begun():
+def test_call_under_review_at_the_deadline_has_not_run():
     from patchbay import ToolRunner
     from patchbay.testing import ScriptedModel
 

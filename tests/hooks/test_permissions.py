@@ -66,7 +66,7 @@ def test_arguments_of_a_protected_tool_can_still_be_changed_and_its_calls_refuse
     assert [] == play(managed(hook(before_tool=DenyTool("no")), policy=RM_IS_PROTECTED), RM, "done").ran
 
 
-def test_what_a_protected_tool_came_to_is_what_the_model_is_shown(caplog):
+def test_result_of_a_protected_tool_reaches_the_model_unchanged(caplog):
     manager = managed(hook(after_tool=Modify({"result": "mine"})), policy=RM_IS_PROTECTED)
     assert ["gone"] == play(manager, RM, "done").results
     assert "changed the result of the protected tool 'rm'" in caplog.text
@@ -110,7 +110,7 @@ def test_a_call_that_is_made_one_of_a_hooks_own_tool_needs_the_approval_that_an_
     assert (expected, ["mine: mine"], []) == (asked, turned.results, turned.ran)
 
 
-def test_what_was_found_out_about_a_call_is_not_shown_of_the_one_that_a_hook_has_made_of_it():
+def test_facts_do_not_apply_to_a_call_changed_by_a_hook():
     asked: list[Any] = []
 
     async def use(path: str) -> str:
@@ -151,7 +151,7 @@ def test_a_refusal_can_not_be_turned_into_a_success():
 @pytest.mark.parametrize(
     "name", ["functions", "function_call", "extra_body", "extra_headers", "extra_query", "cached_content", "http_options"]
 )
-def test_no_option_says_what_a_hook_may_not(name):
+def test_options_list_the_permissions_of_a_hook(name):
     """What clients and servers take beside the messages and tools, and would read those from, or send them elsewhere by."""
     turned = play(managed(hook(before_llm=Modify({"options": {name: {"messages": []}, "top_p": 1}}))), "done")
     assert {"top_p": 1} == turned.requests[0].parameters
@@ -200,7 +200,7 @@ def test_a_hook_that_adds_its_tool_to_each_request_is_not_warned_of(caplog):
     assert "" == caplog.text
 
 
-async def test_a_callback_that_has_the_name_of_a_hook_is_asked_about_that_hooks_tools():
+async def test_callback_named_like_a_hook_does_not_own_its_tools():
     """What guards a program's calls is not passed over because a hook calls itself as the program does."""
     asked: list[Any] = []
     manager = HookManager()
@@ -268,7 +268,7 @@ def test_a_hook_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
     assert {200} == set(mounted.warnings.counts.values())
 
 
-def test_a_hook_can_not_fill_the_memory_with_what_is_wrong_with_it(caplog):
+def test_warnings_about_a_hook_are_bounded(caplog):
     names = iter(range(10_000))
 
     def before_tool(_call: Any) -> Any:

@@ -40,13 +40,13 @@ def test_an_answer_that_is_not_approved_is_a_denied_call(policy, result):
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("foreign", []), ("seed", []), ("always", ["get_weather"])])
-def test_its_own_tools_a_hook_answers_for_freely_unless_policy_says_otherwise(policy, expected):
+def test_hook_answers_its_own_tools_unless_the_policy_forbids_it(policy, expected):
     asked = []
     turned = play(managed(adds(WEATHER), approver(asked), policy=HookPolicy(respond_approval=policy)), OSLO, "done")
     assert (["sunny in Oslo"], expected) == (turned.results, asked)
 
 
-def test_approval_of_a_hooks_own_tool_is_asked_for_before_the_hook():
+def test_approval_of_an_injected_tool_precedes_its_owner():
     """S5: by the time an answer is there, its hook has acted."""
     asked = []
     owner = adds(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("x"))
@@ -78,7 +78,7 @@ class Box(BaseModel):
     items: list[int]
 
 
-def test_approvers_see_exactly_what_runs_and_its_digest():
+def test_approvers_see_the_executed_arguments_and_their_digest():
     seen = []
 
     async def use(box: Box, tag: str = "x") -> str:
@@ -95,7 +95,7 @@ def test_approvers_see_exactly_what_runs_and_its_digest():
     assert ["[1, 2] x"] == turned.results
 
 
-def test_a_digest_is_of_the_tool_and_its_arguments_whatever_their_order():
+def test_digest_is_independent_of_argument_order():
     assert digest_of("f", {"a": 1, "b": [1, {"c": 2}]}) == digest_of("f", {"b": [1, {"c": 2}], "a": 1})
     others = [digest_of(*each) for each in (("f", {"a": 1}), ("g", {"a": 1}), ("f", {"a": True}), ("f", {"a": "1"}), ("f", {}))]
     assert 5 == len(set(others))
@@ -150,7 +150,7 @@ def test_digest_of_facts_cannot_be_forged_by_a_tool_name():
     assert with_facts not in [digest_of(*each) for each in others]
 
 
-def test_the_digest_of_what_annotations_made_of_the_arguments_is_that_of_their_json():
+def test_digest_of_converted_arguments_is_that_of_their_json():
     box = {"box": Box(items=[1]), "nan": float("nan")}
     assert digest_of("f", {"box": Box(items=[1])}) == digest_of("f", {"box": {"items": [1]}})
     assert digest_of("f", box) == digest_of("f", box)
@@ -170,7 +170,7 @@ def spoil(kept: list[Any]) -> None:
         arguments["tag"] = "spoiled"
 
 
-async def test_what_hooks_keep_and_change_later_is_not_what_runs():
+async def test_later_changes_by_a_hook_do_not_run():
     """Law 9: changed between approval and run, and while the tool runs, by everybody who ever saw the arguments."""
     kept: list[Any] = []
     seen: list[Any] = []
@@ -223,7 +223,7 @@ def test_late_changes_of_a_callback_reach_no_hook_approver_or_tool():
     assert [{"a": 1, "b": 2}] * 2 == seen
 
 
-def test_a_view_that_is_looked_at_late_shows_what_was_asked_about():
+def test_late_read_of_a_view_shows_the_reviewed_values():
     """A hook keeps its view, and looks at it for the first time while the tool has its way with the arguments."""
     views: list[Any] = []
     late: list[Any] = []

@@ -65,18 +65,18 @@ def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (froz
 
 
 @pytest.mark.parametrize("action", ["", "continue", "modify", None])
-def test_a_request_that_comes_back_whole_is_unchanged(action):
+def test_echoed_request_is_unchanged(action):
     assert changes_of_a_request(lambda sent: {"action": action, "request": sent}) is None
 
 
 @pytest.mark.parametrize(
     "result", [{}, None, {"action": "continue"}, {"request": {}}, {"request": None}, {"request": {"messages": None}}]
 )
-def test_what_is_left_out_of_a_request_is_unchanged(result):
+def test_omitted_parts_of_a_request_are_unchanged(result):
     assert changes_of_a_request(lambda _: result) is None
 
 
-def test_an_added_tool_leaves_the_others_as_the_host_has_them():
+def test_added_tool_leaves_the_others_unchanged():
     mine = view_builders.tool("mine")
     changes = changes_of_a_request(lambda sent: {"action": "modify", "request": {**sent, "tools": [*sent["tools"], mine]}})
     assert {"tools": [*TOOLS, mine]} == changes
@@ -119,12 +119,12 @@ def test_options_are_taken_whole_and_whole_numbers_stay_whole():
     assert changes_of_a_request(lambda _: {"request": {"options": {"max_tokens": 100.0, "temperature": 0.5}}}) is None
 
 
-def test_a_blank_model_is_no_change():
+def test_blank_model_is_no_change():
     assert changes_of_a_request(lambda _: {"request": {"model": ""}}) is None
     assert {"model": "n"} == changes_of_a_request(lambda _: {"request": {"model": "n"}})
 
 
-def test_of_a_response_only_what_is_another_is_changed():
+def test_only_different_parts_of_a_response_are_changed():
     inner = {"content": "new", "finish_reason": "stop", "reasoning": "", "reasoning_details": None, "usage": {"total_tokens": 1}}
     decision, findings = asked_about_a_response({"response": {"meta": {}, "model": "m", "response": inner}})
     assert ({"content": "new"}, {}) == (decision.changes, findings.found)
@@ -148,24 +148,24 @@ def test_a_call_is_changed_by_its_members():
 @pytest.mark.parametrize(
     "result", [{}, {"call": {"tool": "rm", "arguments": {"path": "/"}}}, {"call": {"tool": ""}}, {"call": {}}]
 )
-def test_a_call_that_comes_back_is_unchanged(result):
+def test_echoed_call_is_unchanged(result):
     assert asked_about_a_call(result)[0] is None
 
 
-def test_of_a_result_only_what_is_another_is_changed():
+def test_only_different_parts_of_a_result_are_changed():
     told = {"for_llm": "old", "for_user": "", "silent": False, "is_error": True, "async": False, "media": []}
     decision, findings = asked_about_a_result({"result": {"tool": "rm", "result": told, "duration": 1}})
     assert ({"result": {"is_error": True}}, {}) == (decision.changes, findings.found)
 
 
-def test_what_a_result_had_can_be_taken_away():
+def test_parts_of_a_result_can_be_removed():
     decision, _ = asked_about_a_result(
         {"result": {"result": {"for_user": "", "media": []}}}, ToolOutput("x", "y", media=("media://1",))
     )
     assert {"result": {"for_user": "", "media": []}} == decision.changes
 
 
-def test_that_the_work_goes_on_is_called_async_on_the_wire():
+def test_background_work_is_named_async_on_the_wire():
     decision, _ = asked_about_a_result({"result": {"result": {"async": True}}})
     assert {"result": {"is_async": True}} == decision.changes
 
@@ -243,7 +243,7 @@ def test_an_action_that_a_point_does_not_have_is_skipped_with_all_that_came_with
         ({"approved": True, "action": ""}, Approval(approved=True)),
     ],
 )
-def test_an_approver_must_say_yes(result, expected):
+def test_approver_must_answer_true(result, expected):
     assert expected == _asked("approve_tool", view_builders.call(), result)[0]
 
 
@@ -304,7 +304,7 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
-def test_whatever_is_answered_is_a_decision_or_a_wrong_type(value):
+def test_any_answer_is_a_decision_or_a_type_error(value):
     message, call = {"role": "user", "content": "x", "parts": value, "media": []}, {"id": "1", "function": {"name": value}}
     tries = [
         *((ask, value) for ask in (asked_about_a_call, asked_about_a_result, asked_about_a_response)),
@@ -358,7 +358,7 @@ def test_an_unknown_member_is_reported_and_ignored():
     )
 
 
-def test_what_messages_and_tools_have_of_their_own_is_kept():
+def test_extra_fields_of_messages_and_tools_are_kept():
     message = {"role": "user", "content": "x", "cache": True}
     odd = {**view_builders.tool("mine", strict=False), "vendor": 1}
     changes = changes_of_a_request(lambda _: {"request": {"messages": [message], "tools": [odd]}})
@@ -378,7 +378,7 @@ def test_nested_result_is_not_read_as_the_flat_form():
     assert (None, {}) == (decision, findings.found)
 
 
-def test_a_modify_without_changes_is_no_decision():
+def test_modify_without_changes_is_invalid():
     assert asked_about_a_result({"action": "modify"})[0] is None
     assert not isinstance(asked_about_a_call({"action": "modify"})[0], Modify)
 
@@ -386,7 +386,7 @@ def test_a_modify_without_changes_is_no_decision():
 @pytest.mark.parametrize(
     "result", [{"forLLM": "7"}, {"for-llm": "7", "silent": False}, {"content": "7"}, {"output": "7", "is_error": False}]
 )
-def test_a_result_whose_words_for_the_model_have_another_name_is_none(result):
+def test_result_with_its_text_under_another_name_is_invalid(result):
     """Taken as one it would be empty, and the model be told that all went well."""
     decision, findings = asked_about_a_call({"action": "respond", "result": result})
     name = next(iter(result))
@@ -397,7 +397,7 @@ def test_a_result_whose_words_for_the_model_have_another_name_is_none(result):
     )
 
 
-def test_a_result_with_its_words_is_one_whatever_else_is_in_it():
+def test_result_with_its_text_and_extra_fields_is_valid():
     decision, findings = asked_about_a_call({"action": "respond", "result": {"for_llm": "7", "forUser": "x"}})
     assert (Respond({"for_llm": "7"}), {"result.forUser"}) == (decision, findings.lost)
     assert "'result.for_user' is meant" in findings.found["result.forUser"]

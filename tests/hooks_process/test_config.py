@@ -54,7 +54,7 @@ def test_the_seeds_example_is_read():
 
 
 @pytest.mark.parametrize("config", [{}, None, {"hooks": {}}, {"hooks": None}, {"agents": {"x": 1}}])
-def test_nothing_said_is_enabled_and_empty(config):
+def test_missing_configuration_is_enabled_and_empty(config):
     read = parse_hooks_config(config)
     assert (True, (), (), HookTimeouts(), HookPolicy()) == (
         read.enabled,
@@ -65,7 +65,7 @@ def test_nothing_said_is_enabled_and_empty(config):
     )
 
 
-def test_hooks_are_off_until_they_are_enabled_and_what_is_off_is_not_looked_at():
+def test_disabled_hooks_are_not_validated():
     config = parsed(processes={"a": {"transport": 1}, "b": {"enabled": False, "command": 7}}, builtins={"c": {"priority": []}})
     assert ((), (), ("c", "a", "b")) == (config.processes, config.builtins, config.disabled)
 
@@ -80,7 +80,7 @@ def test_hooks_are_off_until_they_are_enabled_and_what_is_off_is_not_looked_at()
         (["", "before_tool"], {"tool"}),
     ],
 )
-def test_what_is_intercepted_says_what_a_hook_is_for(intercept, modes):
+def test_intercept_lists_the_points_of_a_hook(intercept, modes):
     assert modes == process(intercept=intercept).spec.modes
 
 
@@ -168,14 +168,14 @@ def test_times_are_milliseconds_and_nothing_or_less_is_the_default():
     assert HookTimeouts(0.1, 5.0, 60.0, 20.0) == parsed(defaults=defaults).timeouts
 
 
-def test_a_hook_may_have_times_of_its_own_and_has_the_defaults_for_the_others():
+def test_hook_timeouts_override_the_defaults():
     entry = {"enabled": True, "command": COMMAND, "intercept": ["before_tool"], "timeout_ms": 250, "tool_timeout_ms": 90_000}
     config = parsed(defaults={"approval_timeout_ms": 1000}, processes={"h": entry})
     assert HookTimeouts(0.5, 0.25, 1.0, 90.0) == config.processes[0].timeouts
     assert HookTimeouts(0.5, 5.0, 1.0) == config.timeouts
 
 
-def test_an_approver_is_required_unless_it_says_otherwise():
+def test_approver_is_required_by_default():
     assert not process().required
     assert process(intercept=["approve_tool", "before_tool"]).required
     assert not process(intercept=["approve_tool"], required=False).required
@@ -257,14 +257,14 @@ intercept = ["before_llm", "before_tool"]
         ("a.toml", TOML),
     ],
 )
-def test_json_yaml_and_toml_say_the_same(tmp_path, name, text):
+def test_json_yaml_and_toml_are_equivalent(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     assert parse_hooks_config(SEED) == read_hooks_config(path)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.toml"])
-def test_an_empty_file_says_nothing(tmp_path, name):
+def test_empty_file_is_an_empty_configuration(tmp_path, name):
     (tmp_path / name).write_text("")
     assert () == read_hooks_config(tmp_path / name).processes
 
@@ -306,7 +306,7 @@ def test_duplicate_key_in_a_config_file_is_rejected(tmp_path, name, content):
         read_hooks_config(path)
 
 
-def test_what_yaml_merges_may_be_said_otherwise(tmp_path):
+def test_yaml_merge_keys_can_be_overridden(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(
         "base: &base {enabled: true, command: [x], intercept: [before_tool], priority: 1}\n"
@@ -339,7 +339,7 @@ def test_config_file_errors_do_not_contain_secrets(tmp_path, name, content):
     assert "sk-123" not in str(caught.value)
 
 
-def test_secrets_are_not_shown_where_settings_are():
+def test_secrets_are_hidden_in_settings():
     entry = {"enabled": True, "config": {"token": "sk-123"}}
     config = parsed(
         builtins={"b": entry},
@@ -357,13 +357,13 @@ def test_missing_config_file_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("members", "required"), [({}, False), ({"fail_closed": True}, True), ({"fail_closed": True, "required": True}, True)]
 )
-def test_what_fails_closed_must_start(members, required):
+def test_fail_closed_hook_is_required(members, required):
     """One that was left out would let through what it was to hold."""
     settings = process(**members)
     assert (required, bool(members)) == (settings.required, settings.spec.fail_closed)
 
 
-def test_what_fails_closed_cannot_be_left_out():
+def test_fail_closed_hook_cannot_be_optional():
     with pytest.raises(ConfigurationError, match=r"hooks\.processes\.h: fail_closed and required = false do not go together"):
         process(fail_closed=True, required=False)
     with pytest.raises(ConfigurationError, match=r"hooks\.builtins\.b: fail_closed and required = false do not go together"):

@@ -47,7 +47,7 @@ def test_the_example_passes():
     assert found["hook.approve_tool"].words.startswith("not for this hook")
 
 
-def test_a_hook_without_a_defect_passes_for_all_that_it_is_asked(tmp_path):
+def test_correct_hook_passes_at_all_its_points(tmp_path):
     body = """
     def lines():
         for line in sys.stdin.buffer:
@@ -80,7 +80,7 @@ def test_a_hook_without_a_defect_passes_for_all_that_it_is_asked(tmp_path):
         ("def hello(params): answer([])", "hook.hello", "the result is a list"),
     ],
 )
-def test_what_is_wrong_is_a_failure_with_a_way_out(tmp_path, body, check, words):
+def test_defect_is_a_failure_with_a_way_out(tmp_path, body, check, words):
     verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
     assert "failure" == verdict.outcome
     assert words in verdict.words
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_a_failure_with_a_way_out(tmp_path, body, check, words)
         ),
     ],
 )
-def test_it_says_what_becomes_of_the_calls_of_a_response_that_a_hook_changes(tmp_path, response, words):
+def test_outcome_of_calls_in_a_changed_response_is_reported(tmp_path, response, words):
     body = f"def on(method, params): answer({{'response': {{'response': {response!r}}}}} if method == 'after_llm' else {{}})"
     verdict = verdicts(script(tmp_path, body), modes=frozenset({"llm"}))["hook.after_llm"]
     assert ("ok", words) == (verdict.outcome, verdict.words)
@@ -141,7 +141,7 @@ IN_THE_PLACE_OF_AN_ANSWER = {
 }
 
 
-async def test_what_comes_in_the_place_of_an_answer_is_shown(tmp_path):
+async def test_replacement_of_an_answer_is_printed(tmp_path):
     """All at a time, since each waits until the time for an answer is up."""
     bodies = [f"def {name}: {answer}" for answer in IN_THE_PLACE_OF_AN_ANSWER for name in ("hello(params)", "on(method, params)")]
     found = await asyncio.gather(
@@ -196,7 +196,7 @@ def test_silence_is_a_failure(tmp_path):
     assert "ok" == found["hook.before_tool"].outcome
 
 
-def test_what_a_hook_says_is_escaped_on_the_terminal(tmp_path):
+def test_hook_output_is_escaped_on_the_terminal(tmp_path):
     done = patchbay("doctor", *script(tmp_path, "def hello(params): write('\\x1b]0;mine\\x07\\n'); sys.exit('\\x1b[2J')"))
     assert ("\x1b" in done.stdout, "\\x1b[2J" in done.stdout) == (False, True)
 
@@ -244,14 +244,14 @@ def test_one_of_a_pair_is_a_failure(tmp_path):
         ),
     ],
 )
-def test_what_no_host_trips_over_is_a_warning(tmp_path, body, check, words):
+def test_harmless_defect_is_a_warning(tmp_path, body, check, words):
     verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
     assert "warning" == verdict.outcome
     assert words in verdict.words
     assert verdict.way_out
 
 
-def test_what_the_host_would_undo_is_reported(tmp_path):
+def test_changes_the_host_would_undo_are_reported(tmp_path):
     body = """
     def on(method, params):
         answer({"action": "modify", "request": {"tools": [], "messages": []}})
@@ -261,7 +261,7 @@ def test_what_the_host_would_undo_is_reported(tmp_path):
     assert "it changes tools that are not its own" in verdict.words
 
 
-def test_only_what_a_hook_is_for_is_asked(tmp_path):
+def test_only_points_of_the_hook_are_checked(tmp_path):
     found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
     assert "hook.approve_tool" in found
     assert not any(check.startswith("hook.before") for check in found)
@@ -280,7 +280,7 @@ def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(t
     assert '         -> Which actions and members each answer has: docs/guides/hook-processes.md, "The wire".' in done.stdout
 
 
-def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):
+def test_doctor_takes_a_configured_hook_and_prints_json(tmp_path):
     config = tmp_path / "patchbay.toml"
     config.write_text(
         f"[hooks.processes.weather]\nenabled = true\ncommand = ['{sys.executable}', '{WEATHER}']\nintercept = ['before_tool']\n"
@@ -297,7 +297,7 @@ def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):
 
 
 @pytest.mark.parametrize("written", ["{'action': ''}", '{"action":"",}', "{action:1}", '{"action":NaN}'])
-def test_invalid_json_is_one_failure_that_says_so(tmp_path, written):
+def test_invalid_json_is_one_failure(tmp_path, written):
     body = f'def on(method, params):\n    if id: write(\'{{"jsonrpc":"2.0","id":%d,"result":\' % id + {written!r} + \'}}\\n\')'
     found = verdicts(script(tmp_path, body), modes=frozenset({"tool", "llm", "approve"}))
     failures = [each for each in found.values() if each.outcome == "failure"]
@@ -316,7 +316,7 @@ def test_one_check_is_one_check():
     assert patchbay("doctor", "/no/such/program").stdout.endswith("1 check: 0 ok, 0 warning, 1 failure\n")
 
 
-def test_how_long_it_takes_is_separate_from_what_it_prints(tmp_path):
+def test_duration_is_separate_from_the_output(tmp_path):
     found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
     assert ("ok", "", True) == (
         found["standard output"].outcome,
@@ -333,7 +333,7 @@ def test_options_after_the_command_are_passed_to_the_hook_with_a_note(tmp_path):
     assert "" == patchbay("doctor", *command[:-2]).stderr
 
 
-def test_options_behind_a_name_are_refused(tmp_path):
+def test_options_after_a_name_are_refused(tmp_path):
     config = tmp_path / "patchbay.toml"
     config.write_text("[hooks.processes.weather]\nenabled = true\ncommand = ['x']\nintercept = ['before_tool']\n")
     done = patchbay("doctor", "--config", config, "weather", "--strict")
@@ -399,12 +399,12 @@ later    disabled
     assert ["observe", "approve"] == told[1]["modes"]
 
 
-def test_which_hooks_must_be_said():
+def test_hook_name_is_required():
     done = patchbay("list")
     assert (2, "patchbay: --config FILE is missing.\n") == (done.returncode, done.stderr)
 
 
-def test_list_says_that_hooks_are_disabled(tmp_path):
+def test_list_reports_that_hooks_are_disabled(tmp_path):
     config = tmp_path / "patchbay.json"
     config.write_text('{"hooks": {"enabled": false}}')
     assert "hooks.enabled is false: no hook runs\n" == patchbay("list", "--config", config).stdout

@@ -56,7 +56,7 @@ def test_a_hook_decides_by_where_a_path_really_leads(tmp_path, caplog):
     assert "oddly" not in caplog.text
 
 
-def test_requests_about_a_tool_that_finds_nothing_out_are_what_they_were(tmp_path):
+def test_requests_about_a_tool_without_facts_are_unchanged(tmp_path):
     outcomes, _, seen = became_of(tmp_path)
     assert 2 * ["Tool execution denied by approval hook: only below /srv"] == outcomes
     [first, _] = [params for method, params in seen if method == "approve_tool"]

@@ -29,7 +29,7 @@ async def guarded(command, **members):
 
 
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
-async def test_what_a_guard_does_wrong_is_a_no(tmp_path, body):
+async def test_guard_failures_are_denials(tmp_path, body):
     command = script(tmp_path, f"def on(method, params):\n    {body}")
     manager = await guarded(command)
     try:
@@ -58,7 +58,7 @@ async def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_
         await manager.aclose()
 
 
-async def test_a_guard_that_is_gone_denies_later_calls(tmp_path):
+async def test_dead_guard_denies_later_calls(tmp_path):
     manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))
     try:
         await take_turn(manager)
@@ -68,7 +68,7 @@ async def test_a_guard_that_is_gone_denies_later_calls(tmp_path):
         await manager.aclose()
 
 
-async def test_what_is_merely_odd_is_no_failure(tmp_path):
+async def test_unusual_but_valid_answers_are_not_failures(tmp_path):
     manager = await guarded(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
     try:
         assert ["3"] == results(await take_turn(manager))

@@ -167,7 +167,7 @@ async def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
         assert "3" == result
 
 
-async def test_a_hook_that_ends_when_it_is_greeted_is_not_there(tmp_path):
+async def test_hook_that_exits_at_hello_is_not_mounted(tmp_path):
     hook = ProcessHook(spec(script(tmp_path, "def hello(params): os.kill(os.getpid(), signal.SIGKILL)")))
     with pytest.raises(HookProcessError, match="ended by SIGKILL"):
         await hook.start()
@@ -214,7 +214,7 @@ async def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_pat
         await asyncio.wait(calls)
 
 
-def test_large_requests_to_one_that_never_reads_are_kept_only_as_far_as_they_may_wait(tmp_path):
+def test_large_requests_to_a_hook_that_does_not_read_are_bounded(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
 
     large = view_builders.request(messages=[{"role": "user", "content": "x" * 1_000_000}])
@@ -294,7 +294,7 @@ async def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
         assert DenyTool() == await hook.before_tool(view_builders.call())
 
 
-async def test_one_that_reads_again_is_asked_again(tmp_path):
+async def test_hook_that_reads_again_is_called_again(tmp_path):
     gate = tmp_path / "gate"
     command = script(
         tmp_path,
@@ -348,7 +348,7 @@ async def test_an_approver_that_floods_has_denied(tmp_path):
         assert 'Tool execution denied by approval hook: tool approval hook "h" timed out' == result
 
 
-def test_a_hundred_turns_with_a_hook_that_crashes_leave_nothing_behind(tmp_path):
+def test_hundred_turns_with_a_crashing_hook_leave_nothing_behind(tmp_path):
     command = script(tmp_path, "def on(method, params): os._exit(1)")
     logging.getLogger("patchbay.hooks").setLevel(logging.CRITICAL)
 

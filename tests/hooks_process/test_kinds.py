@@ -8,7 +8,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.hooks.process.protocol import ALIASES, KINDS, parse_kinds
 
 
-def test_kinds_are_named_by_their_names_and_by_short_ones():
+def test_kinds_have_full_and_short_names():
     assert {"agent.turn.start", "agent.tool.exec_end", "mcp.tool.call.start"} == parse_kinds(
         ["turn_start", "agent.tool.exec_end", "mcp.tool.call.start"], "observe"
     )
@@ -23,7 +23,7 @@ def test_wildcard_kinds_mean_all_and_end_the_list(names):
 
 
 @pytest.mark.parametrize("names", [["nonsense"], ["nonsense", "*"], ["turn.start"], ["Turn_Start"]])
-def test_a_name_that_is_none_is_refused(names):
+def test_unknown_kind_is_refused(names):
     with pytest.raises(ConfigurationError, match=f'observe names the event "{names[0]}"'):
         parse_kinds(names, "observe")
 

@@ -17,7 +17,7 @@ def read(reader: LineReader, *pieces: bytes) -> list[bytes | Overlong]:
 
 
 @given(st.lists(st.binary(max_size=2 * LIMIT).map(lambda text: text.replace(b"\n", b"."))), st.data())
-def test_lines_are_the_same_however_the_stream_is_cut(lines, data):
+def test_lines_are_equal_in_any_split(lines, data):
     text = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -37,7 +37,7 @@ def test_a_line_of_exactly_the_limit_is_read_and_one_byte_more_is_not():
     )
 
 
-def test_a_line_is_reported_as_too_long_before_it_ends_and_what_follows_it_is_read():
+def test_overlong_line_is_reported_before_its_end_and_the_next_is_read():
     reader = LineReader(LIMIT)
     assert [] == reader.feed(b"x" * LIMIT)
     assert [Overlong(b"x" * LIMIT + b"y")] == reader.feed(b"y")

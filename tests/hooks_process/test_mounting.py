@@ -52,7 +52,7 @@ async def test_configured_hooks_are_asked_in_turns(tmp_path):
         assert ["3"] == results(await take_turn(manager))
 
 
-async def test_a_process_with_tools_is_asked_about_their_calls_and_its_own_alone(tmp_path):
+async def test_process_with_a_tools_filter_is_called_for_those_and_its_own_tools(tmp_path):
     body = """
     def hello(params):
         answer({"tools": [{"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}]})
@@ -85,7 +85,7 @@ async def test_a_process_with_tools_is_asked_about_their_calls_and_its_own_alone
     assert ["after_tool write_file", "approve_tool write_file", "before_tool mine", "before_tool write_file"] == sorted(asked)
 
 
-async def test_a_builtin_with_tools_that_is_asked_about_no_calls_does_not_start():
+async def test_builtin_with_a_tools_filter_and_no_call_points_does_not_start():
     class Own:
         async def before_llm(self, request):
             return None
@@ -141,7 +141,7 @@ async def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp
     assert "The hook 'bad' is left out: hook.hello failed: exit status 1 (broken)" in caplog.text
 
 
-async def test_a_required_hook_that_does_not_start_stops_everything_and_leaves_no_process(tmp_path):
+async def test_required_hook_that_fails_to_start_stops_all_and_leaves_no_process(tmp_path):
     marker = tmp_path / "pid"
     good = script(tmp_path, f"def hello(params):\n    open({str(marker)!r}, 'w').write(str(os.getpid()))\n    answer()")
     async with a_manager() as manager:
@@ -169,7 +169,7 @@ async def test_hellos_are_at_the_same_time(tmp_path):
         assert (Outcome("one"), Outcome("two")) == configured.outcomes
 
 
-async def test_a_cancelled_start_ends_what_has_started(tmp_path):
+async def test_cancelled_start_stops_started_hooks(tmp_path):
     marker = tmp_path / "pid"
     good = script(tmp_path, f"def hello(params):\n    answer()\n    open({str(marker)!r}, 'w').write(str(os.getpid()))")
     slow = script(tmp_path, "def hello(params): sys.stdin.buffer.read()", name="slow")
@@ -183,7 +183,7 @@ async def test_a_cancelled_start_ends_what_has_started(tmp_path):
         assert () == manager.mounted
 
 
-async def test_a_reload_puts_new_hooks_in_the_place_of_old_ones(tmp_path):
+async def test_reload_replaces_hooks(tmp_path):
     old, new = script(tmp_path, DENYING % "old", name="old"), script(tmp_path, DENYING % "new", name="new")
     async with a_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(old), "gone": entry(old)}))
@@ -196,7 +196,7 @@ async def test_a_reload_puts_new_hooks_in_the_place_of_old_ones(tmp_path):
             await gone(pid)
 
 
-async def test_a_reload_that_cannot_be_leaves_all_as_it_is(tmp_path):
+async def test_invalid_reload_changes_nothing(tmp_path):
     command = script(tmp_path, DENYING % "old")
     async with a_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}))
@@ -207,7 +207,7 @@ async def test_a_reload_that_cannot_be_leaves_all_as_it_is(tmp_path):
         assert (Outcome("h"),) == configured.outcomes
 
 
-async def test_a_hook_whose_successor_does_not_start_stays_and_all_is_as_it_was(tmp_path):
+async def test_hook_stays_mounted_if_its_successor_fails_to_start(tmp_path):
     """Also one that is not required: what works is not given up for what does not."""
     guard, other = script(tmp_path, DENYING % "old", name="guard"), script(tmp_path, "", name="other")
     async with a_manager() as manager:
@@ -252,7 +252,7 @@ async def test_a_factory_that_makes_no_hook_or_gives_a_class_is_reported():
         assert () == manager.mounted
 
 
-async def test_what_the_configuration_says_of_failing_closed_is_what_the_hook_is_mounted_with(tmp_path):
+async def test_configured_fail_closed_is_mounted(tmp_path):
     class Own:
         fail_closed = True
 
@@ -283,7 +283,7 @@ async def test_a_turn_does_not_call_hooks_that_a_reload_ended_and_their_approval
         assert ["3"] == results(await take_turn(manager))
 
 
-async def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_path):
+async def test_reloads_during_turns_leave_nothing_behind(tmp_path):
     command = script(tmp_path, "def on(method, params): answer({'approved': True} if method == 'approve_tool' else {})")
     hooks = config({"h": entry(command, "before_llm", "before_tool", "approve_tool"), "i": entry(command, observe=["*"])})
     gc.collect()  # what other tests have left goes now, or not before the end
@@ -307,7 +307,7 @@ async def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(t
     await until(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)  # fewer, where others end meanwhile
 
 
-async def test_a_hook_of_code_that_has_taken_a_configured_ones_name_is_left_alone(tmp_path):
+async def test_hook_mounted_by_code_under_a_configured_name_is_kept(tmp_path):
     command = script(tmp_path, DENYING % "configured")
 
     class Own:
@@ -394,7 +394,7 @@ async def test_hello_includes_the_media_folder(tmp_path):
         assert [f"Tool execution denied by hook: {tmp_path}"] == results(await take_turn(manager))
 
 
-async def test_what_was_not_understood_is_logged(caplog):
+async def test_unknown_settings_are_logged(caplog):
     async with a_manager() as manager:
         await mount_configured(manager, config(polices={}))
     assert "hooks.polices is not known" in caplog.text

@@ -33,7 +33,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("does", "read"), FAILS.items(), ids=FAILS)
-async def test_a_model_reads_what_was_wrong(tmp_path, does, read, caplog):
+async def test_tool_error_reaches_the_model(tmp_path, does, read, caplog):
     command = script(tmp_path, f"{HELLO}\ndef on(method, params):\n    {does}")
     async with hooked(spec(command, "tool")) as manager:
         end = await take_turn(manager, ToolCall("1", "mine", "{}"))
@@ -41,7 +41,7 @@ async def test_a_model_reads_what_was_wrong(tmp_path, does, read, caplog):
     assert f"The hook 'h' has not answered a call of its tool 'mine': {read.removeprefix('the tool failed: ')}" in caplog.messages
 
 
-async def test_one_that_takes_too_long_is_logged_with_the_key_that_says_how_long(tmp_path, caplog):
+async def test_timeout_is_logged_with_the_key_that_sets_it(tmp_path, caplog):
     command = script(tmp_path, f"{HELLO}\ndef on(method, params): pass")
     async with hooked(spec(command, "tool"), tool=0.05) as manager:
         end = await take_turn(manager, ToolCall("1", "mine", "{}"))

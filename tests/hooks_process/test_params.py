@@ -35,11 +35,11 @@ def test_meta_is_in_pascal_case_with_all_its_members_always():
     assert META == written(sent("before_tool", view_builders.call()))["meta"]
 
 
-def test_a_call_is_sent_with_what_the_contract_has_and_what_is_empty_left_out():
+def test_call_is_sent_with_contract_fields_and_without_empty_ones():
     assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(sent("before_tool", view_builders.call()))
 
 
-def test_a_call_has_its_arguments_and_what_is_known_of_its_tool():
+def test_call_has_arguments_and_tool_metadata():
     about = {"arguments": {"path": "/"}, "source": "registry", "endpoint": "http://x/rm", "annotations": {"destructive": True}}
     told = written(sent("approve_tool", view_builders.call(**about, digest="sha256:12")))
     assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
@@ -97,7 +97,7 @@ def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
     )
 
 
-def test_a_result_has_what_is_for_the_user_where_there_is_something():
+def test_result_has_output_for_the_user_if_any():
     output = ToolOutput("a", "b", True, True, True, ("media://1",), ("[file:x]",), True)
     told = written(sent("after_tool", view_builders.result(output)))["result"]
     expected = {
@@ -177,7 +177,7 @@ def test_an_event_is_sent_as_an_envelope():
     assert expected == told
 
 
-def test_scope_and_correlation_are_there_also_where_they_are_empty():
+def test_scope_and_correlation_are_sent_even_if_empty():
     told = encode_event(event(meta=type(view_builders.META)(source="")))
     assert ({}, {}) == (told["scope"], told["correlation"])
     assert "attrs" not in told

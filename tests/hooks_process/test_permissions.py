@@ -45,7 +45,7 @@ TRIES = {
 
 
 @pytest.mark.parametrize("tried", TRIES)
-def test_it_changes_neither_the_system_message_nor_tools_of_other_owners_by_whatever_way(tmp_path, tried):
+def test_hook_cannot_change_the_system_message_or_tools_of_others(tmp_path, tried):
     command = script(tmp_path, REQUEST % TRIES[tried])
 
     async def sent(*specs):
@@ -68,7 +68,7 @@ def test_it_changes_neither_the_system_message_nor_tools_of_other_owners_by_what
     assert "evil" not in json.dumps(bodies).lower()
 
 
-async def test_it_answers_for_no_protected_tool_and_makes_no_other_call_one_of_it(tmp_path):
+async def test_hook_can_neither_answer_protected_tools_nor_redirect_to_them(tmp_path):
     body = """
     def on(method, params):
         if method == "before_tool":
@@ -80,7 +80,7 @@ async def test_it_answers_for_no_protected_tool_and_makes_no_other_call_one_of_i
         assert ["3"] == results(await take_turn(manager))
 
 
-async def test_it_answers_for_no_tool_of_other_owners_that_its_approvers_refuse(tmp_path):
+async def test_hook_cannot_answer_tools_of_others_denied_by_approvers(tmp_path):
     body = """
     def on(method, params):
         answer({"action": "respond", "result": {"for_llm": "mine"}} if method == "before_tool" else {})
@@ -90,7 +90,7 @@ async def test_it_answers_for_no_tool_of_other_owners_that_its_approvers_refuse(
         assert ["Tool execution denied by approval hook: no"] == results(await take_turn(manager))
 
 
-async def test_it_does_not_take_the_tool_of_another_hook(tmp_path):
+async def test_hook_cannot_take_the_tool_of_another(tmp_path):
     body = """
     def hello(params):
         answer({"tools": [{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]})

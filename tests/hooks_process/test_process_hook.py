@@ -109,7 +109,7 @@ def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("result", ['{"ok":false}', "{}", "null"])
-def test_whatever_an_object_says_the_hello_is_taken(tmp_path, result):
+def test_any_hello_object_is_accepted(tmp_path, result):
     command = script(tmp_path, f'def hello(params): write(\'{{"id":1,"result":{result}}}\\n\')')
     assert [None] == asked(command, ("before_tool", view_builders.call()))
 
@@ -135,7 +135,7 @@ async def test_a_process_that_does_not_answer_hello_is_not_started_and_none_is_l
     await hook.aclose()
 
 
-async def test_a_process_that_never_answers_hello_is_given_up_in_time(tmp_path):
+async def test_hello_timeout_is_enforced(tmp_path):
     marker = tmp_path / "pid"
     command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     hook = ProcessHook(with_limits(spec(command), hello=0.5, eof_grace=0.01))
@@ -365,7 +365,7 @@ async def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
     await hook.aclose()
 
 
-def test_it_can_be_called_only_in_the_event_loop_that_started_it(tmp_path):
+def test_process_hook_is_bound_to_its_event_loop(tmp_path):
     async def main():
         hook = await started(spec(script(tmp_path, "")))
 
@@ -390,7 +390,7 @@ def _in_a_thread(work):
 
 
 @pytest.mark.parametrize("on", [_on_uvloop, _in_a_thread])
-def test_it_lives_in_any_kind_of_event_loop(tmp_path, on):
+def test_process_hook_works_in_any_event_loop_type(tmp_path, on):
     body = """
     def on(method, params):
         if params["tool"] == "exit":
@@ -467,7 +467,7 @@ async def test_closing_again_and_asking_then_are_harmless(tmp_path):
         await hook.before_tool(view_builders.call())
 
 
-async def test_a_cancelled_start_leaves_no_process(tmp_path):
+async def test_cancelled_start_leaves_no_process(tmp_path):
     marker = tmp_path / "pid"
     command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     starting = asyncio.create_task(ProcessHook(with_limits(spec(command), eof_grace=0.01)).start())
@@ -523,7 +523,7 @@ async def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
     assert "The hook 'h' offers an invalid tool" in caplog.text
 
 
-async def test_a_hook_that_is_asked_about_requests_sees_its_own_tools_in_them(tmp_path):
+async def test_request_hook_sees_its_own_tools(tmp_path):
     body = (
         OFFERING
         + """
@@ -541,7 +541,7 @@ def on(method, params):
     await hook.aclose()
 
 
-async def test_its_tools_are_offered_also_where_it_fails_to_be_asked(tmp_path, caplog):
+async def test_own_tools_are_offered_even_if_the_request_hook_fails(tmp_path, caplog):
     body = (
         OFFERING
         + """
@@ -558,7 +558,7 @@ def on(method, params):
     assert "The hook 'h' failed at before_llm: exit status 7" in caplog.text
 
 
-async def test_tools_of_a_hook_that_would_not_be_asked_for_them_are_left_out(tmp_path, caplog):
+async def test_tools_of_a_hook_without_call_points_are_left_out(tmp_path, caplog):
     hook = await started(spec(script(tmp_path, OFFERING), "llm"))
     assert () == hook.tools
     await hook.aclose()
@@ -589,7 +589,7 @@ async def test_an_observer_receives_the_kinds_that_it_named(tmp_path):
     await hook.aclose()
 
 
-def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplog):
+def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
     command = script(
         tmp_path,
         """
@@ -623,7 +623,7 @@ def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog)
     assert 50 == caplog.text.count("oddly (logged once)")
 
 
-def test_what_it_says_is_escaped_in_the_log(tmp_path, caplog):
+def test_output_is_escaped_in_the_log(tmp_path, caplog):
     command = script(
         tmp_path,
         r"""
@@ -681,7 +681,7 @@ async def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog
     assert "The hook 'h' has ended: exit status 3; it is started again in" in caplog.text
 
 
-async def test_one_that_fails_too_often_in_a_row_is_given_up(tmp_path, caplog):
+async def test_hook_with_too_many_failures_in_a_row_is_disabled(tmp_path, caplog):
     marker = tmp_path / "once"
     body = f"""
     if os.path.exists({str(marker)!r}):
@@ -710,7 +710,7 @@ async def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
     await hook.aclose()
 
 
-async def test_it_can_be_closed_while_it_waits_to_be_started_again(tmp_path):
+async def test_hook_can_be_closed_during_its_restart_backoff(tmp_path):
     hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
     with pytest.raises(HookProcessError):
         await hook.before_tool(view_builders.call(tool="crash"))

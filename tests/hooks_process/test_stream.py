@@ -77,7 +77,7 @@ async def test_long_line_is_read_in_bounded_chunks():
     stream.stop()
 
 
-async def test_at_its_end_all_that_is_left_is_read():
+async def test_rest_of_the_stream_is_read_at_its_end():
     stream, lines, _ = a_stream()
     stream.feed(b"x\n" * (MOST_LINES + 1) + b"last")
     stream.end()

@@ -28,7 +28,7 @@ def test_a_notification_has_no_id():
 
 
 @given(JSON)
-def test_whatever_is_asked_is_one_line_of_json_that_says_it(value):
+def test_any_request_is_one_line_of_json(value):
     line = request_line(1, "m", {"value": value})
     assert line.endswith(b"\n")
     assert 1 == line.count(b"\n")

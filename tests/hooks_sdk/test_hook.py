@@ -142,7 +142,7 @@ def test_a_tool_is_given_checked_arguments_and_its_value_becomes_text():
     assert "invalid arguments for 'tool'" in refused["for_llm"]
 
 
-def test_tools_may_be_async_generators_or_return_what_can_be_awaited():
+def test_tools_can_be_async_generators_or_return_awaitables():
     async def coroutine() -> str:
         await asyncio.sleep(0)
         return "a"
@@ -191,7 +191,7 @@ def test_an_image_is_left_in_the_hosts_folder_where_it_has_one(tmp_path):
     assert (str(left), b"\x00", ".png") == (path, left.read_bytes(), left.suffix)
 
 
-def test_what_a_tool_raises_is_an_error_that_the_model_sees():
+def test_exception_of_a_tool_is_an_error_for_the_model():
     def tool() -> None:
         raise ValueError("no such city")
 
@@ -229,7 +229,7 @@ def test_hosts_without_tool_registration_get_tools_in_each_request():
     assert {} == hook.answer("hook.before_llm", {**REQUEST, "graceful_terminal": True})
 
 
-def test_tools_that_the_hook_would_not_be_asked_for_are_not_offered(capsys):
+def test_tools_of_a_hook_without_call_points_are_not_offered(capsys):
     hook = Hook()
     hook.tool(lambda_named("mine"))
     assert "tools" not in hook.answer("hook.hello", {"name": "h", "modes": ["llm"]})
@@ -258,7 +258,7 @@ def test_a_call_has_its_members():
     )
 
 
-def test_what_the_host_leaves_out_is_empty():
+def test_omitted_fields_are_empty():
     def look(call: ToolRequest) -> None:
         assert ("", {}, "", "", {}, {}) == (call.tool, call.arguments, call.call_id, call.digest, call.annotations, call.context)
         assert 0 == call.meta.iteration
@@ -315,7 +315,7 @@ def test_a_result_is_an_output_and_its_duration_is_in_seconds():
     asked("after_tool", {**CALL, "result": {**RESULT, "async": True}, "duration": 1_500_000_000}, look)
 
 
-def test_what_a_function_does_to_its_view_changes_nothing_by_itself():
+def test_changes_to_the_view_alone_have_no_effect():
     def spoil(call: ToolRequest) -> None:
         call.arguments.clear()
 
@@ -400,12 +400,12 @@ def test_modify_sends_all_fields_to_hosts_without_merge():
         ("approve_tool", Approval, "approve_tool cannot be answered with the class Approval"),
     ],
 )
-def test_what_cannot_be_decided_is_an_error(point, decision, words):
+def test_invalid_decision_is_an_error(point, decision, words):
     with pytest.raises(TypeError, match=words):
         asked(point, REQUEST, lambda _: decision)
 
 
-def test_functions_of_a_point_are_asked_in_their_order_and_see_what_was_changed():
+def test_functions_of_a_point_run_in_order_and_see_changes():
     seen = []
 
     def first(call: ToolRequest) -> Modify:
@@ -445,12 +445,12 @@ def test_a_guard_comes_before_the_hooks_own_tool():
         ([True, True], {"approved": True}),
     ],
 )
-def test_all_approvers_must_say_yes(answers, expected):
+def test_all_approvers_must_approve(answers, expected):
     functions = [lambda call, answer=answer: answer for answer in answers]
     assert expected == asked("approve_tool", CALL, *functions)
 
 
-def test_a_hook_that_approves_nothing_says_so():
+def test_hook_without_approval_reports_it():
     with pytest.raises(UnknownMethodError, match="no function for approve_tool"):
         Hook().answer("hook.approve_tool", CALL)
 
@@ -461,7 +461,7 @@ def test_an_unknown_method_is_refused(method):
         Hook().answer(method, {})
 
 
-def test_points_without_functions_go_on():
+def test_points_without_functions_continue():
     hook = Hook()
     assert [{}] * 4 == [hook.answer(f"hook.{point}", {}) for point in ("before_llm", "after_llm", "before_tool", "after_tool")]
 

@@ -76,20 +76,20 @@ def echo(text: str) -> str:
 """
 
 
-def test_it_answers_and_ends_with_its_input(tmp_path):
+def test_serve_answers_and_ends_with_its_input(tmp_path):
     with running(tmp_path, ECHO) as hook:
         assert "h" == hook.ask("hook.hello", {"name": "x"})["name"]
         assert "hi" == hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": "hi"}})["result"]["for_llm"]
         assert (0, b"", "") == hook.end()
 
 
-def test_utf8_is_read_and_written_whatever_the_locale(tmp_path):
+def test_utf8_is_used_in_any_locale(tmp_path):
     with running(tmp_path, ECHO, **C_LOCALE) as hook:
         text = "Zürich 北京 🌦"
         assert text == hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": text}})["result"]["for_llm"]
 
 
-def test_what_is_printed_stays_off_the_wire(tmp_path):
+def test_printed_text_stays_off_the_wire(tmp_path):
     body = """
     print("at the start", flush=True)
     print("half a line", end="")
@@ -160,7 +160,7 @@ def test_odd_lines_are_skipped(tmp_path):
     assert (0, b"", 9) == (status, out, err.count("patchbay: the host sent"))
 
 
-def test_what_a_function_raises_is_an_error_with_a_traceback_for_the_author(tmp_path):
+def test_exception_of_a_function_is_an_error_with_a_traceback(tmp_path):
     body = """
     @hook.before_tool
     def broken(call):
@@ -245,7 +245,7 @@ def test_notifications_are_not_answered_and_events_come_in_their_order(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_on_a_signal(tmp_path, number):
+def test_serve_ends_on_a_signal(tmp_path, number):
     with running(tmp_path, "import atexit\natexit.register(lambda: os.write(2, b'bye'))") as hook:
         hook.ask("hook.hello")
         hook.process.send_signal(number)

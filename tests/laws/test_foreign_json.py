@@ -67,7 +67,7 @@ def test_no_request_raises_anything_but_that_it_is_invalid(fields: dict[str, Any
 
 
 @given(st.lists(st.dictionaries(st.sampled_from([*KEYS, "tool_call_id"]), values), max_size=4))
-def test_any_conversation_can_be_shown(messages: list[dict[str, Any]]) -> None:
+def test_any_conversation_can_be_rendered(messages: list[dict[str, Any]]) -> None:
     assert isinstance(patchbay.flatten_messages(messages), list)
 
 

@@ -377,7 +377,7 @@ def reply(number: int, written: Any) -> Reply:
     max_seconds=st.sampled_from([None, None, 7.0]),
     cancelled_after=st.none() | st.none() | st.integers(0, 60),
 )
-def test_whatever_hooks_do_a_turn_ends_and_its_laws_hold(plans, rounds, policy, natives, max_seconds, cancelled_after):
+def test_turn_ends_and_keeps_its_laws_with_any_hooks(plans, rounds, policy, natives, max_seconds, cancelled_after):
     loop = SteppedLoop()
     reports: list[Any] = []
     loop.set_exception_handler(lambda _loop, report: reports.append(report))

@@ -53,7 +53,7 @@ def run(model: Writes, rounds: int) -> RunResult:
 
 
 @given(st.lists(texts, max_size=4), st.booleans(), st.integers(1, 5))
-def test_whatever_a_model_writes_every_call_gets_one_result_in_order(written: list[str], same_ids: bool, rounds: int) -> None:
+def test_every_call_gets_one_result_in_order_for_any_model_text(written: list[str], same_ids: bool, rounds: int) -> None:
     model = Writes(written, same_ids=same_ids)
     result = run(model, rounds)
     for messages in (result.messages, *(list(request.messages) for request in model.asked)):
@@ -75,7 +75,7 @@ def test_whatever_a_model_writes_every_call_gets_one_result_in_order(written: li
 
 
 @given(texts)
-def test_what_the_loop_records_can_always_be_sent(text: str) -> None:
+def test_recorded_messages_can_always_be_sent(text: str) -> None:
     """As JSON in UTF-8, to a server that reads strictly."""
     model = Writes([text, text], same_ids=False)
     result = run(model, 3)

@@ -73,7 +73,7 @@ def test_exactly_the_calls_written_come_back_and_the_prose_is_the_prose(
 
 
 @given(prose.filter(bool), calls, prose.filter(bool))
-def test_the_prose_on_both_sides_of_a_call_is_kept_verbatim(before: str, call: tuple[str, dict[str, Any]], after: str) -> None:
+def test_prose_on_both_sides_of_a_call_is_kept_verbatim(before: str, call: tuple[str, dict[str, Any]], after: str) -> None:
     content = read_whole(f"{before}\n{write(*call, 'plain')}\n{after}", tools=TOOLS).content or ""
     assert content.startswith(before)
     assert content.endswith(after)
@@ -95,7 +95,7 @@ def test_raw_arguments_are_the_characters_that_were_written(call: tuple[str, dic
         lambda text: "I look. " + "".join(each for each in text if each not in "`~<>")
     ),  # > before markup is a quotation's
 )
-def test_what_the_history_shows_of_a_past_turn_reads_back_as_that_turn(made: list[tuple[str, dict[str, Any]]], said: str) -> None:
+def test_rendered_history_of_a_turn_reads_back_as_that_turn(made: list[tuple[str, dict[str, Any]]], said: str) -> None:
     """A model copies the shape of its own past turns: that shape must be one which is understood."""
     written = [
         {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(given_arguments)}}

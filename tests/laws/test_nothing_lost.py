@@ -92,7 +92,7 @@ def test_a_word_anywhere_is_in_the_reply(fragments: list[str], chosen: dict[str,
 
 
 @given(texts)
-def test_another_model_name_for_the_tools_leaves_tagged_text_alone(text: str) -> None:
+def test_different_tool_names_leave_tagged_text_unchanged(text: str) -> None:
     """With no tool of that name, nothing at all is a call."""
     other = [{"type": "function", "function": {"name": "only_this_one"}}]
     assert () == read_whole(text, tools=other).tool_calls

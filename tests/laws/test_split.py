@@ -67,7 +67,7 @@ def test_stream_events_equal_the_reply(data: st.DataObject, text: str, chosen: d
 
 
 @given(texts, texts, options)
-def test_a_call_that_was_begun_is_never_taken_back(head: str, tail: str, chosen: dict[str, Any]) -> None:
+def test_begun_call_is_never_retracted(head: str, tail: str, chosen: dict[str, Any]) -> None:
     parser = patchbay.StreamParser(generate_id=number_id, **chosen)
     begun = [event.id for event in parser.feed(head) if isinstance(event, events.CallStart)]
     parser.feed(tail)

@@ -102,7 +102,7 @@ def loop():
 
 
 @pytest.mark.parametrize("moment", range(STEPS))
-def test_a_turn_that_is_cancelled_at_any_moment_leaves_nothing_running(loop, moment):
+def test_turn_cancelled_at_any_moment_leaves_nothing_running(loop, moment):
     world = World(loop)
     events = loop.inside(world.turn)
     task = loop.create_task(world.consume(events))
@@ -118,7 +118,7 @@ def test_a_turn_that_is_cancelled_at_any_moment_leaves_nothing_running(loop, mom
 
 
 @pytest.mark.parametrize("count", range(20))
-def test_a_turn_that_is_left_after_any_event_leaves_nothing_running(loop, count):
+def test_turn_abandoned_after_any_event_leaves_nothing_running(loop, count):
     world = World(loop)
 
     async def leave() -> None:
@@ -134,7 +134,7 @@ def test_a_turn_that_is_left_after_any_event_leaves_nothing_running(loop, count)
 
 
 @pytest.mark.parametrize("moment", range(STEPS))
-def test_a_turn_whose_time_is_up_at_any_moment_ends_by_itself_with_every_call_settled(loop, moment):
+def test_turn_timed_out_at_any_moment_ends_with_every_call_settled(loop, moment):
     world = World(loop)
     task = loop.create_task(world.consume(loop.inside(lambda: world.turn(Budget(max_seconds=10)))))
     loop.step(moment)

@@ -80,7 +80,7 @@ def test_the_end_of_the_time_stops_the_tools_and_the_turn():
 
 @pytest.mark.parametrize("said", ["", "half an ans"])
 @pytest.mark.usefixtures("time_jumps")
-def test_the_end_of_the_time_stops_the_model_and_keeps_what_it_had_said(said):
+def test_deadline_stops_the_model_and_keeps_its_partial_text(said):
     stopped = []
 
     class Slow:
@@ -112,7 +112,7 @@ def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
 
 
 @pytest.mark.usefixtures("time_jumps")
-async def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
+async def test_deadline_does_not_interrupt_the_consumer():
     """Law 10: a deadline that passes while the consumer is busy ends the next step, without a cancellation."""
 
     class Chatty:
@@ -159,7 +159,7 @@ def test_the_reader_of_long_results_is_offered_from_the_next_round_on():
     assert [None, None] == [execution.result.code for execution in end.tool_executions]
 
 
-def test_what_a_server_wants_to_see_again_is_sent_back_with_the_call_and_the_message():
+def test_provider_fields_are_sent_back_with_the_call_and_the_message():
     reply = Reply(None, tool_calls=(ToolCall("1", "echo", extra={"extra_content": {"s": 1}}),), extra={"reasoning_content": "hm"})
     model = ScriptedModel([reply, "done"])
     play(model)
@@ -206,6 +206,6 @@ def test_a_run_of_a_runner_ends_in_time():
     "options",
     [{"max_calls": 0}, {"max_seconds": 0}, {"max_repeats": 0}, {"max_result_chars": 1}, {"attachments": "x"}, {"before": 1}],
 )
-def test_a_runner_refuses_limits_that_can_not_be_kept(options):
+def test_runner_refuses_unenforceable_limits(options):
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         ToolRunner(ScriptedModel([]), **options)

@@ -83,7 +83,7 @@ def test_an_external_tool_wins_over_one_of_the_same_name():
     assert (("a",), ()) == (tuple(call.id for call in end.pending), end.tool_executions)
 
 
-def test_without_tools_of_ones_own_there_are_still_theirs():
+def test_client_tools_work_without_server_tools():
     end, _, model = play([ToolCall("a", "open_door")], tools=(), tool_choice="required")
     assert ("required", 1) == (model.requests[0].tool_choice, len(end.pending))
 
@@ -105,24 +105,24 @@ def test_ids_that_collide_are_made_distinct():
     assert ids[:2] == [call.id for call in end.pending]
 
 
-def test_odd_names_of_theirs_are_kept_in_the_conversation():
+def test_unusual_names_of_client_tools_are_kept_in_the_conversation():
     end, _, _ = play([ToolCall("a", "开门 !")], external=[ToolSpec("开门 !")])
     assert "开门 !" == end.messages[1]["tool_calls"][0]["function"]["name"]
 
 
 @pytest.mark.parametrize("run", [{"budget": Budget(max_calls=1)}, {"budget": Budget(max_iterations=1)}])
-def test_what_is_handed_out_counts_for_more_than_a_limit(run):
+def test_client_calls_precede_a_limit(run):
     calls = [ToolCall("a", "echo"), ToolCall("b", "echo"), ToolCall("c", "open_door")]
     end, _, _ = play([calls], run=run)
     assert ("tool_calls", ("c",), 2) == (end.finish_reason, tuple(call.id for call in end.pending), len(end.tool_executions))
 
 
-def test_a_turn_without_such_calls_has_none_pending():
+def test_turn_without_client_calls_has_none_pending():
     end, _, _ = play([ToolCall("a", "echo"), "done"])
     assert ("stop", ()) == (end.finish_reason, end.pending)
 
 
-def test_their_results_are_put_in_call_order_and_before_what_is_attached():
+def test_client_results_are_ordered_by_call_before_attachments():
     calls = [ToolCall("a", "open_door"), ToolCall("b", "picture"), ToolCall("c", "open_door")]
     end, _, _ = play([calls], tools=(picture,), run={"attachments": ["image"]})
     assert ["user", "assistant", "tool", "user"] == [message["role"] for message in end.messages]
@@ -134,7 +134,7 @@ def test_their_results_are_put_in_call_order_and_before_what_is_attached():
     assert [USER] == insert_results([USER], [])
 
 
-def test_the_conversation_goes_on_with_every_call_answered_once():
+def test_continued_conversation_has_one_result_for_every_call():
     first, _, _ = play([[ToolCall("a", "open_door"), ToolCall("b", "echo")]])
     messages = insert_results(first.messages, [{"role": "tool", "tool_call_id": "a", "content": "open"}])
     end, _, model = play(["done"], messages=messages)
@@ -167,7 +167,7 @@ def hooks(policy: HookPolicy | None = None, **methods: Any) -> dict[str, Any]:
 BOTH = [ToolCall("a", "open_door"), ToolCall("b", "echo", '{"text": "1"}'), ToolCall("c", "open_door")]
 
 
-def test_a_hook_is_not_asked_about_a_call_that_the_caller_carries_out():
+def test_hooks_are_not_called_for_client_calls():
     asked: list[Any] = []
     run = hooks(before_tool=lambda call: asked.append(call.tool), approve_tool=lambda call: asked.append(call.tool) or True)
     end, _, _ = play([BOTH], run=run)
@@ -181,7 +181,7 @@ def test_a_denied_call_beside_those_of_the_caller_has_its_result_and_they_are_ha
 
 
 @pytest.mark.parametrize("point", ["before_tool", "after_tool"])
-def test_a_turn_that_a_hook_ends_leaves_no_call_of_the_caller_without_a_result(point):
+def test_turn_ended_by_a_hook_answers_every_client_call(point):
     """The caller does not get the calls, so the conversation has results that say so, in call order (law 1)."""
     pictured = [*BOTH, ToolCall("d", "picture")]
     end, _, _ = play([pictured], tools=(echo, picture), run={**hooks(**{point: one_ends_it}), "attachments": ["image"]})
@@ -196,7 +196,7 @@ def one_ends_it(view: Any) -> Any:
     return AbortTurn("enough") if view.tool == "echo" else None
 
 
-def test_a_turn_that_is_taken_back_has_nothing_pending():
+def test_aborted_turn_has_no_pending_calls():
     end, _, _ = play([BOTH], run=hooks(before_tool=lambda _call: HardAbort("enough")))
     assert ("hard_abort", (), [USER]) == (end.finish_reason, end.pending, end.messages)
 
@@ -225,7 +225,7 @@ def test_a_hook_brings_no_tool_of_a_name_that_is_the_callers(injection):
 
 
 @pytest.mark.parametrize("tools", [[], [named("open_door")], [named("other")]])
-def test_what_a_hook_does_to_the_callers_tools_is_undone(tools):
+def test_hook_changes_to_client_tools_are_undone(tools):
     run = hooks(before_llm=lambda _request: Modify({"tools": tools}), before_tool=lambda _call: None)
     _, _, model = play(["hello"], run=run)
     assert "open_door" == model.requests[0].tools[0].name

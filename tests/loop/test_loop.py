@@ -72,7 +72,7 @@ def test_a_turn_without_calls_is_one_round():
     model.assert_consumed()
 
 
-def test_calls_are_carried_out_and_their_results_asked_about():
+def test_calls_run_and_their_results_are_sent_to_the_model():
     events, model = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("2", "echo", '{"text":"b"}')], "done"])
     expected = ["reply", "tool_call", "tool_call", "tool_result", "tool_result", "iteration_end"]
     expected += ["text", "reply", "iteration_end", "final"]
@@ -105,7 +105,7 @@ def test_usage_is_summed_over_all_rounds():
     ("reason", "expected"),
     [("stop", "stop"), ("length", "length"), ("content_filter", "content_filter"), (None, "stop"), ("tool_calls", "stop")],
 )
-def test_how_the_answer_ended_is_kept(reason, expected):
+def test_finish_reason_is_kept(reason, expected):
     events, _ = play([ModelReply(Reply("x"), reason)])
     assert expected == final(events).finish_reason
 
@@ -119,7 +119,7 @@ def test_the_ceiling_ends_the_turn_with_every_call_settled():
 
 
 @pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
-def test_a_ceiling_that_is_none_is_refused(ceiling):
+def test_invalid_limit_is_refused(ceiling):
     with pytest.raises(ConfigurationError, match="max_iterations"):
         play([], max_iterations=ceiling)
 
@@ -168,7 +168,7 @@ async def test_ids_of_the_conversation_so_far_are_taken():
     assert 3 == len(history)
 
 
-def test_what_a_server_would_not_read_back_is_mended_in_the_view_and_kept_in_the_record():
+def test_invalid_messages_are_repaired_in_the_view_and_kept_in_the_record():
     events, _ = play(
         [[ToolCall("1", "no such tool!", '{"a": 12'), ToolCall("2", "", "[]"), ToolCall("3", "echo", '{"text": NaN}')], "x"]
     )
@@ -187,7 +187,7 @@ def test_arguments_are_sent_back_as_the_model_wrote_them():
     assert raw == final(events).messages[1]["tool_calls"][0]["function"]["arguments"]
 
 
-def test_a_call_that_was_cut_off_is_answered_and_the_turn_goes_on():
+def test_truncated_call_gets_an_error_result_and_the_turn_continues():
     cut = Reply("let me", tool_calls=(ToolCall("1", "echo"),), incomplete=(IncompleteCall("2", "echo", '{"te', '{"te'),))
     events, _ = play([cut, "done"])
     end = final(events)
@@ -340,7 +340,7 @@ def test_reply_event_precedes_its_calls():
     assert ("done", (), 2) == (last.reply.content, last.calls, last.iteration)
 
 
-def test_a_tool_that_changes_the_conversation_it_was_shown_changes_nothing():
+def test_tool_cannot_change_the_conversation():
     async def forget(tool_context: Any) -> int:
         seen = len(tool_context.messages)
         tool_context.messages.clear()
@@ -352,7 +352,7 @@ def test_a_tool_that_changes_the_conversation_it_was_shown_changes_nothing():
     assert 2 == final(events).tool_executions[0].value
 
 
-async def test_a_history_with_ids_that_are_none_is_still_a_history():
+async def test_history_with_invalid_ids_is_accepted():
     history = [USER, {"role": "assistant", "tool_calls": [{"id": [1]}, {"id": None}, {}]}]
     assert "done" == final([event async for event in turn(ScriptedModel(["done"]), Executor([]), history)]).content
 

@@ -46,7 +46,7 @@ def test_a_process_gets_its_own_variables_and_few_of_ours(monkeypatch):
     assert ("1", None, True) == (environment.get("MINE"), environment.get("OPENAI_API_KEY"), "PATH" in environment)
 
 
-def test_no_secret_is_in_what_describes_a_server():
+def test_server_description_has_no_secrets():
     server = McpServer(name="a", url="https://ann:pass@x.example/mcp?key=pass", headers={"K": "pass"})
     assert "https://x.example/mcp" == server.address
     assert "pass" not in repr(McpServer(name="a", command="b", args=("pass",), env={"K": "pass"}))

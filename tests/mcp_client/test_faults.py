@@ -131,7 +131,7 @@ async def test_noise_on_both_outputs_does_not_harm_calls(caplog):
     assert len(caplog.records) < 200
 
 
-async def test_what_a_server_writes_is_logged_without_its_secrets_and_without_control_characters(caplog):
+async def test_server_output_is_logged_without_secrets_and_control_characters(caplog):
     caplog.set_level("INFO", "patchbay.mcp")
     env = {"API_TOKEN": "t0p-s3cr3t", "DATABASE": "db://u:hunter22@host/x", "LEVEL": "debug"}
     async with mounted(raw_server("leak", env=env)) as there:
@@ -141,7 +141,7 @@ async def test_what_a_server_writes_is_logged_without_its_secrets_and_without_co
     assert (True, False, False) == ("token=[redacted]" in caplog.text, "t0p-s3cr3t" in caplog.text, "hunter22" in caplog.text)
 
 
-async def test_responses_for_other_ids_and_second_ones_are_dropped():
+async def test_responses_with_unknown_or_repeated_ids_are_dropped():
     async with mounted(raw_server("liar")) as there:
         calls = [ToolCall(f"c{n}", "mcp__raw__say", json.dumps({"n": n})) for n in range(3)]
         assert ["first"] * 3 == [each.content for each in await there.executor().run(calls)]
@@ -162,7 +162,7 @@ async def test_a_result_that_is_too_large_is_an_error_and_the_connection_stays()
         assert pid == (await there.call("mcp__raw__pid")).content
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(tmp_path):
+async def test_call_timeout_is_cancelled_at_the_server(tmp_path):
     async with mounted(raw_server("", str(tmp_path / "state"), timeout=0.2)) as there:
         late = await there.call("mcp__raw__slow", seconds=5)
         assert ("tool_timeout", "unknown") == (late.result.code, late.ran)

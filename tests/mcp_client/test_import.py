@@ -87,7 +87,7 @@ def test_every_client_is_tested():
     assert CLIENTS.keys() == FILES.keys()
 
 
-def test_what_codex_says_of_a_server_is_taken_over(tmp_path, monkeypatch):
+def test_codex_server_settings_are_imported(tmp_path, monkeypatch):
     servers, _ = found_in("codex", tmp_path, monkeypatch)
     files, web = servers["files"], servers["web"]
     assert ({"LANG": "${LANG:-}", "A": "1"}, 20.0, 90.5) == (files.env, files.start_timeout, files.timeout)
@@ -95,12 +95,12 @@ def test_what_codex_says_of_a_server_is_taken_over(tmp_path, monkeypatch):
     assert {"X-Region": "eu", "X-Key": "${KEY}", "Authorization": "Bearer ${TOKEN}"} == web.headers
 
 
-def test_what_vs_code_asks_for_is_an_environment_variable(tmp_path, monkeypatch):
+def test_vs_code_inputs_become_environment_variables(tmp_path, monkeypatch):
     files = found_in("vscode", tmp_path, monkeypatch)[0]["files"]
     assert ({"KEY": "${API_KEY}"}, "http://x//y") == (files.env, files.args[-1])
 
 
-def test_the_command_adds_what_is_not_there_yet(tmp_path):
+def test_import_command_adds_only_missing_servers(tmp_path):
     theirs, ours = tmp_path / "theirs.json", tmp_path / "mcp.json"
     theirs.write_text(json.dumps({"mcpServers": {"a": {"command": "new"}, "b": {"command": "new"}, "c": {}}}))
     ours.write_text(json.dumps({"mcpServers": {"a": {"command": "old"}}}))

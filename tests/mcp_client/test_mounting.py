@@ -91,7 +91,7 @@ async def test_a_server_of_the_handshake_era_has_its_tools_called_side_by_side(m
         assert (about["pid"], True) == (about["pgid"], "OPENAI_API_KEY" not in about["env"] and "PATH" in about["env"])
 
 
-async def test_names_are_those_that_every_provider_takes_and_never_the_same():
+async def test_tool_names_are_valid_for_every_provider_and_unique():
     async with mounted(raw_server("names", name="my server"), raw_server("names", name="a__b")) as there:
         assert 12 == len(there.tools)  # one of seven stands twice in the list of each server
         assert all(
@@ -119,7 +119,7 @@ async def test_a_tool_of_another_source_keeps_its_name():
     assert ["r_say"] == list(registry.snapshot("default").tools)
 
 
-async def test_roles_and_filters_decide_which_tools_are_there():
+async def test_roles_and_filters_select_tools():
     registry = ToolRegistry(("ann", "ben"))
     host = McpHost([raw_server(roles=("ann",), allow=("s*",), deny=("slow",))], registry)
     await host.start()
@@ -129,7 +129,7 @@ async def test_roles_and_filters_decide_which_tools_are_there():
         await host.aclose()
 
 
-async def test_a_schema_that_cannot_be_used_leaves_out_its_tool_alone(caplog):
+async def test_unusable_schema_leaves_out_only_its_tool(caplog):
     async with mounted(raw_server("schemas")) as there:
         offered = [name for name, each in there.registry.snapshot("default").tools.items() if each.offered]
         assert ["mcp__raw__good"] == offered
@@ -143,7 +143,7 @@ async def test_a_result_that_does_not_fit_the_output_schema_is_an_error():
         assert "Invalid structured content" in lied.content
 
 
-async def test_an_idle_connection_ends_and_comes_back_with_the_next_call():
+async def test_idle_connection_closes_and_reopens_with_the_next_call():
     async with mounted(raw_server(idle_timeout=0.2)) as there:
         first = (await there.call("mcp__raw__pid")).content
         await there.until(lambda: there.host.status[0].state == "idle")
@@ -152,7 +152,7 @@ async def test_an_idle_connection_ends_and_comes_back_with_the_next_call():
         assert first != (await there.call("mcp__raw__pid")).content
 
 
-async def test_resources_are_listed_and_read_by_a_tool_where_that_is_asked_for():
+async def test_resources_are_listed_and_read_by_an_optional_tool():
     async with mounted(sdk_server(resources=True), raw_server(resources=True)) as there:  # the second one has none
         assert ["mcp__sdk__mcp_read_resource"] == [name for name in there.tools if "resource" in name]
         listed = (await there.call("mcp__sdk__mcp_read_resource")).value
@@ -166,7 +166,7 @@ async def test_resources_are_listed_and_read_by_a_tool_where_that_is_asked_for()
         assert [] == [name for name in there.tools if "resource" in name]
 
 
-async def test_prompts_are_listed_and_filled_in_by_a_tool_where_that_is_asked_for():
+async def test_prompts_are_listed_and_rendered_by_an_optional_tool():
     async with mounted(sdk_server(prompts=True), raw_server(prompts=True)) as there:  # the second one has none
         assert ["mcp__sdk__mcp_get_prompt"] == [name for name in there.tools if "prompt" in name]
         listed = (await there.call("mcp__sdk__mcp_get_prompt")).value

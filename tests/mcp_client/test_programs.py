@@ -26,7 +26,7 @@ def add(a: int) -> int:
     return a + 1
 
 
-async def test_a_runner_has_the_tools_of_its_servers_behind_its_own_and_ends_them():
+async def test_runner_adds_server_tools_after_its_own_and_stops_the_servers():
     model = ScriptedModel([[PID, ToolCall("2", "add", '{"a": 1}')], "done", "again"])
     runner = ToolRunner(model, [add], mcp_servers={"raw": raw_server(allow=("pid", "say")).to_json()})
     result = await runner.run("go")
@@ -73,7 +73,7 @@ def test_two_servers_of_one_name_and_other_things_are_refused():
         ToolRunner(ScriptedModel([]), mcp_servers=["npx"])
 
 
-async def test_a_server_that_does_not_start_leaves_the_others():
+async def test_server_that_fails_to_start_does_not_affect_the_others():
     runner = ToolRunner(ScriptedModel([[SAY], "fine"]), mcp_servers=[McpServer(name="no", command="/no/such"), raw_server()])
     result = await runner.run("go")
     assert ("said 7", "fine") == (result.tool_executions[0].content, result.content)

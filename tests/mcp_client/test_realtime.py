@@ -42,9 +42,7 @@ async def talking(fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Pl
 
 
 @pytest.mark.parametrize(("provider", "how"), [(FakeOpenAI, "interrupt"), (FakeGemini, "text")])
-async def test_a_call_reports_progress_has_its_result_and_is_cancelled_at_its_server_when_the_user_goes_on(
-    provider, how, tmp_path
-):
+async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interruption(provider, how, tmp_path):
     calls = [Call("mcp__sdk__work", {"steps": 2}), Call("mcp__sdk__add", {"a": 1, "b": 2}), Call("mcp__sdk__fail", {})]
     mark = tmp_path / "mark"
     with provider([calls, Quote(), Call("mcp__sdk__wait", {"mark": str(mark)}), "Well.", "Well."]) as fake:

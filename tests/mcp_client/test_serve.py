@@ -78,7 +78,7 @@ def test_the_test_of_a_server_names_the_tools_that_are_left_out(tmp_path):
     assert ["bad", "remote"] == [line.split("'")[1] for line in done.stderr.splitlines()]
 
 
-def test_the_test_of_an_address_that_is_no_mcp_server_says_so_once(tmp_path):
+def test_test_of_a_url_that_is_not_an_mcp_server_reports_it_once(tmp_path):
     class Page(BaseHTTPRequestHandler):
         def do_POST(self):
             self.send_response(200)
@@ -148,7 +148,7 @@ def test_serve_reads_its_servers_again_at_a_signal_and_keeps_those_that_are_the_
         assert before == pid()
 
 
-def test_the_proxy_says_that_it_mounts_no_servers(tmp_path):
+def test_proxy_reports_that_it_mounts_no_servers(tmp_path):
     config = tmp_path / "patchbay.json"
     config.write_text(json.dumps({"mcpServers": {"raw": raw_server().to_json()}}))
     flags = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--store", "memory", "--config", str(config)]

@@ -74,7 +74,7 @@ def test_pending_approval_is_reported_as_progress_to_the_client(server: Server, 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_that_gives_up_withdraws_its_request(server: Server, era: str) -> None:
+def test_cancelled_client_request_withdraws_its_approval(server: Server, era: str) -> None:
     async def ask() -> str:
         async with connected(server.port, era) as client:
             call = asyncio.create_task(client.call_tool("delete_file", {"path": "/tmp/a"}))

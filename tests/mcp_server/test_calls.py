@@ -60,7 +60,7 @@ def only_text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_tools_of_a_role_are_listed_with_what_they_say_of_themselves(server: Server, era: str) -> None:
+def test_tools_of_a_role_are_listed_with_their_annotations(server: Server, era: str) -> None:
     async def ask(query: str) -> Any:
         async with connected(server.port, era, query=query) as client:
             assert client.server_capabilities.tools.list_changed is True
@@ -150,7 +150,7 @@ def test_hooks_and_audit_see_a_call_with_its_role_client_and_session(server: Ser
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_call_that_a_client_gives_up_stops_its_tool(server: Server, era: str) -> None:
+def test_cancelled_call_stops_its_tool(server: Server, era: str) -> None:
     started, stopped = [], []
 
     @tool
@@ -215,7 +215,7 @@ def test_a_change_of_the_list_is_announced_to_the_clients_of_its_role_alone(serv
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_hidden_tool_is_not_listed_and_a_call_of_it_says_when_it_is_back(server: Server, era: str) -> None:
+def test_hidden_tool_is_not_listed_and_its_call_reports_when_it_returns(server: Server, era: str) -> None:
     async def ask() -> tuple[list[str], Any]:
         async with connected(server.port, era) as client:
             return [each.name for each in (await client.list_tools()).tools], await client.session.call_tool("far", {})

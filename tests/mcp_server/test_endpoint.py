@@ -85,7 +85,7 @@ def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
         assert ["sunny"] * len(ERAS) == [run(call(era)) for era in ERAS]
 
 
-def test_a_server_without_the_sdk_says_how_to_install_it() -> None:
+def test_server_without_the_sdk_names_what_to_install() -> None:
     hidden = "import sys; sys.modules['mcp'] = sys.modules['mcp_types'] = None; from patchbay.cli import main; main()"
     with serving(start=hidden) as child:
         status, body = ask(port_of(child))
@@ -104,6 +104,6 @@ print([name for name in sys.modules if name in ("patchbay.mcp.server", "patchbay
 """
 
 
-def test_a_server_that_is_not_asked_for_mcp_imports_nothing_of_it() -> None:
+def test_mcp_is_imported_on_first_use() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=BOUND, check=True)
     assert ["[]", "[]"] == done.stdout.split("\n")[:2]

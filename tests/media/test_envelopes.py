@@ -55,13 +55,13 @@ def test_half_a_header_has_no_size(data):
 
 
 @given(st.binary(max_size=60))
-def test_whatever_follows_the_first_bytes_no_header_breaks_the_reader(data):
+def test_any_bytes_after_an_image_signature_are_read_without_an_error(data):
     for begin in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xc0"):
         size = image_size(begin + data)
         assert size is None or all(number >= 0 for number in size)
 
 
-def test_images_become_attachments_and_the_output_stays_what_it_was():
+def test_images_become_attachments_and_the_output_is_unchanged():
     value = unwrap_tool_response(
         {"output": {"city": "Oslo"}, "images": [{"data": code(png()), "mime_type": "image/png"}, code(jpeg())]}
     )
@@ -74,11 +74,11 @@ def test_images_become_attachments_and_the_output_stays_what_it_was():
 @pytest.mark.parametrize(
     "image", [f"data:image/png;base64,{code(png())}", {"base64": code(png())}, {"image": code(png()), "mime": "IMAGE/PNG"}]
 )
-def test_an_image_is_taken_however_it_is_given(image):
+def test_image_is_accepted_in_any_form(image):
     assert (Attachment(png(), "image/png", "image 1"),) == with_images("", [image])[1]
 
 
-def test_an_envelope_without_images_is_what_it_always_was():
+def test_envelope_without_images_is_unchanged():
     assert {"is_error": False, "a": 1} == unwrap_tool_response({"is_error": False, "a": 1, "images": []})
     assert "x" == unwrap_tool_response({"output": "x", "images": []})
     with pytest.raises(ReportedError):
@@ -99,7 +99,7 @@ def test_invalid_images_get_a_warning():
     assert "image 1: its data URL must be base64" == warning("data:image/png,abc")
 
 
-def test_what_fits_exactly_is_taken():
+def test_image_at_the_exact_limit_is_accepted():
     assert 1 == len(with_images("", [code(png(3840, 2160))])[1])
 
 

@@ -84,7 +84,7 @@ HANDLED = ToolOutput("a", response_handled=True)
         ([HANDLED, ToolOutput("b", response_handled=True, media=("media://no",))], 2),
     ],
 )
-def test_the_model_is_not_asked_again_if_every_call_of_its_reply_has_given_the_answer(store, outputs, requests):
+def test_turn_ends_if_every_call_answered_the_user(store, outputs, requests):
     _, final, asked = played(store, *outputs)
     assert (requests, requests == 1) == (asked, final.handled)
     assert ("" if requests == 1 else "said") == final.content

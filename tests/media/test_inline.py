@@ -116,7 +116,7 @@ def test_the_alphabet_for_urls_and_a_missing_padding_are_understood():
         "漢字" * 20_000,
     ],
 )
-def test_what_is_short_or_something_else_stays_as_it_is(text):
+def test_short_or_other_text_is_unchanged(text):
     assert (text, []) == lifted(text)
 
 
@@ -195,7 +195,7 @@ def test_base64_that_a_text_was_cut_in_is_left_out():
         assert whole == drop_cut_base64(whole)
 
 
-def test_a_path_of_any_length_is_no_base64():
+def test_long_path_is_not_base64():
     path = "/".join(f"Module-{number}" for number in range(1000))
     assert (path, []) == lifted(path)
 

@@ -54,7 +54,7 @@ def path_of(ref: str) -> str:
     return "/api/media/" + ref.removeprefix("media://")
 
 
-def test_an_image_is_served_to_be_shown(store):
+def test_image_is_served_inline(store):
     answer = Answer(MediaApp(store), path_of(store.put(png(), MediaMeta("cat.png"))))
     assert (200, png()) == (answer.status, answer.body)
     assert "image/png" == answer.headers["content-type"]
@@ -96,7 +96,7 @@ def test_an_image_is_served_to_be_shown(store):
         (b"a,b", "text/csv", "text/csv"),
     ],
 )
-def test_all_else_is_served_to_be_saved_and_nothing_as_what_could_run(store, data, declared, told):
+def test_other_files_are_served_as_inert_downloads(store, data, declared, told):
     answer = Answer(MediaApp(store), path_of(store.put(data, MediaMeta(content_type=declared))))
     assert (200, data, told) == (answer.status, answer.body, answer.headers["content-type"])
     assert answer.headers["content-disposition"].startswith("attachment;")
@@ -154,7 +154,7 @@ def test_a_range_of_a_file_comes_alone(store, asked, got, told):
         {"if-none-match": "*", "if-modified-since": "Fri, 01 Jan 2100 00:00:00 GMT"},
     ],
 )
-def test_all_of_a_file_comes_where_no_one_range_is_asked_for(store, headers):
+def test_whole_file_is_served_without_a_single_range(store, headers):
     answer = Answer(MediaApp(store), path_of(store.put(b"0123456789")), **headers)
     assert (200, b"0123456789", "10") == (answer.status, answer.body, answer.headers["content-length"])
     assert ("bytes", False) == (answer.headers["accept-ranges"], "content-range" in answer.headers)
@@ -235,7 +235,7 @@ async def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path)
     assert all(message.get("more_body", True) for message in sent)
 
 
-async def test_a_client_that_leaves_is_no_fault(store):
+async def test_disconnected_client_is_not_an_error(store):
     ref = store.put(b"x" * 1_000_000)
 
     async def send(message: Any) -> None:
@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_is_no_fault(store):
     await MediaApp(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
 
 
-def test_behind_the_guard_only_this_machine_gets_files(store):
+def test_guarded_files_are_for_local_clients_only(store):
     app = AccessMiddleware(MediaApp(store), ToolsSettings())
     path = path_of(store.put(png()))
     assert 200 == Answer(app, path).status
@@ -287,7 +287,7 @@ def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
     assert 401 == Answer(app, signed).status
 
 
-def test_a_browser_behind_a_known_proxy_gets_a_file_by_its_signed_path(store):
+def test_browser_behind_a_known_proxy_uses_a_signed_path(store):
     settings = ToolsSettings(token=TOKEN, proxies=("192.0.2.7",))
     app = AccessMiddleware(MediaApp(store, needs_token=True), settings)
     signed = signed_path(store.put(png()))

@@ -92,7 +92,7 @@ def test_result_includes_paths_of_unowned_files(store, tmp_path):
     assert "invented" not in seen.content
 
 
-def test_a_file_takes_the_place_that_was_left_for_it(store):
+def test_file_fills_its_placeholder(store):
     image, sound, file = (store.lookup(store.put(data)) for data in (IMAGE, WAV, PDF))
     assert f"left {image.tag} right" == insert_tags("left [image] right", [image])[0]
     assert f"{image.tag} and [image]" == insert_tags("[image: a cat] and [image]", [image])[0]
@@ -146,7 +146,7 @@ def test_more_files_than_can_go_along_are_left_out(store):
     assert "37 files are too many" in seen.content
 
 
-def test_what_a_hook_answers_in_a_tools_place_is_shown_like_what_a_tool_returns(store):
+def test_hook_answer_is_shown_like_a_tool_result(store):
     class Painter:
         async def before_tool(self, call):
             return Respond({"for_llm": "painted", "media": [URL]})
@@ -156,7 +156,7 @@ def test_what_a_hook_answers_in_a_tools_place_is_shown_like_what_a_tool_returns(
     assert seen.content.startswith("painted [image:media://")
 
 
-def test_a_file_that_a_hook_has_left_in_the_media_dir_is_shown(store):
+def test_file_left_by_a_hook_in_the_media_dir_is_shown(store):
     class Painter:
         async def after_tool(self, result):
             (store.media_dir / "cat.png").write_bytes(IMAGE)
@@ -193,7 +193,7 @@ def test_images_that_a_tool_of_this_program_returns_for_the_user_are_refs_too(st
 
 
 @pytest.mark.parametrize("media", [("media://abc123",), (URL, "media://abc123"), ("/etc/passwd",)])
-def test_an_answer_whose_files_cannot_be_had_is_an_error_and_the_model_goes_on(store, media, caplog):
+def test_answer_with_missing_files_is_an_error_result(store, media, caplog):
     seen = Played(ToolOutput("drawn", for_user="Here it is.", media=media, response_handled=True), media=store)
     assert seen.execution.is_error
     assert seen.content.startswith("failed to deliver attachment: ")
@@ -204,7 +204,7 @@ def test_an_answer_whose_files_cannot_be_had_is_an_error_and_the_model_goes_on(s
     assert "is not delivered" in caplog.text
 
 
-def test_files_that_the_store_has_no_room_for_together_are_not_delivered(tmp_path):
+def test_files_that_exceed_the_store_together_are_not_delivered(tmp_path):
     with MediaStore(tmp_path / "store", max_bytes=len(IMAGE) * 3 // 2) as store:
         seen = Played(ToolOutput("drawn", media=(URL, URL), response_handled=True), media=store)
         both = ToolOutput("drawn", media=(URL,), attachments=(Attachment(IMAGE, "image/png"),), response_handled=True)
@@ -221,7 +221,7 @@ def test_files_that_the_store_has_no_room_for_together_are_not_delivered(tmp_pat
 
 
 @pytest.mark.parametrize("value", [f"look: {URL}", {"look": URL}, ["look", URL], IMAGE, ToolOutput(f"look {URL}")])
-def test_base64_in_what_a_tool_returns_becomes_a_file_and_never_floods_the_context(store, value):
+def test_base64_in_tool_results_becomes_a_file(store, value):
     seen = Played(value, media=store)
     assert len(seen.content) < 200
     assert "[image:media://" in seen.content
@@ -235,7 +235,7 @@ def test_base64_in_what_a_tool_returns_becomes_a_file_and_never_floods_the_conte
 
 
 @pytest.mark.parametrize("said", [f"look {URL}", {"for_llm": f"look {URL}"}, ToolOutput(f"look {URL}")])
-def test_base64_in_what_a_hook_answers_becomes_a_file_too(store, said):
+def test_base64_in_hook_answers_becomes_a_file(store, said):
     class Painter:
         async def before_tool(self, call):
             return Respond(said)
@@ -245,7 +245,7 @@ def test_base64_in_what_a_hook_answers_becomes_a_file_too(store, said):
     assert [shown(IMAGE)] == seen.parts
 
 
-def test_json_stays_json_around_what_was_taken_out_of_it(store):
+def test_json_stays_valid_without_its_base64(store):
     seen = Played({"image": URL, "n": 1}, media=store, attachments=())
     read = json.loads(seen.content.partition("\n")[0])
     assert IMAGE == store.read(read["image"].removeprefix("[image:").removesuffix("]"))
@@ -258,7 +258,7 @@ def test_base64_in_a_long_result_is_taken_out_before_the_result_is_cut(store):
     assert [shown(IMAGE)] == seen.parts
 
 
-def test_base64_in_errors_is_left_out_or_kept_and_never_shown(store):
+def test_base64_in_errors_is_not_shown(store):
     seen = Played(ValueError(f"could not read {URL}"), media=store)
     assert f"could not read [image/png: {len(IMAGE)} bytes of base64 are left out]" in seen.content
     told = Played(ToolOutput(f"it looked so: {URL}", is_error=True), media=store)
@@ -267,20 +267,20 @@ def test_base64_in_errors_is_left_out_or_kept_and_never_shown(store):
     assert len(told.content) < 200
 
 
-def test_a_store_without_room_costs_the_file_and_not_the_result(tmp_path):
+def test_full_store_drops_the_file_and_keeps_the_result(tmp_path):
     with MediaStore(tmp_path / "store", max_bytes=100) as store:
         seen = Played(f"look: {URL}", media=store)
     assert f"look: [image/png: {len(IMAGE)} bytes of base64 are left out]" == seen.content
 
 
-def test_what_many_pieces_of_base64_hold_is_kept_up_to_a_bound(store):
+def test_many_pieces_of_base64_are_stored_up_to_a_bound(store):
     code = base64.b64encode(bytes(range(256))).decode()
     seen = Played(" ".join([f"data:a/b;base64,{code}"] * 40), media=store, attachments=())
     assert 32 == store.count
     assert 8 == seen.content.count("[a/b: 256 bytes of base64 are left out]")
 
 
-def test_without_a_store_of_its_own_a_program_uses_the_shared_one():
+def test_program_without_a_store_uses_the_shared_one():
     seen = Played(ToolOutput("drawn", media=(URL,), response_handled=True))
     assert IMAGE == shared_store().read(seen.outputs[0].media[0])
 
@@ -295,7 +295,7 @@ def test_ordinary_results_touch_no_store(value):
     assert not seen.execution.is_error
 
 
-async def test_files_belong_to_the_session_whose_turn_it_is(store):
+async def test_files_belong_to_the_session_of_their_turn(store):
     from patchbay.hooks import HookScope
 
     class Idle:

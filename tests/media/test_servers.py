@@ -33,7 +33,7 @@ def test_a_callback_that_sends_an_image_beside_its_output_is_answered_with_the_o
     assert '{"seen": 1}\n(You are not shown attachments of the kind image.)' == answer["content"]
 
 
-def test_base64_in_a_callbacks_answer_does_not_flood_what_a_model_is_shown():
+def test_base64_in_callback_results_is_not_shown_to_the_model():
     with serving() as server, calling_back(says({"output": {"screenshot": URL}})) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()
@@ -56,7 +56,7 @@ def test_images_of_a_callback_do_not_count_for_the_size_of_its_answer(kind):
 @pytest.mark.parametrize(
     "images", [[{"data": CODE * 1000}], [{"data": CODE * 4, "note": CODE * 20}], [{"vision_prompt": CODE * 30}], CODE * 20]
 )
-def test_what_an_answer_with_images_has_beyond_its_limit_is_cut_with_a_notice_and_no_flood(kind, images):
+def test_long_result_with_images_is_truncated_with_a_notice(kind, images):
     body = json.dumps({"images": images, "output": "x"}).encode()
     with serving(max_result_size=50_000) as server, calling_back(says(body, kind=kind)) as callback:
         server.register(callback_url=callback.url)
@@ -74,7 +74,7 @@ def test_an_answer_that_only_speaks_of_images_is_cut_like_any_other():
     assert f"{body[:50_000].decode()}\n[... cut here: the callback's answer is larger than 50000 bytes ...]" == answer["output"]
 
 
-def test_what_a_hook_answers_for_a_registered_tool_is_its_words():
+def test_hook_answer_for_a_registered_tool_is_text():
     assert b'"sunny"' == bytes(_json_output(ToolOutput("sunny"), ""))
     assert b'{"a":1}' == bytes(_json_output(Illustrated({"a": 1}, ()), ""))
 

@@ -46,7 +46,7 @@ def files(messages: list[Any]) -> list[bool]:
     return [part != OUT for part in parts if part["type"] != "text" or part == OUT]
 
 
-def test_all_files_are_shown_as_long_as_they_are_few():
+def test_few_files_are_all_shown():
     requests, final = played([[image(1), image(2)], "words", image(3)])
     assert [[], [True] * 2, [True] * 2, [True] * 3] == [files(each) for each in requests]
     assert final.messages[: len(requests[-1])] == requests[-1]
@@ -65,7 +65,7 @@ def test_oldest_files_are_removed_in_batches_to_keep_the_prompt_cache():
     assert [True] * (MOST_FILES + 6) == files(final.messages), "the returned conversation has all files"
 
 
-def test_of_more_files_than_a_request_may_have_at_once_the_first_are_shown():
+def test_first_files_are_shown_of_more_than_the_limit():
     requests, _ = played([image(0), [image(number) for number in range(MOST_FILES + 3)]])
     assert [False] + [True] * MOST_FILES + [False] * 3 == files(requests[-1])
 
@@ -86,7 +86,7 @@ def test_files_of_earlier_turns_are_not_sent_again():
     assert [True, True] == files(final.messages)
 
 
-def test_a_turn_that_goes_on_in_another_request_goes_on_with_its_files():
+def test_turn_continued_in_another_request_keeps_its_files():
     # Where the caller carries out calls itself, and where one agent hands over to another.
     _, first = played([image(number) for number in range(MOST_FILES)])
     going_on = first.messages[:-1]
@@ -106,5 +106,5 @@ def test_a_turn_that_goes_on_in_another_request_goes_on_with_its_files():
         ["odd", {"role": "user", "content": [None, "x", {"type": "text"}]}],
     ],
 )
-def test_what_the_caller_says_is_sent_as_it_is(messages):
+def test_caller_messages_are_sent_unchanged(messages):
     assert messages == AttachmentWindow(messages).view(messages)

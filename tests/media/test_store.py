@@ -71,7 +71,7 @@ def test_each_ref_is_another_one(store, photo):
     assert store.store(photo, KEEP) != store.store(photo, KEEP)
 
 
-def test_bytes_are_kept_in_a_private_file(store):
+def test_bytes_are_stored_in_a_private_file(store):
     ref = store.put(b"secret", MediaMeta("a.txt"))
     path = store.resolve(ref)
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
@@ -94,12 +94,12 @@ def test_invalid_ref_is_unknown_and_truncated_in_the_error(store, ref):
     assert len(str(raised.value)) < 300
 
 
-def test_a_data_url_of_a_file_is_what_a_client_can_show(store):
+def test_data_url_of_a_file_is_displayable(store):
     ref = store.put(b"hi", MediaMeta(content_type="text/plain"))
     assert "data:text/plain;base64,aGk=" == store.data_url(ref)
 
 
-def test_what_is_larger_than_the_reader_takes_is_refused(store):
+def test_file_larger_than_the_read_limit_is_refused(store):
     ref = store.put(b"12345")
     with pytest.raises(MediaRefusedError, match="5 bytes"):
         store.read(ref, limit=4)
@@ -109,7 +109,7 @@ def test_what_is_larger_than_the_reader_takes_is_refused(store):
 # What may be stored
 
 
-def test_only_what_is_there_can_be_stored(store, tmp_path):
+def test_only_existing_files_can_be_stored(store, tmp_path):
     with pytest.raises(MediaGoneError):
         store.store(tmp_path / "nothing.png")
 
@@ -163,7 +163,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(store, photo, tmp_path):
     assert photo.is_symlink()
 
 
-def test_a_file_that_was_deleted_is_gone_and_one_that_is_open_can_be_read_on(store, photo):
+def test_deleted_file_is_gone_and_an_open_one_stays_readable(store, photo):
     ref = store.store(photo)
     with store.open(ref) as file:
         photo.unlink()
@@ -243,7 +243,7 @@ def test_a_path_with_odd_letters_is_read_from_a_file_url(store):
         "\ud800",
     ],
 )
-def test_what_leads_elsewhere_is_refused_with_a_reason_and_nothing_is_opened(tmp_path, entry):
+def test_path_outside_the_allowed_folders_is_refused_unopened(tmp_path, entry):
     (tmp_path / "secret").write_text("secret")
     with MediaStore(tmp_path / "store") as store:
         folder = store.media_dir
@@ -303,7 +303,7 @@ def test_deleting_does_not_follow_a_way_that_was_turned_elsewhere(store, tmp_pat
     assert (elsewhere / "x").exists()
 
 
-def test_a_data_url_is_kept_with_its_type(store):
+def test_data_url_is_stored_with_its_type(store):
     media = store.lookup(store.admit("data:application/pdf;base64,JVBERi0xLjQK"))
     assert ("application/pdf", "file", True) == (media.media_type, media.kind, media.is_own)
     plain = store.admit("data:,hello%20there")
@@ -348,7 +348,7 @@ def test_the_files_of_a_session_go_with_it(store):
     assert 1 == store.count
 
 
-def test_what_is_not_used_is_forgotten_and_each_use_renews_it(tmp_path):
+def test_unused_file_expires_and_each_use_renews_it(tmp_path):
     clock = Clock()
     with MediaStore(tmp_path / "store", clock=clock) as store:
         used, unused = store.put(b"used"), store.put(b"unused")
@@ -364,7 +364,7 @@ def test_what_is_not_used_is_forgotten_and_each_use_renews_it(tmp_path):
             store.read(unused)
 
 
-def test_what_was_left_in_the_media_dir_and_never_named_goes_and_nothing_else(tmp_path):
+def test_only_unreferenced_files_of_the_media_dir_are_swept(tmp_path):
     with MediaStore(tmp_path / "store") as store:
         folder = store.media_dir
         for name in ("old", "new", "named"):
@@ -382,7 +382,7 @@ def test_what_was_left_in_the_media_dir_and_never_named_goes_and_nothing_else(tm
 
 
 @pytest.mark.parametrize("how", ["link", "folder"])
-def test_what_is_put_in_the_place_of_the_media_dir_is_not_swept(tmp_path, how):
+def test_replaced_media_dir_is_not_swept(tmp_path, how):
     with MediaStore(tmp_path / "store", max_age=1) as store:
         folder = store.media_dir
         folder.rename(tmp_path / "away")
@@ -421,7 +421,7 @@ def test_without_an_age_nothing_is_swept(tmp_path):
         assert 1 == store.count
 
 
-def test_what_was_used_longest_ago_makes_room(tmp_path):
+def test_least_recently_used_file_is_evicted(tmp_path):
     with MediaStore(tmp_path / "store", max_refs=2) as store:
         first, second = store.put(b"1"), store.put(b"2")
         store.read(first)
@@ -442,7 +442,7 @@ def test_size_limit_evicts_stored_bytes_but_not_external_files(tmp_path, photo):
             store.read(refs[0])
 
 
-def test_more_than_there_is_room_for_at_all_is_refused(tmp_path):
+def test_file_larger_than_the_store_is_refused(tmp_path):
     with MediaStore(tmp_path / "store", max_bytes=10) as store:
         kept = store.put(b"1234")
         with pytest.raises(MediaRefusedError):
@@ -452,7 +452,7 @@ def test_more_than_there_is_room_for_at_all_is_refused(tmp_path):
         assert b"1234" == store.read(kept)
 
 
-def test_a_store_that_is_closed_has_deleted_what_is_its_own_and_takes_no_more(tmp_path, photo):
+def test_closed_store_deletes_its_files_and_refuses_new_ones(tmp_path, photo):
     store = MediaStore()
     own = store.resolve(store.put(b"1"))
     folder = store.media_dir
@@ -467,7 +467,7 @@ def test_a_store_that_is_closed_has_deleted_what_is_its_own_and_takes_no_more(tm
             do()
 
 
-def test_a_folder_that_was_given_stays_with_what_others_have_in_it(tmp_path):
+def test_given_folder_and_foreign_files_stay(tmp_path):
     (tmp_path / "theirs").write_text("theirs")
     store = MediaStore(tmp_path)
     store.put(b"1")
@@ -530,7 +530,7 @@ def test_many_threads_at_once_lose_nothing_and_leave_nothing(tmp_path):
     store.close()
 
 
-def test_limits_hold_at_every_moment_whatever_many_threads_do(tmp_path):
+def test_limits_hold_at_every_moment_under_threads(tmp_path):
     store = MediaStore(tmp_path / "store", max_refs=30, max_bytes=10_000, max_file=1000, max_age=1e-3, interval=1e-3)
     inbox = store.media_dir
     failures: list[object] = []
@@ -567,24 +567,24 @@ def test_limits_hold_at_every_moment_whatever_many_threads_do(tmp_path):
 
 
 @pytest.mark.parametrize("limits", [{"max_age": 0}, {"interval": -1}, {"max_refs": 0}, {"max_bytes": True}, {"max_file": "1"}])
-def test_limits_that_cannot_be_kept_are_refused(limits):
+def test_unenforceable_limits_are_refused(limits):
     with pytest.raises(ConfigurationError):
         MediaStore(**limits)
 
 
-def test_a_folder_that_is_not_there_cannot_be_allowed(tmp_path):
+def test_missing_folder_cannot_be_allowed(tmp_path):
     with pytest.raises(ConfigurationError):
         MediaStore(folders=[tmp_path / "nowhere"])
 
 
-def test_a_program_has_one_store_of_its_own():
+def test_shared_store_is_one_per_program():
     assert shared_store() is shared_store()
 
 
 # What a file is
 
 
-def test_a_file_is_what_its_bytes_say_where_that_matters(store):
+def test_type_of_a_file_is_detected_from_its_bytes(store):
     def kind(data: bytes, declared: str, name: str = "") -> tuple[str, str]:
         media = store.lookup(store.put(data, MediaMeta(name, declared)))
         return media.media_type, media.kind

@@ -100,7 +100,7 @@ def _watching() -> HookManager:
     return manager
 
 
-async def test_without_a_store_of_its_own_a_sessions_files_are_in_the_shared_one_and_go_from_there():
+async def test_session_without_a_store_deletes_its_files_from_the_shared_one():
     def files() -> int:  # those of others are in the same store
         store, key = shared_store(), session_key("no store of its own", "u", "s")
         return sum(key == store.lookup(ref).meta.session for ref in refs(store))

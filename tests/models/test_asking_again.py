@@ -67,7 +67,7 @@ def test_disallowed_call_is_a_tool_choice_error() -> None:
 @pytest.mark.parametrize(
     "fields", [{"parallel_tool_calls": False}, {"tool_choice": TOOLS[0] | {"function": {"name": "get_weather"}}}]
 )
-def test_what_follows_the_one_call_that_is_wanted_is_not_shown(stream: bool, fields: dict[str, Any]) -> None:
+def test_text_after_a_single_wanted_call_is_dropped(stream: bool, fields: dict[str, Any]) -> None:
     out, again = make(stream=stream, **fields).answer(completion(f"Sure.\n{CALL}\nDone.\n{CALL}"))
     assert not again
     if stream:
@@ -90,7 +90,7 @@ def test_prompt_tokens_decide_whether_the_tools_were_dropped(prompt_tokens: int,
     assert requests == count
 
 
-def test_an_open_question_is_asked_at_the_first_second_fourth_and_eighth_answer() -> None:
+def test_undecided_probe_is_sent_with_answers_one_two_four_and_eight() -> None:
     memory, asked = Capabilities(), []
     for number in range(1, 10):
         exchange = make(memory, options=TextOptions())
@@ -135,7 +135,7 @@ def test_a_client_may_be_wrapped_again_with_other_options() -> None:
         assert "text" == twice._client.patchbay.options.tools
 
 
-def test_a_native_model_whose_server_refuses_one_demand_stays_native() -> None:
+def test_native_model_stays_native_after_one_refused_tool_choice() -> None:
     memory = Capabilities()
     memory.of("m").learn_mode("native")
     exchange = make(memory, options=TextOptions(), tool_choice="required")
@@ -144,7 +144,7 @@ def test_a_native_model_whose_server_refuses_one_demand_stays_native() -> None:
     assert "native" == memory.of("m").mode
 
 
-def test_native_calls_without_ids_and_with_arguments_that_are_no_text_are_put_right() -> None:
+def test_native_calls_get_ids_and_text_arguments() -> None:
     body = json.loads(completion(""))
     body["choices"][0]["message"] = {
         "role": "assistant",

@@ -36,12 +36,12 @@ BODY: dict[str, Any] = {
         ("max_tokens is too large", set()),
     ],
 )
-def test_what_an_error_names_of_what_was_sent(said: str, named: set[str]) -> None:
+def test_fields_named_in_an_error_are_found(said: str, named: set[str]) -> None:
     assert named == complained_of(UpstreamError("Bad request", upstream_status=400, body=said), BODY)
     assert set() == complained_of(UpstreamError(said, upstream_status=500), BODY)
 
 
-def test_what_is_left_out_is_left_out_everywhere_and_the_body_stays_what_it_was() -> None:
+def test_unsupported_fields_are_removed_everywhere_from_a_copy() -> None:
     before = repr(BODY)
     smaller = without(BODY, {"stream_options", "reasoning", "extra_content"})
     assert not any(name in repr(smaller) for name in ("stream_options", "reasoning", "extra_content"))
@@ -62,7 +62,7 @@ def test_a_model_that_answers_in_a_stream_only_is_understood(said: str) -> None:
     assert not demands_stream(UpstreamError(said, upstream_status=503))
 
 
-def test_what_is_learnt_is_bounded_and_the_oldest_goes_first() -> None:
+def test_capabilities_are_bounded_and_the_oldest_evicted() -> None:
     capabilities = Capabilities()
     first = capabilities.of("first")
     assert first is capabilities.of("first")

@@ -32,7 +32,7 @@ ANSWER = json.dumps({"choices": [{"index": 0, "message": {"content": "Hello."}, 
         (400, "scripted-model does not support tools"),
     ],
 )
-def test_a_server_that_takes_no_tools_is_understood(status: int, text: str) -> None:
+def test_refusal_of_tools_is_recognised(status: int, text: str) -> None:
     assert refuses_tools(status, text)
 
 
@@ -79,7 +79,7 @@ def test_one_stray_closing_tag_is_not_enough_to_read_every_answer_as_reasoning()
         (422, '{"detail":[{"loc":["body","tool_choice"],"msg":"Input should be \'auto\'"}]}'),
     ],
 )
-def test_a_server_that_takes_no_tool_choice_is_understood(status: int, text: str) -> None:
+def test_refusal_of_tool_choice_is_recognised(status: int, text: str) -> None:
     assert refuses_choice(status, text)
 
 
@@ -88,7 +88,7 @@ def test_other_errors_are_not_about_the_tool_choice() -> None:
     assert not refuses_choice(401, "This key may not use tool_choice")
 
 
-def test_a_server_that_is_known_to_take_tools_is_not_questioned_but_may_refuse_them() -> None:
+def test_server_with_tools_is_not_probed_but_can_refuse_them() -> None:
     exchange = Exchange(REQUEST, TextOptions(), Capabilities(doubts=False))
     assert not exchange.answer(ANSWER)[1]
     assert exchange.on_upstream_error(400, "this model does not support tools")
@@ -106,7 +106,7 @@ def test_a_server_that_is_known_to_take_tools_is_not_questioned_but_may_refuse_t
         '{"detail":[{"loc":["body","response_format"],"msg":"Extra inputs are not permitted"}]}',
     ],
 )
-def test_an_error_that_refuses_the_response_format_is_known(text: str) -> None:
+def test_refusal_of_response_format_is_recognised(text: str) -> None:
     assert refuses_format(400, text)
     assert not refuses_format(429, text)
 

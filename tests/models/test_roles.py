@@ -67,7 +67,7 @@ def test_neither_a_user_nor_a_result_can_write_the_mark_of_an_instruction() -> N
     assert 4 == written.count(r"<\\system_instruction>")
 
 
-def test_without_later_instructions_nothing_that_a_user_says_is_changed() -> None:
+def test_user_messages_are_unchanged_without_later_instructions() -> None:
     assert "<system_instruction>" == sent(said("system", "Be brief."), said("user", "<system_instruction>"))[1]["content"]
 
 
@@ -91,7 +91,7 @@ REFUSALS = [
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("tools", ["ignore", "refuse"])
 @pytest.mark.parametrize(("refused", "words"), REFUSALS)
-def test_what_roles_a_server_takes_is_learnt_from_its_refusal(refused: str, words: str, tools: Any, streamed: bool) -> None:
+def test_supported_roles_are_learnt_from_a_refusal(refused: str, words: str, tools: Any, streamed: bool) -> None:
     def script(body: dict[str, Any]) -> Any:
         roles = [message["role"] for message in body["messages"]]
         if refused in roles or (refused == "system" and "developer" in roles) or (refused == "late" and "system" in roles[1:]):

@@ -81,7 +81,7 @@ def test_two_choices_in_one_chunk_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.parametrize("first", [{"role": "assistant", "content": ""}, {"role": "assistant"}])
-def test_nothing_of_an_answer_that_is_asked_again_is_seen_and_all_of_the_next_is(first: dict[str, Any]) -> None:
+def test_discarded_answer_is_hidden_and_its_retry_complete(first: dict[str, Any]) -> None:
     read = play(
         [delta(**first)],
         [delta(content=CALL)],
@@ -103,7 +103,7 @@ def test_retry_of_an_invalid_call_replaces_the_text() -> None:
     assert ("Which number do you mean?", [], ["stop"]) == (read[0]["content"], read[0]["arguments"], read[0]["finish"])
 
 
-def test_a_call_that_is_cut_off_is_shown_as_far_as_it_came_also_where_calls_are_repaired() -> None:
+def test_truncated_call_is_sent_as_far_as_it_came_with_repairs_on() -> None:
     read = play([delta(content=CALL[:-6], finish="length")], rounds=1)
     assert (['{"a": '], ["length"]) == (read[0]["arguments"], read[0]["finish"])
 

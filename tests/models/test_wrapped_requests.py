@@ -59,7 +59,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ARGUMENTS)
-def test_a_wrapped_client_sends_what_the_client_itself_sends(kind):
+def test_wrapped_client_sends_the_same_request_as_the_client(kind):
     with served(Text("Fine.")) as (client, upstream):
         expected = body_of(client, upstream, **ARGUMENTS[kind]())
         assert expected == body_of(wrap(client, tools="native"), upstream, **ARGUMENTS[kind]())

@@ -198,7 +198,7 @@ def test_one_request_that_comes_twice_is_carried_out_once(weather):
     assert 1 == run(main())
 
 
-async def test_a_call_has_the_idempotency_key_that_it_came_with_or_one_of_its_own(tmp_path):
+async def test_call_has_the_given_or_a_new_idempotency_key(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -355,7 +355,7 @@ async def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
         ("class Plugin(NekoPluginBase):\n    @llm_tool(name='a b')\n    def a(self): ...", "'a b'", "line 3, in Plugin", True),
     ],
 )
-async def test_a_plugin_that_cannot_be_loaded_says_why_and_where_in_its_own_files_and_ends(tmp_path, source, words, place, lasts):
+async def test_unloadable_plugin_reports_its_cause_and_line_and_exits(tmp_path, source, words, place, lasts):
     async with RigHost(write_plugin(tmp_path / "broken", source)) as host:
         crash = await host.expect(Crash)
         assert words in crash.error
@@ -427,7 +427,7 @@ async def test_a_startup_that_hangs_fails_at_its_limit_and_can_be_stopped_before
 # -- how it ends
 
 
-async def test_stop_lets_calls_finish_while_it_drains_and_takes_no_more(tmp_path):
+async def test_draining_stop_finishes_calls_and_refuses_new_ones(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -458,7 +458,7 @@ async def test_stop_lets_calls_finish_while_it_drains_and_takes_no_more(tmp_path
         assert 0 == await host.exited()
 
 
-async def test_stop_without_draining_cancels_and_answers_what_is_under_way(weather):
+async def test_immediate_stop_cancels_and_answers_running_calls(weather):
     async with RigHost(weather) as host:
         await host.register(2)
         hanging = host.trigger("hang")
@@ -477,7 +477,7 @@ async def test_sigterm_is_a_stop(weather):
         assert "shutdown stop" in host.stdout
 
 
-async def test_a_plugin_whose_host_is_gone_shuts_down_and_ends(weather):
+async def test_plugin_exits_when_its_host_is_gone(weather):
     async with RigHost(weather) as host:
         await host.register(2)
         host.trigger("hang", arguments={"name": "call"})
@@ -524,7 +524,7 @@ async def test_a_plugin_that_is_stuck_does_not_outlive_its_host(tmp_path, stuck)
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux to wait for a process that is not a child")
-async def test_what_a_plugin_has_started_does_not_outlive_the_host(tmp_path):
+async def test_children_of_a_plugin_do_not_outlive_the_host(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -555,7 +555,7 @@ async def test_garbage_from_the_host_ends_the_plugin(weather):
         assert "shutdown stop\n" in host.stdout
 
 
-async def test_a_host_that_says_no_start_is_left(tmp_path):
+async def test_host_that_sends_no_start_is_left(tmp_path):
     folder = write_plugin(tmp_path / "p", "class Plugin(NekoPluginBase): ...")
     host = RigHost(folder)
     host.start = None
@@ -572,7 +572,7 @@ def child_given(data: bytes) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]\n", b'{"address": "unix:/x"}\n', b"x" * 10_000])
-def test_without_a_host_the_process_says_what_it_is_for(data):
+def test_worker_without_a_host_prints_its_purpose(data):
     done = child_given(data)
     assert (2, b"") == (done.returncode, done.stdout)
     assert b"started by a plugin host" in done.stderr
@@ -592,7 +592,7 @@ def test_missing_host_is_reported_as_unreachable(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["tcp:10.0.0.1:80", "tcp:127.0.0.1:80", "/a", ""])
-def test_a_host_on_another_machine_is_no_host(address):
+def test_remote_host_is_refused(address):
     with pytest.raises(PluginError, match="on this machine"):
         _ = Bootstrap(address=address, token="t").path
 
@@ -601,7 +601,7 @@ def test_the_path_of_a_socket_is_read():
     assert "/a:b" == Bootstrap(address="unix:/a:b", token="t").path
 
 
-def test_the_token_is_not_shown():
+def test_token_is_hidden():
     assert "secret" not in repr(Bootstrap(address="unix:/x", token="secret"))
 
 

@@ -115,7 +115,7 @@ async def test_a_worker_does_not_begin_a_call_that_it_cannot_report():
         assert [] == end.taken
 
 
-async def test_what_may_be_dropped_is_dropped_when_too_much_waits_and_nothing_else_is():
+async def test_only_droppable_messages_are_dropped_under_backpressure():
     async with one_end() as end:
         assert end.connection.offer(Ping())
         end.connection.send(BIG)
@@ -146,7 +146,7 @@ async def test_close_waits_until_all_that_was_sent_has_left():
         end.connection.send(Ping())  # is discarded
 
 
-async def test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_first():
+async def test_messages_sent_before_the_end_are_read_despite_a_failed_write():
     async with one_end() as end:
         end.connection.send(Ping())
         await end.hear(1)
@@ -160,7 +160,7 @@ async def test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_
         assert [Begun(req_id="r")] == end.taken
 
 
-async def test_of_a_side_that_is_cut_off_while_it_lives_it_is_not_known_what_it_would_have_said():
+async def test_unread_end_of_an_aborted_connection_is_reported():
     async with one_end() as end:
         end.connection.send(Ping())
         await end.hear(1)
@@ -173,7 +173,7 @@ async def test_of_a_side_that_is_cut_off_while_it_lives_it_is_not_known_what_it_
     ("data", "words"),
     [(b"\xff" * 8, "longer than"), (b"\0\0\0\1x", "Not a message"), (encode(Ping())[:4] + b"\x01" * 12, "Not a message")],
 )
-async def test_what_came_before_garbage_is_taken_and_the_garbage_closes_the_connection(data, words):
+async def test_messages_before_garbage_are_read_and_garbage_closes_the_connection(data, words):
     async with one_end() as end:
         await end.say(encode(Ping()) + data + encode(Ping()))
         error = await asyncio.shield(end.closed)

@@ -9,7 +9,7 @@ from patchbay.plugins.protocol import CANCEL_GRACE, MAX_TIMEOUT, host_deadline, 
 
 
 @given(st.floats(0.001, MAX_TIMEOUT))
-def test_the_tool_is_stopped_before_the_host_gives_up_and_that_before_the_server_does(timeout):
+def test_tool_deadline_precedes_the_hosts_and_that_the_servers(timeout):
     assert 0 < tool_deadline(timeout) < host_deadline(timeout) < timeout
 
 

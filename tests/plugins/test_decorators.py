@@ -54,7 +54,7 @@ def test_plugin_tool_annotations_are_translated():
 
 
 @pytest.mark.parametrize("said", [["destructive"], {"destructive": "yes"}, {"destructive": 1}, {"": True}, {"x" * 65: True}])
-def test_annotations_that_are_no_booleans_are_a_value_error_when_the_method_is_marked(said):
+def test_non_boolean_annotations_are_a_value_error_at_decoration(said):
     with pytest.raises(ValueError, match="Tool 'a': "):
         llm_tool(name="a", annotations=said)(lambda self: None)
 
@@ -87,7 +87,7 @@ def test_options_of_a_wrong_type_are_type_errors(options):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 300.1, math.nan, math.inf, -math.inf])
-def test_a_timeout_that_cannot_be_kept_is_a_value_error(timeout):
+def test_unenforceable_timeout_is_a_value_error(timeout):
     with pytest.raises(ValueError, match="at most 300 seconds"):
         llm_tool(timeout=timeout)(neko_plugin)
 
@@ -184,12 +184,12 @@ def test_unwrap_gives_the_value_or_raises_the_error():
         unwrap(5)
 
 
-def test_ok_and_err_compare_by_what_they_hold():
+def test_ok_and_err_compare_by_value():
     assert Ok([1]) == Ok([1])
     assert Ok(1) != Err(1)
 
 
-def test_every_public_name_resolves_and_says_what_it_is():
+def test_every_public_name_resolves_and_has_a_docstring():
     for name in patchbay.plugins.__all__:
         assert name == "Result" or getattr(patchbay.plugins, name).__doc__  # a union has none
     with pytest.raises(AttributeError, match="no_such"):

@@ -87,7 +87,7 @@ def test_any_split_of_the_stream_gives_the_same_messages(sent, cuts):
 
 
 @given(st.lists(messages, max_size=3), st.binary(max_size=200), st.lists(st.integers(0), max_size=8))
-def test_garbage_ends_the_stream_at_the_same_place_however_it_is_cut(sent, garbage, cuts):
+def test_garbage_ends_the_stream_at_the_same_place_in_any_split(sent, garbage, cuts):
     data = b"".join(encode(message) for message in sent) + garbage
     whole = fed(data, [], limit=4096)
     assert sent == whole[0][: len(sent)]
@@ -149,7 +149,7 @@ def test_the_limit_may_be_raised_between_two_messages():
         "text",
     ],
 )
-def test_what_is_msgpack_but_no_message_is_refused(body):
+def test_msgpack_that_is_not_a_message_is_refused(body):
     data = msgspec.msgpack.encode(body)
     reader = FrameReader()
     reader.feed(struct.pack(">I", len(data)) + data)
@@ -169,7 +169,7 @@ def test_the_names_on_the_wire_are_those_of_the_contract():
     assert {"type": "TRIGGER", "req_id": "r", "entry_id": "e", "args": "{}", "timeout": 2.0} == wire
 
 
-def test_what_msgpack_cannot_express_is_refused():
+def test_value_msgpack_cannot_express_is_refused():
     tool = LlmToolRegister(plugin_id="p", name="n", description="", parameters={"maximum": 2**70}, timeout_seconds=1.0)
     with pytest.raises(FrameError, match="LlmToolRegister cannot be sent"):
         encode(tool)

@@ -119,7 +119,7 @@ async def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"text"', "null", "7"])
-async def test_arguments_that_are_no_object_are_none(tmp_path, arguments):
+async def test_non_object_arguments_are_empty(tmp_path, arguments):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
         asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
@@ -149,7 +149,7 @@ async def test_timed_out_plugin_call_is_an_error_and_cancelled(tmp_path):
         assert 0 == len(calls)
 
 
-async def test_a_caller_that_leaves_cancels_the_call(tmp_path):
+async def test_disconnected_caller_cancels_the_call(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
         asking = asyncio.create_task(post(url, {}))
@@ -159,7 +159,7 @@ async def test_a_caller_that_leaves_cancels_the_call(tmp_path):
         assert trigger.run_id == cancel.run_id
 
 
-async def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path):
+async def test_call_of_a_lost_plugin_states_whether_it_may_have_run(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         begun = asyncio.create_task(calls.call("t", "{}", within=30))
@@ -187,7 +187,7 @@ async def test_call_of_a_disconnected_plugin_may_have_run(tmp_path):
         assert "may have run" in json.loads(await sent)["output"]["error"]
 
 
-async def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
+async def test_excess_calls_are_refused_and_the_others_continue(tmp_path):
     calls = InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))
     async with connected(calls, tmp_path) as plugin:
         under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
@@ -199,7 +199,7 @@ async def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path
         assert "PLUGIN_BUSY" == json.loads(await calls.call("t", '{"a": "%s"}' % ("x" * 200), within=30))["error"]
 
 
-async def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
+async def test_call_without_the_servers_signature_is_refused(tmp_path):
     calls = InFlightCalls("p")
     async with served(calls, secret=b"s3cret") as url:
         assert 403 == (await post(url, {}))[0]
@@ -358,7 +358,7 @@ async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
         assert "done" == lines[1000]["output"]
 
 
-async def test_a_caller_that_leaves_in_the_middle_of_the_progress_cancels_the_call(tmp_path):
+async def test_caller_disconnected_during_progress_cancels_the_call(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
         async with asked(url) as asking:

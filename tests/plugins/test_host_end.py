@@ -53,7 +53,7 @@ def asked(folder, **what):
     return asyncio.to_thread(lambda: list(ask(folder, **what)))
 
 
-async def test_a_plugin_is_not_started_any_more_when_the_host_is_about_to_end(tmp_path):
+async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
     file = tmp_path / "go"
     async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
         await stand.registered()
@@ -185,7 +185,7 @@ async def test_invalid_host_command_closes_the_connection_only(tmp_path, caplog,
     assert [] == [record for record in caplog.records if "Unhandled" in record.getMessage()]
 
 
-def test_a_folder_whose_path_is_too_long_for_a_socket_is_refused(tmp_path, monkeypatch):
+def test_folder_with_a_path_too_long_for_a_socket_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 90)))
     with pytest.raises(ConfigurationError, match="too long"):
         make_folder(48916)

@@ -130,7 +130,7 @@ async def test_a_plugin_stays_frozen_through_a_crash_and_a_reload_and_not_throug
         await stand.registered()
 
 
-async def test_a_plugin_that_is_unfrozen_while_it_is_away_comes_back_with_its_tools(heater):
+async def test_plugin_unfrozen_while_stopped_returns_with_its_tools(heater):
     async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, backoff_first=0.3)) as stand:
         await stand.registered()
         plugin = stand.host.plugins["heater"]

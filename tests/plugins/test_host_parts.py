@@ -42,7 +42,7 @@ def test_a_class_is_taken_from_a_file_that_is_here_or_from_the_import_path(tmp_p
 
 
 @given(st.lists(st.binary(max_size=30)), st.data())
-def test_lines_are_the_same_however_the_output_is_cut(pieces, data):
+def test_lines_are_equal_in_any_split_of_the_output(pieces, data):
     text = b"\n".join(pieces)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     reader, lines = OutputReader(), []
@@ -53,7 +53,7 @@ def test_lines_are_the_same_however_the_output_is_cut(pieces, data):
     assert whole.feed(text) + whole.close() == lines
 
 
-def test_a_line_without_end_is_cut_once_and_what_follows_it_is_read():
+def test_overlong_line_is_truncated_once_and_the_next_is_read():
     reader = OutputReader()
     lines = [line for _ in range(100) for line in reader.feed(b"x" * 1000)]
     assert 1 == len(lines)
@@ -61,13 +61,13 @@ def test_a_line_without_end_is_cut_once_and_what_follows_it_is_read():
     assert ["next"] == reader.feed(b"\nnext\n")
 
 
-def test_of_too_many_lines_at_once_the_last_are_kept():
+def test_newest_of_too_many_lines_are_kept():
     lines = OutputReader().feed(b"".join(b"%d\n" % n for n in range(10_000)))
     assert "9999" == lines[-1]
     assert "... (9499 lines left out)" == lines[1]
 
 
-def test_logs_are_kept_within_bounds_for_each_plugin():
+def test_logs_of_each_plugin_are_bounded():
     book = LogBook()
     for n in range(MOST_LINES + 10):
         book.add("chatty", "stdout", str(n))

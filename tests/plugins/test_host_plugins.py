@@ -95,7 +95,7 @@ async def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_bac
         assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
 
 
-async def test_a_plugin_whose_calls_were_just_answered_since_it_ended_is_waited_for(weather):
+async def test_plugin_just_answered_is_awaited(weather):
     async with ToolServer() as server, Stand(weather, server=server) as stand:
         await stand.registered()
         plugin = stand.host.plugins["weather"]
@@ -117,7 +117,7 @@ async def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
             assert (403, True) == (status, "not signed" in answer["detail"])
 
 
-async def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
+async def test_call_of_a_stopped_plugin_is_an_error(weather):
     async with ToolServer() as server, Stand(weather, server=server) as stand:
         await stand.registered()
         await stand.host.stop_plugin("weather")
@@ -131,7 +131,7 @@ async def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
         assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
 
 
-async def test_stopping_takes_the_tools_away_first_and_lets_calls_end(tmp_path):
+async def test_stop_unregisters_tools_first_and_finishes_calls(tmp_path):
     slow = write_plugin(
         tmp_path / "slow",
         """
@@ -158,7 +158,7 @@ async def test_stopping_takes_the_tools_away_first_and_lets_calls_end(tmp_path):
         assert "stopped" == stand.host.plugins["slow"].state
 
 
-async def test_what_a_plugin_has_started_ends_with_it(tmp_path):
+async def test_children_of_a_plugin_end_with_it(tmp_path):
     folder = write_plugin(
         tmp_path / "parent",
         """
@@ -184,7 +184,7 @@ async def test_what_a_plugin_has_started_ends_with_it(tmp_path):
         os.close(watched)
 
 
-async def test_reloading_runs_what_the_files_say_now(weather):
+async def test_reload_runs_the_current_files(weather):
     async with ToolServer() as server, Stand(weather, server=server) as stand:
         await stand.registered()
         write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
@@ -195,7 +195,7 @@ async def test_reloading_runs_what_the_files_say_now(weather):
         await stand.said("weather", "startup reload")
 
 
-async def test_watching_reloads_what_was_edited_and_nothing_else(weather, tmp_path):
+async def test_watch_reloads_only_edited_plugins(weather, tmp_path):
     other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
     async with ToolServer() as server, Stand(weather, other, server=server) as stand:
         await stand.registered()
@@ -210,7 +210,7 @@ async def test_watching_reloads_what_was_edited_and_nothing_else(weather, tmp_pa
         assert pids["weather"] != stand.host.plugins["weather"].pid
 
 
-async def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path):
+async def test_crash_looping_plugin_is_disabled_and_can_be_repaired(tmp_path):
     broken = write_plugin(tmp_path / "broken", "raise RuntimeError('no such library')")
     policy = replace(QUICK, failures_most=3, backoff_first=0.01)
     async with ToolServer() as server, Stand(broken, server=server, policy=policy) as stand:
@@ -392,7 +392,7 @@ async def test_endless_plugin_output_is_bounded_and_blocks_no_other_plugin(tmp_p
         assert 5000 > max(len(line.text) for line in lines)
 
 
-async def test_a_plugin_whose_handler_blocks_everything_in_it_does_not_hold_up_another(tmp_path, weather):
+async def test_blocking_handler_does_not_delay_other_plugins(tmp_path, weather):
     stuck = write_plugin(
         tmp_path / "stuck",
         """

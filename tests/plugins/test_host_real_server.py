@@ -118,7 +118,7 @@ def test_tools_are_registered_again_after_the_server_lost_its_store(house):
     until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
 
 
-def test_a_call_whose_server_is_killed_goes_on_and_the_same_call_gets_its_result(house):
+def test_call_survives_a_killed_server_and_its_repetition_gets_the_result(house):
     folder = house.plugins / "weather"
     with ThreadPoolExecutor(1) as threads:
         lost = threads.submit(house.call, "slow", key="k")
@@ -156,7 +156,7 @@ def test_calls_of_one_key_at_once_run_once(house):
     assert ["k"] == runs(folder)
 
 
-def test_a_plugin_that_is_killed_answers_what_was_under_way_and_is_back(house):
+def test_killed_plugin_answers_its_running_calls_and_restarts(house):
     folder = house.plugins / "weather"
     child = house.call("start_a_process")["output"]
     assert is_alive(child)
@@ -172,7 +172,7 @@ def test_a_plugin_that_is_killed_answers_what_was_under_way_and_is_back(house):
     assert ["k"] == runs(folder)
 
 
-def test_a_host_that_is_killed_takes_its_plugins_along_and_the_next_one_registers_them_again(house):
+def test_killed_host_takes_its_plugins_along_and_the_next_one_registers_them_again(house):
     folder = house.plugins / "weather"
     pid, child = house.status("weather")["pid"], house.call("start_a_process")["output"]
     with ThreadPoolExecutor(1) as threads:

@@ -170,7 +170,7 @@ async def test_refused_registration_reports_its_reason_and_is_retried():
         await told.until("p", "one", "active")
 
 
-async def test_a_role_that_is_not_there_yet_is_waited_for():
+async def test_tool_waits_for_its_role():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         want(reconciler, wanted("one", role="eve"))
         await told.until("p", "one", "refused")
@@ -182,7 +182,7 @@ async def test_a_role_that_is_not_there_yet_is_waited_for():
         assert set() == server.names("ann")
 
 
-async def test_an_answer_that_is_none_is_not_a_refusal():
+async def test_invalid_response_is_not_a_refusal():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         server.fail.add("one")
         want(reconciler, wanted("one"))
@@ -192,7 +192,7 @@ async def test_an_answer_that_is_none_is_not_a_refusal():
         await told.until("p", "one", "active")
 
 
-async def test_what_is_left_of_an_earlier_host_is_taken_away_and_other_sources_are_left_alone():
+async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept():
     async with ToolServer() as server:
         for name, source in (("old", "plugin:p"), ("other", "plugin:px"), ("mine", "my_plugin")):
             server._register(
@@ -214,7 +214,7 @@ async def test_what_is_left_of_an_earlier_host_is_taken_away_and_other_sources_a
             assert {("old", "plugin:p")} == {(body["name"], body["expected_source"]) for body in asked}
 
 
-async def test_clear_takes_all_tools_of_one_plugin_away():
+async def test_clear_removes_all_tools_of_one_plugin():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         for plugin in ("p", "px"):
             want(reconciler, wanted(f"tool_{plugin}", plugin=plugin))
@@ -224,7 +224,7 @@ async def test_clear_takes_all_tools_of_one_plugin_away():
         assert {} == reconciler.manage("p").states()
 
 
-async def test_clear_reaches_a_server_that_is_back_before_it_was_asked_again():
+async def test_clear_reaches_a_restarted_server_before_the_next_poll():
     policy = replace(QUICK, poll_interval=600, poll_retry=600)
     async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
         want(reconciler, wanted("one"))
@@ -255,7 +255,7 @@ async def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_m
         server.hold.set()
 
 
-async def test_a_tool_that_moves_to_another_role_leaves_the_first():
+async def test_tool_moved_to_another_role_leaves_the_first():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         want(reconciler, wanted("one", role="ann"))
         await told.until("p", "one", "active")
@@ -272,7 +272,7 @@ async def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
         assert {"one"} == server.names()
 
 
-async def test_a_server_that_has_nothing_new_says_only_that():
+async def test_unchanged_list_is_not_sent_again():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         want(reconciler, wanted("one"))
         await told.until("p", "one", "active")
@@ -280,7 +280,7 @@ async def test_a_server_that_has_nothing_new_says_only_that():
         assert 1 == len(server.requests)
 
 
-async def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_asked_for_once():
+async def test_thousand_tools_of_fifty_plugins_are_registered_with_one_request_each():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         for n in range(1000):
             want(reconciler, wanted(f"t{n}", plugin=f"p{n % 50}"))
@@ -291,7 +291,7 @@ async def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_aske
         assert 40 < len(set(first))  # one plugin's many tools do not delay the first ones of another
 
 
-async def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
+async def test_token_is_sent_and_read_again_after_a_refusal():
     async with ToolServer() as server:
         server.token = "right"
         tokens = iter(["wrong", "right"])
@@ -336,7 +336,7 @@ async def test_source_reserved_for_token_holders_is_reported(caplog):
     assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
 
 
-async def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
+async def test_tool_waiting_for_a_server_names_the_unreachable_one():
     async with ToolServer() as server:
         await server.stop()
         async with reconciling(server.url) as (reconciler, _):
@@ -348,7 +348,7 @@ async def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
             assert reason.startswith(f"the server cannot be reached at {server.url}: ")
 
 
-def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothing_of_it():
+def test_list_requested_before_a_registration_does_not_undo_it():
     snapshot = ServerSnapshot.of(Listing({"ann": []}, "i"), 4)
     assert "missing" == snapshot.diff(wanted("one"))
     assert DesiredTool(wanted("one"), settled=5).settled > snapshot.requested
@@ -390,7 +390,7 @@ async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
             await told.until("p", "one", "active")
 
 
-async def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_for_ever():
+async def test_two_hosts_with_one_plugin_do_not_alternate_forever():
     policy = replace(QUICK, refused_retry=1000)
     async with ToolServer() as server, reconciling(server.url) as (first, _):
         want(first, wanted("one"))
@@ -402,7 +402,7 @@ async def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_f
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:one", "http://[::1", "http://" + "é" * 64])
-def test_an_address_that_is_none_is_refused(url):
+def test_invalid_address_is_refused(url):
     with pytest.raises(ConfigurationError, match="address"):
         HttpToolsApi(url)
 

@@ -88,7 +88,7 @@ async def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_ow
         await asyncio.gather(*asking)
 
 
-async def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
+async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         first = ask(calls)
@@ -117,7 +117,7 @@ async def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path)
         assert DONE == json.loads(await third)
 
 
-async def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kept(tmp_path):
+async def test_call_stops_when_its_last_caller_leaves_and_its_outcome_is_stored(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
         headers = [(b"Idempotency-Key", b"k")]
@@ -140,7 +140,7 @@ async def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_
         assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
 
 
-async def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_for_the_key(tmp_path):
+async def test_call_without_a_caller_continues_for_its_grace_and_stores_its_result(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
         headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
@@ -159,7 +159,7 @@ async def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_t
         assert [trigger] == plugin.heard, "it was not stopped, and not made again"
 
 
-async def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_path):
+async def test_call_is_stopped_after_its_grace_unless_its_caller_returns(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         for back in (True, False):
@@ -178,7 +178,7 @@ async def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(t
         assert trigger.run_id == cancel.run_id
 
 
-async def test_a_timeout_is_kept_too(tmp_path):
+async def test_timeout_is_stored(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
@@ -193,7 +193,7 @@ async def test_a_timeout_is_kept_too(tmp_path):
         ([(b"Idempotency-Key", b"k"), (b"Idempotency-Key", b"k")], 400),
     ],
 )
-async def test_a_key_that_would_have_to_be_cut_or_chosen_is_turned_away(headers, status):
+async def test_overlong_or_repeated_key_is_refused(headers, status):
     async with served(InFlightCalls("p")) as url:
         assert status == (await post(url, {}, headers=headers))[0]
 
@@ -211,7 +211,7 @@ def finish(repeats, key, body):
     repeats.end(key, body)
 
 
-def test_answers_are_kept_for_a_time():
+def test_results_expire():
     clock = Clock()
     repeats = IdempotencyCache(most=10, bytes_most=100, seconds=60.0, clock=clock)
     finish(repeats, "a", b"1")
@@ -222,7 +222,7 @@ def test_answers_are_kept_for_a_time():
     assert (None, b"2") == (kept(repeats, "a"), kept(repeats, "b"))
 
 
-def test_only_so_many_are_kept_and_the_oldest_go_first():
+def test_stored_results_are_bounded_and_the_oldest_evicted():
     repeats = IdempotencyCache(most=3, bytes_most=100, seconds=60.0)
     for number in range(5):
         finish(repeats, f"{number}", b"x")
@@ -230,7 +230,7 @@ def test_only_so_many_are_kept_and_the_oldest_go_first():
     assert 3 == len(repeats)
 
 
-def test_of_answers_that_are_too_much_only_that_they_were_given_is_kept():
+def test_oversized_results_are_stored_as_markers():
     repeats = IdempotencyCache(most=10, bytes_most=10, seconds=60.0)
     finish(repeats, "a", b"12345678")
     finish(repeats, "b", b"1234")
@@ -242,7 +242,7 @@ def test_of_answers_that_are_too_much_only_that_they_were_given_is_kept():
         assert "was carried out" in said["output"]["error"]
 
 
-def test_a_call_under_way_is_found_by_its_request_however_long_it_takes():
+def test_running_call_is_found_by_its_key_after_any_time():
     clock = Clock()
     repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0, clock=clock)
     repeats.begin("a", b"d", "r1")
@@ -254,7 +254,7 @@ def test_a_call_under_way_is_found_by_its_request_however_long_it_takes():
         repeats.find("a", b"e")
 
 
-def test_what_did_not_run_is_not_kept():
+def test_call_that_did_not_run_is_not_stored():
     repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0)
     repeats.begin("a", b"d", "r1")
     repeats.end("a", None)

@@ -40,7 +40,7 @@ def manifest(folder, text):
     return read_manifest(folder)
 
 
-def test_everything_it_says_is_read(tmp_path):
+def test_every_manifest_field_is_read(tmp_path):
     read = manifest(tmp_path, WHOLE)
     assert ("weather", "Weather", "main:WeatherPlugin", "1.2") == (read.id, read.name, read.entry, read.version)
     assert (False, False, 20.0, "fail") == (read.enabled, read.auto_start, read.startup_timeout, read.startup_failure)
@@ -48,7 +48,7 @@ def test_everything_it_says_is_read(tmp_path):
     assert "A. Nonymous" == read.about["author"]["name"]
 
 
-def test_what_it_does_not_say_has_a_default(tmp_path):
+def test_missing_manifest_fields_have_defaults(tmp_path):
     folder = tmp_path / "clock"
     folder.mkdir()
     read = manifest(folder, '[plugin]\nentry = "main:Clock"')
@@ -83,13 +83,13 @@ def test_what_it_does_not_say_has_a_default(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_refused_with_the_file_and_the_field(tmp_path, text, words):
+def test_invalid_manifest_is_refused_with_file_and_field(tmp_path, text, words):
     with pytest.raises(ConfigurationError, match=words) as caught:
         manifest(tmp_path, text)
     assert "plugin.toml" in str(caught.value)
 
 
-def test_a_folder_without_one_is_no_plugin(tmp_path):
+def test_folder_without_a_manifest_is_not_a_plugin(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_manifest(tmp_path)
 

@@ -64,7 +64,7 @@ def test_a_handler_gets_its_arguments_by_keyword():
     assert {"city": "Rome", "days": 2} == called(handler, options={"parameters": CITY}, city="Rome", days=2).output
 
 
-def test_a_handler_is_called_by_keyword_also_where_its_schema_names_nothing():
+def test_handler_is_called_by_keyword_without_named_properties():
     async def handler(self, city):
         return city
 
@@ -107,7 +107,7 @@ def test_arguments_become_the_types_of_the_signature_and_are_checked():
 
 
 @pytest.mark.parametrize("raw", ["{", "[1]", "5", '"x"', '{"city": NaN}'])
-def test_arguments_that_are_no_json_object_never_reach_the_handler(raw):
+def test_non_object_arguments_do_not_reach_the_handler(raw):
     def handler(self, **_):
         raise AssertionError("it was called")
 
@@ -223,7 +223,7 @@ def test_a_plain_value_is_the_output(value, output):
     assert {"output": output, "is_error": False} == result.body
 
 
-def test_a_value_that_json_cannot_express_is_shown_as_text():
+def test_non_json_value_is_shown_as_text():
     class Odd:
         def __str__(self):
             return "an odd thing"
@@ -252,7 +252,7 @@ def test_a_value_that_json_cannot_express_is_shown_as_text():
         (Ok({"output": 1, "is_error": True, "error": "E"}), {"output": 1, "is_error": True, "error": "E"}),
     ],
 )
-def test_a_dict_that_says_is_error_or_brings_images_is_the_body_itself(value, body):
+def test_dict_with_is_error_or_images_is_the_body(value, body):
     result = called(lambda self: value)
     assert body == result.body
     assert body["is_error"] == result.is_error
@@ -415,7 +415,7 @@ async def test_cancelling_a_call_cancels_the_handler():
 # -- progress
 
 
-def test_what_a_generator_yields_is_progress_and_the_last_of_it_the_result():
+def test_generator_yields_progress_and_its_last_value_is_the_result():
     async def handler(self):
         yield "looking"
         yield Progress("half", fraction=0.5)
@@ -462,7 +462,7 @@ def test_sync_generators_do_the_same_in_their_thread():
     assert ("broken", ("one",)) == (called(handler, fail=True).error, called(handler, fail=True).progress)
 
 
-def test_what_a_sync_generator_returns_is_the_result():
+def test_return_value_of_a_sync_generator_is_the_result():
     def handler(self):
         yield "looking"
         return "found"
@@ -571,7 +571,7 @@ def test_a_name_that_is_taken_is_a_conflict_and_changes_nothing():
         ({"description": "\ud800"}, ValueError),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_registered(options, error):
+def test_invalid_tool_is_refused_at_registration(options, error):
     async def main():
         async with run_plugin(Shop) as running:
             with pytest.raises(error):
@@ -628,7 +628,7 @@ async def test_timed_out_waiters_are_removed():
     assert [] == table._waiters
 
 
-async def test_a_tool_that_is_taken_back_is_not_waited_for():
+async def test_unregistered_tool_is_not_awaited():
     async with run_plugin(Shop) as running:
         number = running.tools["open_shop"].registration
         running._runtime.receive(LlmToolState(name="open_shop", state="pending", registration=number))
@@ -640,7 +640,7 @@ async def test_a_tool_that_is_taken_back_is_not_waited_for():
             await running.plugin.registered("open_shop")
 
 
-async def test_the_startup_hook_cannot_wait_for_what_comes_after_it_but_a_task_of_its_own_can():
+async def test_startup_hook_cannot_await_later_steps_but_its_task_can():
     class Plugin(Shop):
         @lifecycle(id="startup")
         async def startup(self, **_):
@@ -669,7 +669,7 @@ async def test_invalid_plugin_tools_are_logged_and_fail_run_plugin(caplog):
 # -- the plugin's life
 
 
-async def test_hooks_are_called_in_their_turn_with_what_they_take():
+async def test_hooks_are_called_in_order_with_their_parameters():
     said = []
 
     class Plugin(NekoPluginBase):
@@ -735,7 +735,7 @@ async def test_failed_startup_is_a_plugin_error(outcome):
             raise AssertionError("it started")
 
 
-async def test_a_startup_that_takes_too_long_is_stopped_even_if_it_will_not_be():
+async def test_startup_timeout_stops_a_hook_that_ignores_cancellation():
     class Plugin(NekoPluginBase):
         @lifecycle(id="startup")
         async def startup(self, **_):

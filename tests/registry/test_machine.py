@@ -200,7 +200,7 @@ def registrations_of(draw: st.DrawFn, source: str) -> list[Registration]:
 
 
 @given(registrations_of("old"), st.lists(st.tuples(st.sampled_from("ab"), maybe_role), max_size=3), registrations_of("new"))
-def test_what_is_restored_after_a_registration_is_as_if_it_had_been_restored_before(old, removed, new) -> None:
+def test_restoring_after_a_registration_equals_restoring_before(old, removed, new) -> None:
     before = ToolRegistry(ROLES)
     for each in old:
         before.register(each)

@@ -71,7 +71,7 @@ def test_tools_are_registered_listed_and_taken_away_by_name_and_by_source():
     assert (1, []) == (manager.clear_tools(), manager.list_tools())
 
 
-def test_a_tool_of_the_same_name_is_replaced_in_its_place_whosever_it_was():
+def test_tool_of_the_same_name_is_replaced_in_place_for_any_owner():
     registry = registry_of(remote("a", "plugin:x"), remote("b", "plugin:x"))
     manager = LLMSessionManager("ann", registry)
     manager.register_tool(definition("a"))
@@ -79,7 +79,7 @@ def test_a_tool_of_the_same_name_is_replaced_in_its_place_whosever_it_was():
     assert ({"ann": "my_extension", "ben": "plugin:x"}, ["a", "b"]) == (sources, names(registry, "ann"))
 
 
-def test_managers_share_what_is_for_all_and_keep_their_own():
+def test_managers_share_common_tools_and_keep_their_own():
     registry = ToolRegistry([])
     ann, ben = LLMSessionManager("ann", registry), LLMSessionManager("ben", registry)
     registry.register(remote("shared"))
@@ -196,7 +196,7 @@ def test_change_without_an_event_loop_is_sent_on_sync():
 # Sessions that come, take over and go
 
 
-def test_a_prepared_session_knows_the_tools_and_takes_over_when_the_active_one_is_idle():
+def test_prepared_session_has_the_tools_and_takes_over_when_the_active_one_is_idle():
     async def work():
         manager = LLMSessionManager("ann")
         manager.register_tool(definition("a"))
@@ -340,7 +340,7 @@ async def test_a_session_that_is_not_open_does_not_take_over_and_may_once_it_is(
     assert coming is manager.active
 
 
-async def test_a_swap_that_waits_is_refused_where_the_pending_session_ends_meanwhile():
+async def test_waiting_swap_is_refused_if_the_pending_session_ends():
     manager, coming, swapping = await waiting()
     coming.is_open = False
     with pytest.raises(ConfigurationError, match="is not open"):
@@ -377,7 +377,7 @@ async def test_cancelled_prepare_and_swap_change_nothing():
     assert (active, coming) == (manager.active, manager.pending)
 
 
-async def test_a_swap_ends_where_the_pending_session_leaves():
+async def test_swap_ends_if_the_pending_session_leaves():
     manager, coming, swapping = await waiting()
     manager.leave(coming)
     with pytest.raises(ConfigurationError, match="no pending session"):

@@ -49,7 +49,7 @@ async def tried(work: Any) -> None:
 
 
 @given(acts=st.lists(ACTS, max_size=30), ways=WAYS)
-def test_any_order_of_what_happens_to_a_role(acts: list[str], ways: list[str]):
+def test_any_order_of_events_keeps_a_role_consistent(acts: list[str], ways: list[str]):
     async def work() -> None:
         manager = LLMSessionManager("ann", retry_delays=(0.0,) * 100)
         going: list[asyncio.Task[None]] = []

@@ -21,7 +21,7 @@ def test_a_tool_without_a_role_is_registered_for_all_of_them():
 
 
 @pytest.mark.parametrize("role", [None, ""])
-def test_an_empty_role_is_no_role(role):  # W4
+def test_empty_role_is_refused(role):  # W4
     registry = registry_of(remote("t", role=role))
     assert (Key(None, "t"),) == tuple(each.key for each in registry.registrations())
     assert ("ann", "ben") == registry.unregister("t", role).affected_roles
@@ -89,7 +89,7 @@ def test_repeated_registration_succeeds_without_a_change():
     assert registry.register(remote("t", secret="y")).changed  # the dispatcher must sign with the new one
 
 
-def test_a_role_that_comes_later_inherits_what_is_for_all():  # W4
+def test_later_role_inherits_common_tools():  # W4
     registry = registry_of(remote("a"), remote("b", role="ann"), remote("c"))
     assert ("eve",) == registry.add_role("eve").affected_roles
     assert ["a", "c"] == names(registry, "eve")
@@ -105,14 +105,14 @@ def test_a_tool_taken_from_one_role_stays_with_the_others_and_with_those_to_come
     assert frozenset({"ann"}) == registry.get(Key(None, "t")).excluded
 
 
-def test_registered_once_more_for_all_it_is_there_for_all():
+def test_repeated_registration_for_all_roles_applies_to_all():
     registry = registry_of(remote("t"))
     registry.unregister("t", "ann")
     assert registry.register(registry.get(Key(None, "t"))).changed  # exclusions of a passed registration are ignored
     assert (["t"], frozenset()) == (names(registry, "ann"), registry.get(Key(None, "t")).excluded)
 
 
-def test_one_for_a_role_takes_the_place_of_the_one_for_all_there():
+def test_role_tool_replaces_the_common_one_in_its_role():
     registry = registry_of(remote("t", description="all"), remote("u"), remote("t", role="ann", description="own"))
     assert (["t", "u"], ["t", "u"]) == (names(registry, "ann"), names(registry, "ben"))
     described = [registry.snapshot(role).registrations["t"].description for role in ("ann", "ben")]
@@ -125,7 +125,7 @@ def test_when_the_one_for_a_role_goes_the_one_for_all_does_not_come_back():
     assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
 
 
-def test_one_for_all_takes_the_place_of_those_for_a_role():
+def test_common_tool_replaces_those_of_roles():
     registry = registry_of(remote("t", role="ann"), remote("u"))
     change = registry.register(remote("t"))
     assert (Key(None, "t"), Key("ann", "t")) == change.keys
@@ -133,26 +133,26 @@ def test_one_for_all_takes_the_place_of_those_for_a_role():
     assert ["t", "u"] == names(registry, "ann")
 
 
-def test_a_tool_taken_from_all_roles_is_gone_in_every_form():
+def test_tool_removed_from_all_roles_is_removed_in_every_form():
     registry = registry_of(remote("t"), remote("t", role="ann"), remote("u"))
     change = registry.unregister("t")
     assert (("ann", "ben"), 2, {Key(None, "t"), Key("ann", "t")}) == (change.affected_roles, change.removed, {*change.keys})
     assert (["u"], ["u"]) == (names(registry, "ann"), names(registry, "ben"))
 
 
-def test_a_tool_that_is_not_there_is_no_failure():
+def test_removing_a_missing_tool_is_no_failure():
     change = registry_of(remote("t")).unregister("nope")
     assert (True, 0, (), False) == (change.ok, change.removed, change.affected_roles, change.changed)
 
 
-def test_clear_takes_all_of_exactly_one_source_and_counts_it_for_each_role():
+def test_clear_removes_exactly_one_source_and_counts_per_role():
     registry = registry_of(remote("a"), remote("b", role="ben"), remote("c", source="s2"), remote("d", source="other"))
     change = registry.clear("s")
     assert (True, 3, ("ann", "ben")) == (change.ok, change.removed, change.affected_roles)
     assert ["c", "d"] == names(registry, "ben")
 
 
-def test_clear_for_one_role_leaves_the_others_their_tools():
+def test_clear_of_one_role_keeps_the_others():
     registry = registry_of(remote("a"), remote("b"))
     change = registry.clear("s", "ann")
     assert (2, ("ann",)) == (change.removed, change.affected_roles)
@@ -165,7 +165,7 @@ def test_clear_affects_only_roles_with_removed_tools():
     assert (0, ()) == (registry.clear("s").removed, registry.clear("s").affected_roles)
 
 
-def test_clear_by_origin_takes_those_of_one_address():
+def test_clear_by_origin_removes_the_tools_of_one_address():
     registry = registry_of(
         remote("a", callback_url="http://127.0.0.1:80/x"),
         remote("b", callback_url="http://127.0.0.1/y?z"),
@@ -189,7 +189,7 @@ def test_an_origin_is_scheme_host_and_port(url, origin):
     assert origin == remote("t", callback_url=url).origin
 
 
-def test_a_role_that_goes_takes_its_own_tools_and_exclusions_with_it():
+def test_removed_role_takes_its_tools_and_exclusions_along():
     registry = registry_of(remote("a"), remote("b", role="ann"), remote("c"))
     registry.unregister("a", "ann")
     change = registry.remove_role("ann")
@@ -226,7 +226,7 @@ def test_hiding_everything_is_refused():
         registry_of().hide()
 
 
-def test_a_hidden_tool_that_is_registered_again_is_there_again():
+def test_hidden_tool_reappears_when_registered_again():
     registry = registry_of(remote("a"), remote("b"))
     registry.hide("s")
     assert registry.register(remote("a")).changed
@@ -239,7 +239,7 @@ def test_a_hidden_tool_keeps_its_name_from_others():
     assert not registry.register(remote("a", source="other")).ok
 
 
-def test_what_was_stored_comes_back_as_it_was_also_for_roles_that_come_later():
+def test_stored_tools_are_restored_for_later_roles_too():
     registry = registry_of(remote("a"), remote("b", role="ben"), remote("c", secret="x"), remote("t", role="ann"), remote("u"))
     registry.unregister("a", "ann")
     registry.register(remote("t"))
@@ -258,7 +258,7 @@ def seen(registry: ToolRegistry, name: str) -> dict[str, str]:
     return {role: snapshot.registrations[name].source for role, snapshot in registry.snapshots().items()}
 
 
-def test_what_is_restored_for_all_leaves_a_role_the_tool_it_has():
+def test_restored_common_tool_does_not_replace_a_role_tool():
     registry = registry_of(remote("t", "mine", "ann"))
     change = registry.restore([remote("t", "old")])
     assert ({"ann": "mine", "ben": "old"}, ("ben",)) == (seen(registry, "t"), change.affected_roles)
@@ -266,7 +266,7 @@ def test_what_is_restored_for_all_leaves_a_role_the_tool_it_has():
     assert (1, ("ann",)) == ((gone := registry.unregister("t", "ann")).removed, gone.affected_roles)
 
 
-def test_what_is_restored_for_a_role_does_not_take_the_place_of_what_is_there_for_all():  # W6: a builtin, say
+def test_restored_role_tool_does_not_replace_a_common_tool():  # W6: a builtin, say
     registry = registry_of(remote("t", "builtin"), roles=("ann", "ben"))
     change = registry.restore([remote("t", "old", "ann"), remote("t", "old", "eve"), remote("u", "old", "ann")])
     assert {"ann": "builtin", "ben": "builtin"} == seen(registry, "t")
@@ -283,7 +283,7 @@ def test_of_two_that_were_stored_by_two_processes_the_roles_own_is_the_roles():
 
 
 @pytest.mark.parametrize("parameters", [{1: 2, "a": 3}, {"a": {1}}, {"a": object()}, {"a": float("nan")}, "deep", "cycle"])
-def test_a_schema_that_is_no_json_is_refused_and_the_list_stays_readable(parameters):
+def test_non_json_schema_is_refused_and_the_list_stays_readable(parameters):
     if parameters in ("deep", "cycle"):
         inner = parameters = {}
         for _ in range(100_000):
@@ -296,7 +296,7 @@ def test_a_schema_that_is_no_json_is_refused_and_the_list_stays_readable(paramet
     assert (["fine"], 32) == (names(registry, "ann"), len(registry.snapshot("ann").etag))
 
 
-def test_what_is_registered_already_stays_when_older_things_are_restored():
+def test_registered_tool_precedes_an_older_restored_one():
     registry = registry_of(remote("a", description="newer"))
     assert not registry.restore(registry.registrations()).changed
     change = registry.restore([remote("a", description="older")])
@@ -408,7 +408,7 @@ def test_a_listener_that_fails_spares_the_others(caplog):
         {"callback_url": None, "tool": ToolDefinition("other", handler=dict)},
     ],
 )
-def test_what_no_call_could_work_with_is_refused(fields):
+def test_uncallable_tool_is_refused(fields):
     with pytest.raises(ConfigurationError):
         Registration(**{"name": "t", "callback_url": "http://127.0.0.1:9/", **fields})
 

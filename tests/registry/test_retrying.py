@@ -101,7 +101,7 @@ async def test_sync_is_retried_after_its_caller_timed_out() -> None:
     assert [["a"]] == session.told
 
 
-async def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+async def test_retries_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     manager = LLMSessionManager("ann", retry_delays=[0.0, 0.0])
     session = manager.active = Session(100)
     with pytest.raises(ToolSyncError):

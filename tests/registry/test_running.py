@@ -96,14 +96,14 @@ def failing(args: dict) -> Any:
         ("plain error", False, '{"error": "x"}'),
     ],
 )
-def test_what_a_handler_says_of_its_failure_reaches_the_model(how, is_error, shown):
+def test_failure_text_of_a_handler_reaches_the_model(how, is_error, shown):
     manager = LLMSessionManager("ann")
     manager.register_tool(ToolDefinition("f", handler=failing))
     (done,) = carry_out(manager.registry, "ann", ToolCall("c1", "f", json.dumps({"how": how})))
     assert (is_error, shown) == (done.is_error, done.content)
 
 
-def test_what_is_neither_true_nor_false_is_passed_over_and_logged(caplog):  # W10
+def test_non_boolean_annotations_are_skipped_and_logged(caplog):  # W10
     manager = LLMSessionManager("ann")
     manager.register_tool(ToolDefinition("f", handler=failing))
     (done,) = carry_out(manager.registry, "ann", ToolCall("c1", "f", '{"how": "odd"}'))

@@ -27,7 +27,7 @@ def test_a_snapshot_does_not_change():
             mapping["x"] = 1
 
 
-def test_a_revision_grows_with_what_the_role_sees_and_with_nothing_else():
+def test_revision_changes_only_with_the_tools_of_the_role():
     registry = registry_of(remote("a"))
     ann, ben = registry.snapshot("ann"), registry.snapshot("ben")
     registry.register(remote("b", role="ben"))
@@ -58,7 +58,7 @@ def test_a_tool_is_listed_with_all_there_is_to_know_of_it():
     assert [listed, inside] == [dict(each) for each in registry.snapshot("ann").listing]
 
 
-def test_the_digest_is_of_what_is_listed():  # W21
+def test_digest_covers_the_listed_tools():  # W21
     def digest(*registrations: Registration, roles: tuple[str, ...] = ("ann",)) -> str:
         return registry_of(*registrations, roles=roles).snapshot("ann").etag
 
@@ -77,7 +77,7 @@ def test_the_digest_is_of_what_is_listed():  # W21
     assert digest(remote("\ud800", parameters={"x": "\ud800"})).isalnum()
 
 
-def test_the_registered_name_stays_whatever_a_provider_would_take():  # W12
+def test_registered_name_is_kept_for_any_provider():  # W12
     registry = registry_of(remote("weather.now in town"))
     snapshot = registry.snapshot("ann")
     assert ["weather.now in town"] == [*snapshot.tools] == [spec.name for spec in snapshot.specs]
@@ -95,7 +95,7 @@ def test_specs_have_the_shape_of_each_provider():
         snapshot.specs_for("klingon")
 
 
-def test_readers_see_all_of_a_change_or_nothing_of_it_whatever_threads_do():
+def test_readers_see_changes_atomically_under_threads():
     many = [remote(f"t{number}") for number in range(20)]
     registry = registry_of(*many)
     seen: list[int] = []

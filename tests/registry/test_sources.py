@@ -37,7 +37,7 @@ def test_one_that_is_only_one_roles_keeps_its_name_from_all():
     assert registry.register(remote("t", source="other", role="ann")).ok
 
 
-def test_a_name_that_no_role_sees_any_more_is_still_its_owners():
+def test_name_hidden_from_all_roles_stays_with_its_owner():
     registry = registry_of(remote("t"))
     registry.unregister("t", "ann")
     registry.unregister("t", "ben")
@@ -45,7 +45,7 @@ def test_a_name_that_no_role_sees_any_more_is_still_its_owners():
     assert registry.register(remote("t", source="other", role="ann")).ok  # ann is out of the first one's reach
 
 
-def test_a_name_of_a_role_that_is_not_there_yet_is_its_owners():
+def test_name_in_a_future_role_stays_with_its_owner():
     registry = registry_of(roles=("ann",))
     registry.restore([remote("t", role="eve")])
     assert [("eve", LEDGER)] == failures(registry.register(remote("t", source="other")))
@@ -78,7 +78,7 @@ def test_refusal_for_a_tool_without_roles_is_for_all_roles():
 
 
 @pytest.mark.parametrize("source", ["builtin", "plugin:x", "plugin:"])
-def test_reserved_sources_are_not_for_everybody(source):  # W6
+def test_reserved_sources_are_refused_to_clients(source):  # W6
     registry = registry_of(remote("t", source=source))
     assert {("ann", f"the source {source!r} is reserved"), ("ben", f"the source {source!r} is reserved")} == {
         *failures(registry.register(remote("u", source=source)))
@@ -90,7 +90,7 @@ def test_reserved_sources_are_not_for_everybody(source):  # W6
     assert ["t"] == names(registry, "ann")
 
 
-def test_only_what_begins_just_so_is_reserved():
+def test_only_the_exact_prefix_is_reserved():
     registry = registry_of()
     for source in ("plugin", "plugins:x", "builtins", "Builtin", ""):
         assert registry.register(remote(f"of {source}", source=source)).ok
@@ -108,13 +108,13 @@ def test_a_trusted_caller_may_act_for_plugins_and_not_for_builtins():  # W6
     assert ["recall"] == names(registry, "ann")
 
 
-def test_code_of_the_program_may_replace_and_remove_whatever_there_is():
+def test_program_code_can_replace_and_remove_any_tool():
     registry = registry_of(builtin(), remote("t", source="plugin:x", secret="x"), needs_secret=True)
     assert registry.register(remote("t", source="mine"), inside=True).ok
     assert (2, 2) == (registry.unregister("recall", inside=True).removed, registry.clear(inside=True).removed)
 
 
-def test_which_sources_are_reserved_is_the_programs_to_say():
+def test_program_configures_the_reserved_sources():
     registry = registry_of(reserved=("team-*",))
     assert registry.register(remote("t", source="plugin:x")).ok
     assert not registry.register(remote("u", source="team-a")).ok
@@ -145,7 +145,7 @@ def test_secret_or_trust_permits_changes():
     assert 2 == registry.unregister("t", secret="x").removed
 
 
-def test_a_secret_is_not_shown():
+def test_secret_is_hidden():
     registration = remote("t", secret="hush")
     assert "hush" not in repr(registration)
     assert "hush" not in repr(registry_of(registration).snapshot("ann").listing)

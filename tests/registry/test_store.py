@@ -52,7 +52,7 @@ def everything(registrations: list[Registration]) -> list[tuple[object, ...]]:
     return [(each, each.place) for each in registrations]  # equal registrations may have different places
 
 
-def test_all_of_a_registration_is_there_after_a_restart(url):
+def test_registration_survives_a_restart_completely(url):
     whole = remote(
         "t", "plugin:x", "ann", description="d", parameters=SCHEMA, timeout_seconds=7.5, metadata={"a": [1]}, secret="hush"
     )
@@ -67,7 +67,7 @@ def test_all_of_a_registration_is_there_after_a_restart(url):
     assert [registry.snapshot(role).etag for role in again.roles] == [again.snapshot(role).etag for role in again.roles]
 
 
-def test_what_is_taken_away_is_gone_after_a_restart(url):
+def test_removal_survives_a_restart(url):
     async def work():
         registry = registry_of(roles=("ann",))
         async with RegistrationStore(url) as store:
@@ -81,7 +81,7 @@ def test_what_is_taken_away_is_gone_after_a_restart(url):
     assert [("a", frozenset()), ("c", frozenset({"ann"}))] == [(each.name, each.excluded) for each in found]
 
 
-def test_tools_of_this_process_are_not_kept_and_what_they_replace_is_not_either(url, caplog):
+def test_in_process_tools_are_not_stored_and_neither_are_those_they_replace(url, caplog):
     registry = registry_of()
     local = Registration.of(ToolDefinition("t", handler=dict))
     run(keep(url, registry, registry.register(remote("t")), registry.register(remote("u"))))
@@ -89,7 +89,7 @@ def test_tools_of_this_process_are_not_kept_and_what_they_replace_is_not_either(
     assert (["u"], "") == ([each.name for each in run(kept(url))], caplog.text)
 
 
-def test_any_text_that_json_can_hold_is_kept(url):
+def test_any_json_text_is_stored(url):
     registry = registry_of()
     odd = "\ud800 \x00 '\"\\ 猫"
     change = registry.register(remote(odd, odd, description=odd, parameters={odd: [odd, 1e300, 2**70]}))
@@ -155,7 +155,7 @@ def test_unopenable_database_is_a_configuration_error(tmp_path):
         RegistrationStore("mysql://host/name")
 
 
-def test_what_could_not_be_saved_is_saved_with_the_next_change(tmp_path):
+def test_failed_save_is_repeated_with_the_next_change(tmp_path):
     folder = tmp_path / "later"
     registry = registry_of()
 
@@ -188,7 +188,7 @@ def test_changes_saved_in_another_order_than_they_were_made_in_come_to_the_same(
     assert [("b", "newer")] == [(each.name, each.description) for each in run(kept(url))]
 
 
-def test_many_changes_at_once_are_all_kept(url):
+def test_concurrent_changes_are_all_stored(url):
     async def work():
         registry = registry_of()
         async with RegistrationStore(url) as store:
@@ -260,7 +260,7 @@ def test_the_same_holds_over_postgresql(postgres_url):
     assert done >= 20
 
 
-def test_each_step_of_the_writer_leaves_another_state():
+def test_each_step_of_the_writer_leaves_a_different_state():
     steps = Steps()
     assert all(steps.after(number) != steps.after(number + 1) for number in range(120))
 

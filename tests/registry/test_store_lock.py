@@ -13,7 +13,7 @@ from support.running import run
 from .registering import registry_of, remote
 
 
-def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
+def test_store_lock_has_one_holder_until_released(url, monkeypatch):
     monkeypatch.setattr(registrations, "ACQUIRE_TIMEOUT", 0.0)
 
     async def work():

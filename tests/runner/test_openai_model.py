@@ -102,7 +102,7 @@ def test_reasoning_is_read_from_either_field(kind, stream, field):
         assert "hmm, well" == "".join(event.text for event in got if isinstance(event, ReasoningDelta))
 
 
-def test_a_refusal_is_what_the_model_says(kind, stream):
+def test_refusal_is_the_text_of_the_answer(kind, stream):
     got, _ = ask(Message({"role": "assistant", "content": None, "refusal": "I will not."}), kind, stream=stream)
     assert "I will not." == reply_of(got).reply.content
 
@@ -116,14 +116,14 @@ def test_a_call_that_was_cut_off_is_incomplete_and_the_whole_one_before_it_is_no
     assert "length" == end.finish_reason
 
 
-def test_arguments_that_the_model_itself_ended_are_kept_however_wrong(kind, stream):
+def test_arguments_the_model_finished_are_kept_even_if_invalid(kind, stream):
     wrong = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": Rome}'}}
     answer = Message({"role": "assistant", "content": None, "tool_calls": [wrong]}, finish_reason="tool_calls")
     end = reply_of(ask(answer, kind, stream=stream)[0])
     assert ('{"city": Rome}', ()) == (end.reply.tool_calls[0].raw_arguments, end.reply.incomplete)
 
 
-def test_how_the_answer_ended_is_kept(kind, stream):
+def test_finish_reason_is_kept(kind, stream):
     assert "content_filter" == reply_of(ask(Text("x", finish_reason="content_filter"), kind, stream=stream)[0]).finish_reason
 
 
@@ -221,12 +221,12 @@ def test_a_server_that_never_answers_is_a_timeout(kind, stream):
         run(collect(model, request(stream=stream)))
 
 
-def test_a_mistake_of_the_caller_stays_what_it_is(kind):
+def test_client_error_stays_a_client_error(kind):
     with model_of([], kind) as (model, _, run), pytest.raises(TypeError):
         run(collect(model, ChatRequest([], parameters={"model": "m", "extra_headers": 1})))
 
 
-def test_a_server_that_knows_no_stream_options_is_asked_without_them_from_then_on(kind):
+def test_server_without_stream_options_is_remembered(kind):
     def script(body: dict[str, Any]) -> Any:
         if "stream_options" in body:
             return Raw([b'{"error": {"message": "unknown field stream_options"}}'], status=400, content_type="application/json")

@@ -114,7 +114,7 @@ def test_run_sync_from_its_own_loop_is_an_error_and_no_deadlock():
     assert "RuntimeError: This would wait for itself" in result.tool_executions[0].content
 
 
-def test_run_sync_raises_what_the_run_raises():
+def test_run_sync_raises_the_exceptions_of_the_run():
     with pytest.raises(UpstreamError, match="down"):
         ToolRunner(ScriptedModel([UpstreamError("down")])).run_sync("hi")
 
@@ -146,7 +146,7 @@ def test_runner_callbacks_get_each_call_and_result(asynchronous):
 
 
 @pytest.mark.parametrize("error", [ValueError("observer"), asyncio.CancelledError()])
-def test_a_failing_callback_is_reported_and_the_run_goes_on(error, caplog):
+def test_failing_callback_is_reported_and_the_run_continues(error, caplog):
     def fail(*_: Any) -> None:
         raise error
 
@@ -215,7 +215,7 @@ def test_the_ceiling_ends_or_raises_as_asked():
         (False, "[1]", "invalid_arguments"),
     ],
 )
-def test_validate_says_how_arguments_are_checked(validate, raw, expected):
+def test_validate_option_selects_the_argument_validation(validate, raw, expected):
     schema = {"properties": {"n": {"type": "integer"}, "m": {"default": 1}}}
     item = tool(name="t", parameters=schema, handler=lambda args: args)
     execution = run(
@@ -249,7 +249,7 @@ def test_tool_timeout_is_for_tools_without_their_own():
         ({"tools": [tool(name="t", parameters={"type": "nope"}, handler=lambda args: 1)]}, "'t'"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_runner_is_made(options, words):
+def test_invalid_options_are_refused_at_construction(options, words):
     with pytest.raises(ConfigurationError, match=words):
         ToolRunner(ScriptedModel([]), **options)
 

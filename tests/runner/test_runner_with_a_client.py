@@ -133,7 +133,7 @@ def test_making_a_runner_of_a_chat_model_imports_no_third_party_package():
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
-def test_a_run_ends_with_the_json_that_was_asked_for(client_class, kind, streamed):
+def test_run_ends_with_the_requested_json(client_class, kind, streamed):
     def get_degrees(city: str) -> str:
         """Tell the temperature."""
         return f"{RESULT} in {city}"

@@ -53,7 +53,7 @@ def test_gemini_tool_without_parameters_has_no_parameters_field():
     assert {"name": "ping"} == told("gemini", ToolSpec("ping"))
 
 
-def test_a_tool_may_ask_for_strict_mode_and_says_so_only_where_its_schema_is_strict():
+def test_tool_can_request_strict_mode_if_its_schema_allows_it():
     @tool(strict=True)
     def f(a: int, b: int = 2): ...
 

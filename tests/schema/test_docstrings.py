@@ -76,7 +76,7 @@ def test_epydoc_is_read_too():
     assert "Find flights.\n\nOnly direct ones: no changes." == read_docstring(EPYDOC).description
 
 
-def test_examples_and_notes_stay_part_of_what_the_model_reads_word_for_word():
+def test_examples_and_notes_of_a_docstring_are_kept_verbatim():
     read = read_docstring("Search.\n\nArgs:\n    q: the query\n\nExample:\n    search('a')\n\nNote:\n    Costs money.\n")
     assert "Search.\n\nExample:\n    search('a')\n\nNote:\n    Costs money." == read.description
     read = read_docstring("Search.\n\nParameters\n----------\nq : str\n    the query\n\nNotes\n-----\nCosts money.\n")
@@ -91,7 +91,7 @@ def test_examples_and_notes_stay_part_of_what_the_model_reads_word_for_word():
     ],
     ids=["google", "sphinx"],
 )
-def test_prose_behind_the_sections_is_not_lost(sections):
+def test_prose_after_the_sections_is_kept(sections):
     read = read_docstring(f"Search.\n\n{sections}\n\nUse it rarely.\nVery rarely.\n")
     assert "Search.\n\nUse it rarely.\nVery rarely." == read.description
     assert {"q": "the query"} == read.parameters
@@ -122,7 +122,7 @@ def test_the_lines_of_one_parameter_become_one_line():
     ],
     ids=["types of several words", "odd entries", "google's other sections", "numpy's other sections", "styles mixed"],
 )
-def test_each_parameter_is_found_however_its_neighbours_are_written(text):
+def test_each_parameter_is_found_beside_any_others(text):
     read = read_docstring(text)
     assert ("S.", "one", "two", "three") == (read.description, *(read.parameters[name] for name in "abc"))
 
@@ -146,7 +146,7 @@ def test_the_sphinx_fields_of_the_seed_need_no_empty_line_before_them():
 
 
 @pytest.mark.parametrize("text", [None, "", "   \n "])
-def test_no_docstring_is_no_description(text):
+def test_missing_docstring_gives_no_description(text):
     assert "" == read_docstring(text).description
 
 

@@ -346,7 +346,7 @@ def test_every_kind_of_annotation_becomes_values_of_its_type():
     assert (dt.date(2026, 1, 2), {"q": [1]}, {1}, (1, "z")) == tuple(read[key] for key in "ijkm")
 
 
-def test_parameters_may_be_called_what_a_models_fields_may_not():
+def test_parameter_names_reserved_by_pydantic_are_allowed():
     def f(copy: int, schema: int, model_x: int, _hidden: int, self_: int, json: int, p0: int): ...
 
     with warnings.catch_warnings():
@@ -412,7 +412,7 @@ def test_classes_of_attrs_and_msgspec_are_objects_and_the_function_is_given_inst
     assert "/parcel/at is not accepted: must be above 0" == complaints(f, '{"parcel": {"at": {"x": -1}}}')[0]
 
 
-def test_optional_is_optional_also_where_json_cannot_express_the_rest():
+def test_optional_parameter_stays_optional_without_a_json_default():
     def f(a): ...
 
     f.__annotations__["a"] = Optional[range]  # noqa: UP045
@@ -531,7 +531,7 @@ def test_a_builtin_without_a_signature_is_refused_with_the_way_out():
         _ = FunctionSchema(max).json_schema
 
 
-def test_complaints_name_the_path_and_what_was_expected():
+def test_error_messages_name_the_path_and_the_expected_type():
     def f(item: Item, count: Annotated[int, Field(ge=1)] = 1, mode: Literal["a", "b"] = "a", x: int | list[int] = 0): ...
 
     assert (
@@ -578,7 +578,7 @@ def test_no_arguments_can_be_written_in_several_ways(raw):
         ("[" * 100_000, "nested"),
     ],
 )
-def test_what_is_not_one_json_object_is_one_clear_complaint(raw, expected):
+def test_arguments_other_than_one_object_are_one_error(raw, expected):
     def f(a: Any): ...
 
     (line,) = complaints(f, raw)
@@ -602,7 +602,7 @@ def test_unchecked_arguments_are_only_read_and_sorted_out():
         FunctionSchema(f).select("f", "nope")
 
 
-def test_pydantic_is_asked_once_however_often_a_schema_is_used(monkeypatch):
+def test_pydantic_schema_is_built_once(monkeypatch):
     from patchbay.schema import pydantic_model
 
     built = []

@@ -15,7 +15,7 @@ RULES = {"openai": (OPENAI_NAMES, r"[a-zA-Z0-9_-]{1,64}"), "gemini": (GEMINI_NAM
 
 @pytest.mark.parametrize("rule", list(RULES))
 @given(names=st.lists(st.text(min_size=1, max_size=90), max_size=8, unique=True))
-def test_every_alias_is_allowed_is_no_other_tools_name_and_leads_back(rule, names):
+def test_every_alias_is_valid_unique_and_reversible(rule, names):
     names_rule, pattern = RULES[rule]
     aliases = Aliases(names, names_rule)
     wire = [aliases.wire(name) for name in names]
@@ -30,7 +30,7 @@ def test_a_name_that_is_allowed_stays():
     assert {} == Aliases(["get"], OPENAI_NAMES).changed
 
 
-def test_an_alias_keeps_what_it_can_of_the_name_and_does_not_depend_on_its_neighbours():
+def test_alias_is_close_to_the_name_and_independent_of_other_tools():
     alone = Aliases(["shop.buy"], OPENAI_NAMES).wire("shop.buy")
     assert re.fullmatch("shop_buy_[0-9a-f]{8}", alone)
     assert alone == Aliases(["shop_buy", "shop:buy", "shop.buy"], OPENAI_NAMES).wire("shop.buy")
@@ -58,6 +58,6 @@ def test_fixed_names_are_sent_unchanged_and_never_used_as_aliases():
     assert ["a.b", taken] == [aliases.own(aliases.wire("a.b")), aliases.own(taken)]
 
 
-def test_a_line_end_is_no_part_of_an_allowed_name():
+def test_trailing_line_end_is_not_an_allowed_name():
     assert not OPENAI_NAMES.allows("name\n")
     assert not GEMINI_NAMES.allows("2nd")

@@ -164,7 +164,7 @@ ROOTS = st.fixed_dictionaries(
 
 
 @given(ROOTS)
-def test_whatever_the_schema_each_subset_gives_a_schema_or_a_reason_and_changes_nothing(root):
+def test_each_subset_gives_a_schema_or_a_reason_and_changes_nothing(root):
     before = copy.deepcopy(root)
     for subset in (openai, openai_strict, gemini):
         made = subset(root)
@@ -185,7 +185,7 @@ def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
 
 
 @given(ROOTS)
-def test_strict_mode_is_given_what_it_takes(root):
+def test_strict_subset_is_valid_for_strict_mode(root):
     made = openai_strict(root)
     if not isinstance(made, Unsupported):
         check_strict(made)
@@ -224,7 +224,7 @@ def test_openai_is_given_a_plain_object_at_the_root():
     assert "Give either a or b." == made["description"]
 
 
-def test_openai_is_given_older_drafts_in_words_of_today():
+def test_openai_subset_translates_older_drafts():
     made = openai(
         parameters(
             a={"type": "array"},
@@ -291,7 +291,7 @@ def test_gemini_recursive_schema_is_expanded_once():
     assert {"type": "object", "description": "Again like Node, in which this stands."} == inner
 
 
-def test_gemini_is_given_no_parameters_where_there_are_none():
+def test_gemini_subset_omits_empty_parameters():
     assert {} == gemini({"type": "object", "properties": {}})
 
 
@@ -317,7 +317,7 @@ def test_alternatives_of_alternatives_without_measure_take_no_time(subset, keywo
         assert isinstance(subset({**schema, "$defs": {**layers, **leaf}}), Unsupported | dict)
 
 
-def test_definitions_that_lead_to_one_another_for_long_are_no_trouble():
+def test_long_chains_of_definitions_are_resolved():
     layers = {f"L{n}": parameters(a={"$ref": f"#/$defs/L{n + 1}"}) for n in range(2000)}
     schema = {**parameters(a={"$ref": "#/$defs/L0"}), "$defs": {**layers, "L2000": {"type": "string"}}}
     assert openai(schema) is schema
@@ -343,7 +343,7 @@ def test_strict_mode_closes_every_object_and_requires_all():
     ("annotation", "words"),
     [(Any, "/a may be anything"), (dict[str, int], "/a takes keys of any name"), (list[dict], "/a/items takes keys of any name")],
 )
-def test_what_strict_mode_cannot_say_has_a_reason_with_its_place(annotation, words):
+def test_unsupported_in_strict_mode_has_a_reason_with_its_path(annotation, words):
     made = openai_strict(one(annotation))
     assert isinstance(made, Unsupported)
     assert words in made.reason
@@ -405,7 +405,7 @@ def test_a_reference_to_a_place_that_a_subset_moves_is_followed():
         (parameters(a={"enum": [{}]}), "/a"),
     ],
 )
-def test_what_is_too_much_for_strict_mode_has_a_reason(schema, words):
+def test_excess_in_strict_mode_has_a_reason(schema, words):
     made = openai_strict(schema)
     assert isinstance(made, Unsupported)
     assert words in made.reason
@@ -466,7 +466,7 @@ def strict_pairs(draw: Any, depth: int = 0) -> tuple[dict[str, Any], dict[str, A
 
 
 @given(strict_pairs())
-def test_what_fits_the_strict_schema_fits_the_tools_own_once_the_added_nulls_are_gone(pair):
+def test_value_valid_in_the_strict_schema_is_valid_in_the_original_without_added_nulls(pair):
     schema, written = pair
     made = openai_strict(schema)
     assert not isinstance(made, Unsupported)

@@ -56,7 +56,7 @@ def test_complaints_read_like_pointer_and_expectation():
         (False, "1", "must NOT be given"),
     ],
 )
-def test_each_keyword_says_what_it_expected(sub, value, expected):
+def test_each_keyword_names_the_expected_value(sub, value, expected):
     (line,) = errors({"properties": {"v": sub}}, f'{{"v": {value}}}')
     assert line.startswith(f"/v {expected}")
 
@@ -79,7 +79,7 @@ def test_every_draft_is_checked(uri):
     assert () == errors(schema, '{"city": "Rome"}')
 
 
-def test_the_draft_decides_what_a_keyword_means():
+def test_draft_determines_the_meaning_of_a_keyword():
     pair = {"properties": {"p": {"prefixItems": [{"type": "integer"}]}}}
     assert ("/p/0 must be integer",) == errors(pair, '{"p": ["x"]}')
     assert () == errors({"$schema": "http://json-schema.org/draft-07/schema#", **pair}, '{"p": ["x"]}')
@@ -171,7 +171,7 @@ def test_blank_arguments_are_an_empty_object(raw):
         *((raw * 10_000, "nested") for raw in ("[", '{"a":')),
     ],
 )
-def test_what_is_not_an_object_is_one_complaint(raw, part):
+def test_non_object_schema_is_one_error(raw, part):
     (line,) = errors({}, raw)
     assert part in line
 
@@ -303,7 +303,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.booleans())
-def test_no_arguments_whatever_raise(value, coerce):
+def test_validation_of_any_arguments_does_not_raise(value, coerce):
     import json
 
     schema = {
@@ -315,6 +315,6 @@ def test_no_arguments_whatever_raise(value, coerce):
 
 
 @given(TEXT)
-def test_no_text_whatever_raises(raw):
+def test_validation_of_any_text_does_not_raise(raw):
     result = validator(CITY).validate("t", raw)
     assert result.valid is (not result.errors)

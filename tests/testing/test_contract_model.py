@@ -40,7 +40,7 @@ def ask(question: str, *, contract: str, history: list[dict] | None = None) -> s
 
 @pytest.mark.parametrize("examples", [True, False])
 @pytest.mark.parametrize("tag", ["tool_call", "CALL", "ruf-auf"])
-def test_it_reads_the_label_and_the_tools_from_the_prompt(tag, examples):
+def test_contract_model_reads_label_and_tools_from_the_prompt(tag, examples):
     contract = render_contract(TOOLS, tool_call_tag=tag, tool_result_tag="answer", include_examples=examples)
     read = read_contract(contract)
     assert (tag, "answer", ["multiply", "get_weather"]) == (read.call_tag, read.result_tag, list(read.tools))
@@ -48,7 +48,7 @@ def test_it_reads_the_label_and_the_tools_from_the_prompt(tag, examples):
     assert f'```{tag}\n{{"name": "multiply", "arguments": {{"a": 6, "b": 7}}}}\n```' in text
 
 
-def test_it_calls_each_tool_that_the_question_names_with_the_values_of_the_question():
+def test_contract_model_calls_each_named_tool_with_values_of_the_question():
     question = "Multiply 12345678901234567890 by 3 and tell the weather in Paris and in Rome."
     calls = parse(ask(question, contract=render_contract(TOOLS)), tools=TOOLS).tool_calls
     assert [
@@ -108,7 +108,7 @@ def test_a_value_that_one_call_was_given_is_not_given_to_the_next_tool():
     )
 
 
-def test_it_says_in_every_answer_that_it_is_scripted():
+def test_contract_model_marks_every_answer_as_scripted():
     contract = render_contract(TOOLS)
     for question in ("Multiply 2 by 3", "Sing", "The weather"):
         assert ask(question, contract=contract).startswith("(scripted model)")
@@ -119,7 +119,7 @@ def test_without_a_contract_it_calls_nothing():
     assert () == parse(ask("Multiply 2 by 3", contract="You are helpful.")).tool_calls
 
 
-def test_it_answers_with_the_values_of_the_results():
+def test_contract_model_answers_with_the_values_of_the_results():
     call = {"id": "call_1", "type": "function", "function": {"name": "multiply", "arguments": '{"a": 6, "b": 7}'}}
     messages = flatten_messages(
         [

@@ -26,7 +26,7 @@ def ask_and_hide_errors(model: ScriptedModel) -> None:
         ask(model)
 
 
-def test_it_says_which_steps_were_not_asked_for() -> None:
+def test_unused_steps_are_reported() -> None:
     with (
         pytest.raises(AssertionError, match=r"1 of the 2 steps .*2: 'It is sunny.'"),
         ScriptedModel([ToolCall("a", "f"), "It is sunny."]) as model,
@@ -34,7 +34,7 @@ def test_it_says_which_steps_were_not_asked_for() -> None:
         ask(model)
 
 
-def test_without_a_block_it_says_so_when_it_is_asked_for_it() -> None:
+def test_unused_steps_are_reported_on_request_without_a_block() -> None:
     model = ScriptedModel(["a", "b"])
     ask(model)
     with pytest.raises(AssertionError, match="1 of the 2 steps"):
@@ -43,7 +43,7 @@ def test_without_a_block_it_says_so_when_it_is_asked_for_it() -> None:
     model.assert_consumed()
 
 
-def test_it_does_not_hide_the_error_of_its_block() -> None:
+def test_unused_steps_do_not_hide_the_error_of_the_block() -> None:
     with pytest.raises(ZeroDivisionError), ScriptedModel(["It is sunny."]):
         raise ZeroDivisionError
 

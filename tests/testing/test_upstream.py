@@ -46,7 +46,7 @@ def post(upstream: ScriptedUpstream, body: object) -> Iterator[http.client.HTTPR
             yield response
 
 
-def test_answers_come_in_the_order_of_the_script_and_then_it_says_that_it_is_over(connect):
+def test_responses_follow_the_script_and_its_end_is_reported(connect):
     with ScriptedUpstream(["one", Text("two", finish_reason="length")]) as upstream:
         client = connect(upstream)
         first = client.chat.completions.create(model="m", messages=HELLO)
@@ -73,14 +73,14 @@ def test_a_function_script_sees_the_body_of_the_request(connect):
     assert "small was asked hello" == answer.choices[0].message.content
 
 
-def test_it_refuses_tools_as_ollama_does(connect):
+def test_upstream_refuses_tools_like_ollama(connect):
     with ScriptedUpstream(["never said"], tools="refuse") as upstream:
         with pytest.raises(openai.BadRequestError, match="small does not support tools"):
             connect(upstream).chat.completions.create(model="small", messages=HELLO, tools=TOOLS)
         assert TOOLS == upstream.chats[0].json["tools"]
 
 
-def test_it_ignores_tools_as_lm_studio_does(connect):
+def test_upstream_ignores_tools_like_lm_studio(connect):
     with ScriptedUpstream(["prose"]) as upstream:
         answer = connect(upstream).chat.completions.create(model="m", messages=HELLO, tools=TOOLS)
     assert ("prose", None) == (answer.choices[0].message.content, answer.choices[0].message.tool_calls)
@@ -99,7 +99,7 @@ def test_every_choice_of_n_is_answered(connect, stream):
     assert ["same", "same"] == texts
 
 
-def test_usage_comes_in_its_own_chunk_when_it_is_asked_for(connect):
+def test_requested_usage_has_its_own_chunk(connect):
     with ScriptedUpstream(["words here"]) as upstream:
         stream = connect(upstream).chat.completions.create(
             model="m", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -143,7 +143,7 @@ def test_a_cut_answer_ends_before_its_body_does():
         response.read()
 
 
-def test_a_client_that_leaves_a_hanging_answer_is_noticed():
+def test_client_that_abandons_a_hanging_response_is_noticed():
     with ScriptedUpstream([Raw([b": hello\n\n"], end="hang")]) as upstream:
         with post(upstream, {"model": "m", "messages": HELLO}) as response:
             assert b": hello\n" == response.readline()
@@ -152,7 +152,7 @@ def test_a_client_that_leaves_a_hanging_answer_is_noticed():
         assert not upstream.chats[0].answered.is_set()
 
 
-def test_it_stops_while_a_client_still_waits_for_an_answer():
+def test_upstream_stops_while_a_client_waits():
     with ExitStack() as client:
         with ScriptedUpstream([Raw([b": hello\n\n"], end="hang")]) as upstream:
             response = client.enter_context(post(upstream, {"model": "m", "messages": HELLO}))
@@ -161,7 +161,7 @@ def test_it_stops_while_a_client_still_waits_for_an_answer():
             socket.create_connection((urlsplit(upstream.url).hostname, urlsplit(upstream.url).port), timeout=5)
 
 
-def test_other_paths_say_what_arrived(connect):
+def test_other_paths_echo_the_request(connect):
     with ScriptedUpstream([]) as upstream:
         client = connect(upstream)
         assert ["scripted-model"] == [model.id for model in client.models.list()]
@@ -173,12 +173,12 @@ def test_other_paths_say_what_arrived(connect):
     assert ["/v1/models", "/v1/embeddings"] == [request.path for request in upstream.requests]
 
 
-def test_a_body_that_is_no_object_is_the_clients_mistake():
+def test_non_object_body_is_a_client_error():
     with ScriptedUpstream([]) as upstream, post(upstream, [1]) as response:
         assert 400 == response.status
 
 
-def test_the_record_holds_each_chat_request_and_what_was_answered(connect, tmp_path):
+def test_record_has_each_chat_request_and_its_response(connect, tmp_path):
     record = tmp_path / "record.jsonl"
     with ScriptedUpstream(["first"], tools="refuse", record=record) as upstream:
         client = connect(upstream)

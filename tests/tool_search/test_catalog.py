@@ -51,7 +51,7 @@ def test_nothing_is_found_for_words_that_no_tool_has():
     assert [] == SOME.search("astronomy") == SOME.search("")
 
 
-def test_a_tool_whose_name_is_the_query_is_the_first():
+def test_tool_named_like_the_query_is_first():
     many = catalog(("area", "x " * 50), ("area_of_circle", "The area of a circle: area."), ("area_of_square", "area area"))
     assert "area" == many.search("area", 2)[0].name
 
@@ -69,7 +69,7 @@ def test_a_pattern_matches_names_before_descriptions():
         SOME.match("(")
 
 
-def test_a_pattern_takes_linear_time():
+def test_pattern_takes_linear_time():
     long = catalog(("a" * 60 + "!", "a" * 20_000))
     assert [] == long.match("^(a|a)*$" * 3 + "x")  # exponential in a backtracking engine
 
@@ -96,7 +96,7 @@ def test_impossible_settings_are_refused(wrong):
         ToolSearch(**wrong)
 
 
-def test_a_search_names_the_sources_and_offers_what_it_finds():
+def test_search_names_sources_and_offers_its_results():
     tools = {name: Named(name, f"About {name}.") for name in ("tool_search", "rome", "paris")}
     tools["rome"].source = "mcp:italy"
     offered: list[str] = []

@@ -77,7 +77,7 @@ def test_two_calls_in_one_reply_of_a_tool_that_was_not_found_both_do_not_run():
     assert ["tool_search", "tool_7"] == offered(model)[1]
 
 
-def test_a_search_without_result_says_so_and_an_unknown_tool_stays_unknown():
+def test_empty_search_is_reported_and_an_unknown_tool_stays_unknown():
     model = ScriptedModel([search("astronomy"), ToolCall("b", "nope"), "done"])
     first, second = run(ToolRunner(model, tools()).run("hi")).tool_executions
     assert not first.is_error
@@ -93,7 +93,7 @@ def test_the_tool_that_a_request_demands_is_offered():
     assert [["tool_search", "tool_7"]] * 2 == offered(model)
 
 
-def test_a_tool_that_a_callback_takes_away_cannot_be_had_by_a_search():
+def test_tool_removed_by_a_callback_is_not_found():
     def policy(ctx: Any, request: Any) -> None:
         request.tools_dict.pop("tool_7", None)
 
@@ -172,7 +172,7 @@ def test_a_chat_on_a_server_finds_tools_over_requests(text):
             assert [["tool_search"], *[["tool_search", "tool_7"]] * 3] == names
 
 
-def test_responses_that_go_on_with_each_other_keep_the_tools_that_were_found():
+def test_continued_responses_keep_found_tools():
     found = calls(call("tool_search", '{"query": "tool_7", "limit": 1}'))
     with serve_chat([found, "Found.", "Still.", "Again.", "Not."], chat={"search_above": 5}) as at, at.client() as client:
         for n in range(8):

@@ -24,7 +24,7 @@ class Declared(BaseTool):
         return None
 
 
-def test_every_kind_of_tool_can_say_something_of_itself():
+def test_every_kind_of_tool_accepts_annotations():
     @tool(annotations=DESTRUCTIVE)
     def decorated() -> None: ...
 
@@ -50,7 +50,7 @@ def test_default_annotations_are_empty_and_immutable():
         nothing["read_only"] = True
 
 
-def test_annotations_that_are_no_mapping_are_refused():
+def test_annotations_must_be_a_mapping():
     with pytest.raises(ConfigurationError, match="annotations of tool 'd' must be a mapping"):
         ToolDefinition("d", handler=print, metadata={"annotations": ["destructive"]})
 

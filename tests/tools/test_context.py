@@ -30,7 +30,7 @@ def test_without_an_agent_there_is_still_a_state_and_nothing_is_shared():
     assert not first.cancelled.is_set()
 
 
-def test_the_outcome_has_what_was_asked_for_and_the_changes_of_the_state():
+def test_outcome_has_requested_actions_and_state_changes():
     context = make(agent_scope=AgentScope(state={"n": 1, "list": [1]}))
     assert not context.outcome()
     context.state["n"] += 1
@@ -69,6 +69,6 @@ def test_progress_is_normalised_and_ignored_after_the_call():
 
 
 @pytest.mark.parametrize("name", ["agent_name", "session", "invocation_id", "state"])
-def test_what_is_around_a_call_is_not_the_tools_to_change(name):
+def test_tool_cannot_change_its_call_context(name):
     with pytest.raises(AttributeError):
         setattr(make(), name, "mine")

@@ -26,7 +26,7 @@ def call(item: Tool, raw: str = "{}", validation: Validation | None = Validation
     return asyncio.run(asyncio.wait_for(carry_out(), 30))
 
 
-def test_the_decorator_takes_name_and_description_from_the_function():
+def test_decorator_takes_name_and_description_from_the_function():
     @tool
     def get_weather(city: str) -> str:
         """Tell the weather.
@@ -42,7 +42,7 @@ def test_the_decorator_takes_name_and_description_from_the_function():
     assert "get_weather" == get_weather.__name__
 
 
-def test_the_decorator_with_options_overrides_what_the_function_says():
+def test_decorator_options_override_the_function():
     @tool(name="weather", description="", parameters=SCHEMA, timeout=3)
     def get_weather(city: str) -> str:
         """Not this."""
@@ -72,7 +72,7 @@ def test_the_seeds_form_with_a_schema_and_a_handler():
         (lambda city, unit="C": city + unit, "RomeC"),
     ],
 )
-def test_a_handler_with_a_schema_takes_keywords_or_the_whole_dict(handler, expected):
+def test_handler_with_a_schema_takes_keywords_or_the_dict(handler, expected):
     item = tool(name="w", parameters=SCHEMA, handler=handler)
     item.check()
     assert expected == call(item, '{"city": "Rome"}')
@@ -104,7 +104,7 @@ def test_a_name_must_be_a_text(name):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True])
-def test_a_timeout_that_cannot_be_kept_is_refused_when_it_is_set(timeout):
+def test_unenforceable_timeout_is_refused_when_set(timeout):
     with pytest.raises(ConfigurationError, match="positive number of seconds"):
         tool(name="t", handler=lambda: 1, timeout=timeout)
 
@@ -129,7 +129,7 @@ def test_the_context_comes_by_name_or_by_annotation_and_is_never_in_the_schema()
         assert (1, function.__name__) == call(item, '{"a": 1, "tool_context": 5, "ctx": 5}')
 
 
-def test_variable_arguments_are_no_context_whatever_they_are_called():
+def test_variable_arguments_are_not_a_context_under_any_name():
     def rest(a: int, *tool_context: int, **ctx: Any):
         return a, tool_context, ctx
 
@@ -173,7 +173,7 @@ def test_a_callable_object_is_described_by_its_class():
     assert "Say it." == tool(Said()).description
 
 
-def test_what_the_docstring_says_of_keyword_arguments_is_in_the_schema():
+def test_docstring_of_keyword_arguments_is_in_the_schema():
     @tool
     def book(city: str, **extras: int) -> None:
         """Book.
@@ -384,7 +384,7 @@ def test_invalid_tool_is_a_type_error(item, words):
         as_tool(item)
 
 
-def test_a_coroutine_is_no_tool():
+def test_coroutine_is_not_a_tool():
     coroutine = _coroutine()
     try:
         with pytest.raises(TypeError, match="without calling it"):

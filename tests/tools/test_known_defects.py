@@ -52,7 +52,7 @@ def call(item: FunctionTool, **arguments: Any) -> Any:
         ({"a": 1, "address": {"street": {"name": "x"}}}, "/address"),
     ],
 )
-def test_d08_arguments_that_do_not_fit_never_reach_the_body(arguments, place):
+def test_invalid_arguments_do_not_reach_the_body(arguments, place):
     ran = []
 
     @tool
@@ -66,7 +66,7 @@ def test_d08_arguments_that_do_not_fit_never_reach_the_body(arguments, place):
     assert [] == ran
 
 
-def test_d08_arguments_that_fit_arrive_as_their_types():
+def test_valid_arguments_arrive_as_their_types():
     @tool
     def f(a: int, unit: Unit, address: Address):
         return [a, unit is Unit.F, address.street.name]
@@ -74,7 +74,7 @@ def test_d08_arguments_that_fit_arrive_as_their_types():
     assert [5, True, "x"] == call(f, a="5", unit="fahrenheit", address={"street": {"name": "x"}, "number": 1})
 
 
-def test_d09_a_nested_model_has_no_dangling_reference():
+def test_nested_model_has_no_dangling_reference():
     @tool
     def f(address: Address, others: list[Address], maybe: Optional[Street] = None): ...  # noqa: UP045
 
@@ -82,7 +82,7 @@ def test_d09_a_nested_model_has_no_dangling_reference():
     assert {"Address", "Street"} == set(f.parameters["$defs"])
 
 
-def test_d09_the_whole_prose_of_the_docstring_is_the_description():
+def test_whole_prose_of_the_docstring_is_the_description():
     @tool
     def f(a: int):
         """First line.
@@ -96,7 +96,7 @@ def test_d09_the_whole_prose_of_the_docstring_is_the_description():
     assert "First line.\n\nSecond paragraph." == f.description
 
 
-def test_d11_d12_a_failed_calls_writes_are_nowhere_and_parallel_counts_are_not_lost():
+def test_failed_call_writes_nothing_and_parallel_counts_add_up():
     base = {"n": 0}
 
     def execution(work: Any, *, failed: bool = False) -> Any:
@@ -113,14 +113,14 @@ def test_d11_d12_a_failed_calls_writes_are_nowhere_and_parallel_counts_are_not_l
     assert {"n": 0} == base
 
 
-def test_d27_every_kind_of_parameter_is_filled():
+def test_every_kind_of_parameter_is_filled():
     def f(a, /, b, *rest: int, c, tool_context, **more: int):
         return a, b, rest, c, tool_context.call_id, more
 
     assert (1, 2, (3, 4), 5, "c1", {"z": 6}) == call(tool(f), a=1, b=2, rest=[3, 4], c=5, z=6)
 
 
-def test_d27_generators_are_read_to_their_end():
+def test_generators_are_read_to_their_end():
     def numbers(n: int):
         yield from range(n)
 
@@ -132,17 +132,17 @@ def test_d27_generators_are_read_to_their_end():
 
 
 @pytest.mark.parametrize("item", [max, dict, int])
-def test_d29_what_has_no_signature_is_refused_when_it_is_given(item):
+def test_callable_without_a_signature_is_refused(item):
     with pytest.raises((TypeError, ConfigurationError)):
         collect_tools([item])
 
 
-def test_d29_a_builtin_with_a_schema_of_its_own_is_a_tool():
+def test_builtin_with_a_given_schema_is_a_tool():
     longest = {"type": "object", "properties": {"items": {"type": "array"}}}
     assert "longest" == tool(name="longest", parameters=longest, handler=lambda items: max(items)).name
 
 
-def test_d29_two_tools_of_one_name_are_refused():
+def test_two_tools_of_one_name_are_refused():
     def f(): ...
 
     with pytest.raises(ConfigurationError, match="'f'"):

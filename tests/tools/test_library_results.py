@@ -113,7 +113,7 @@ def test_a_table_that_records_would_reduce_is_given_with_all_its_parts(frame):
     assert (frame.columns, frame.rows, frame.index) == (told["columns"], told["data"], told["index"])
 
 
-def test_a_series_keeps_its_labels_also_repeated_ones():
+def test_series_keeps_its_labels_even_if_repeated():
     assert {"Rome": 3, "Oslo": 4} == json.loads(render_result(Series([3, 4], ["Rome", "Oslo"])))
     assert [["Rome", 3], ["Rome", 4]] == json.loads(render_result(Series([3, 4], ["Rome", "Rome"])))
 
@@ -174,7 +174,7 @@ def test_an_object_that_can_be_iterated_is_its_text_and_not_its_items():
     assert '["a shelf of 12 books"]' == render_result([Shelf()])
 
 
-def test_an_object_without_a_text_form_is_named_and_a_note_says_that_it_is_not_shown():
+def test_object_without_a_text_form_is_named_with_a_note():
     class Session:
         def __iter__(self) -> Any:
             return iter([1])
@@ -218,6 +218,6 @@ class NoFields(msgspec.Struct):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_a_collection_by_its_type_is_json(value, expected):
+def test_registered_collections_are_json(value, expected):
     assert expected == json.loads(render_result(value))
     assert "<class 'dict'>" == render_result(dict)

@@ -57,7 +57,7 @@ def test_a_class_with_a_declaration_is_a_tool():
     assert {"rows": ["SELECT 1"], "call": "c1"} == call(query, '{"sql": "SELECT 1"}')
 
 
-def test_its_arguments_are_checked_against_its_declaration_which_is_asked_for_once():
+def test_arguments_are_validated_against_a_declaration_read_once():
     query = Query()
     for _ in range(3):
         with pytest.raises(ToolArgumentsError, match="required property 'sql'"):
@@ -87,12 +87,12 @@ def test_a_declaration_may_be_wrapped_and_its_name_is_the_tools(declaration):
     assert item.spec.description in ("given", "said")
 
 
-def test_a_declaration_without_parameters_takes_none():
+def test_declaration_without_parameters_takes_none():
     assert {"type": "object", "properties": {}} == dict(Declared({"name": "declared"}).parameters)
 
 
 @pytest.mark.parametrize("declaration", ["declared", ["declared"], {"parameters": [1]}])
-def test_a_declaration_that_is_none_is_refused(declaration):
+def test_invalid_declaration_is_refused(declaration):
     with pytest.raises(ConfigurationError, match="'declared'"):
         Declared(declaration).check()
 
@@ -156,7 +156,7 @@ def test_a_description_may_be_set():
     assert "Ask." == query.spec.description
 
 
-def test_a_definition_has_a_handler_that_takes_one_dict():
+def test_definition_has_a_handler_that_takes_one_dict():
     async def handle(args: dict) -> dict:
         return {"temp_c": 22, **args}
 

@@ -109,7 +109,7 @@ def test_cycles_and_deep_values_end():
     assert "<list>" in render_result(deep)
 
 
-def test_a_value_whose_own_methods_fail_is_named_by_its_type():
+def test_value_with_failing_methods_is_named_by_its_type():
     class Broken:
         def __str__(self) -> str:
             raise RuntimeError
@@ -121,7 +121,7 @@ def test_a_value_whose_own_methods_fail_is_named_by_its_type():
     assert '{"a": "<Broken>"}' == render_result({"a": Broken()})
 
 
-def test_errors_say_their_type_also_without_a_message():
+def test_errors_without_a_message_name_their_type():
     assert "Error: tool 't' failed: ValueError: no" == render_error("t", ValueError("no"))
     assert "Error: tool 't' failed: KeyError: 'k'" == render_error("t", KeyError("k"))
     assert "Error: tool 't' failed: AssertionError" == render_error("t", AssertionError())

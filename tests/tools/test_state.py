@@ -146,7 +146,7 @@ def test_five_calls_that_count_at_the_same_time_make_five():
 
 
 @given(st.integers(-5, 5), st.lists(st.integers(-3, 3), min_size=1, max_size=5))
-def test_what_calls_add_to_a_number_adds_up(start, changes):
+def test_concurrent_additions_to_a_number_are_summed(start, changes):
     def change(by: int) -> Any:
         return lambda state: state.__setitem__("n", state["n"] + by)
 
@@ -165,7 +165,7 @@ def test_what_calls_add_to_a_number_adds_up(start, changes):
         (lambda state: state.__setitem__("n", state.setdefault("n", 0) + 1), 12),
     ],
 )
-def test_a_number_is_added_to_however_it_is_written(work, expected):
+def test_additions_in_any_spelling_are_merged(work, expected):
     assert expected == merged({"n": 10, "step": 2}, work, work)["n"]
 
 
@@ -197,7 +197,7 @@ def test_numbers_of_the_state_are_numbers_like_any_other():
     assert {int, float, bool} == {type(value) for value in state.to_dict().values()}
 
 
-def test_what_is_appended_at_the_same_time_is_all_kept_in_call_order():
+def test_concurrent_appends_are_kept_in_call_order():
     def by_operator(item: str) -> Any:
         return lambda state: state.__setitem__("log", operator.iadd(state["log"], [item]))
 
@@ -270,7 +270,7 @@ def test_a_deletion_and_a_change_go_by_call_order():
     assert {"n": 2} == merged({"n": 1}, delete, count)
 
 
-def test_truth_values_are_no_numbers():
+def test_booleans_are_not_numbers():
     assert {"on": False} == merged({"on": True}, *[lambda state: state.__setitem__("on", not state["on"])] * 2)
 
 

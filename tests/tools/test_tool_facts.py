@@ -26,7 +26,7 @@ def called(item: Tool, raw: str = '{"path": "a"}') -> str:
     return asyncio.run(Executor([item]).run([ToolCall("1", item.name, raw)]))[0].content
 
 
-def test_a_tool_has_none_unless_it_says_so():
+def test_tool_has_no_facts_by_default():
     assert (None, {}) == (tool(where).facts, facts(tool(where), arguments={}))
 
 
@@ -92,12 +92,12 @@ def test_any_tool_may_be_given_some_later():
 
 
 @pytest.mark.parametrize("facts", ["path", {"path": 1}, 0])
-def test_what_cannot_be_called_is_refused(facts):
+def test_non_callable_facts_are_refused(facts):
     with pytest.raises(ConfigurationError, match="facts of tool 'where' must be a function of a call's arguments"):
         FunctionTool(where, facts=facts)
 
 
-def test_what_fails_is_a_denial_that_has_its_cause():
+def test_failing_facts_deny_the_call_with_the_cause():
     with pytest.raises(ToolDeniedError, match="could not be found: KeyError: 'path'") as caught:
         facts(FunctionTool(where, facts=where))
     assert isinstance(caught.value.__cause__, KeyError)

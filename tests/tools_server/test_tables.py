@@ -317,7 +317,7 @@ def test_a_tool_is_taken_away_from_one_role(server: Any) -> None:
     assert (["a"], []) == (list(server.tools("ann")), list(server.tools("ben")))
 
 
-def test_a_tool_that_is_not_there_is_no_failure(server: Any) -> None:
+def test_removing_a_missing_tool_is_no_failure(server: Any) -> None:
     assert {"ok": True, "removed": False, "affected_roles": []} == only(
         server.post("unregister", name="a").json, "ok", "removed", "affected_roles"
     )

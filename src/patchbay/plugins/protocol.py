@@ -470,7 +470,7 @@ class Connection(asyncio.Protocol):
         """Read what the other side sent before it closed: a write that fails ends the transport whatever is unread.
 
         Without this, a call whose BEGUN is unread would be reported as not run. Its test:
-        test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_first.
+        test_messages_sent_before_the_end_are_read_despite_a_failed_write.
         """
         connection = None if self._transport is None else self._transport.get_extra_info("socket")
         if connection is None:

@@ -96,7 +96,7 @@ def test_a_reasoning_goes_back_within_its_turn_and_not_beyond(stream: bool) -> N
 
 
 @pytest.mark.usefixtures("own_provider")
-def test_openai_is_never_sent_what_another_provider_left_in_the_history(stream: bool) -> None:
+def test_openai_is_not_sent_fields_of_other_providers(stream: bool) -> None:
     history = [
         QUESTION,
         {
@@ -140,7 +140,7 @@ def test_an_answer_that_the_server_gave_up_is_an_error(stream: bool) -> None:
             run(model, reply_of(model, [QUESTION], stream=stream))
 
 
-def test_a_model_that_only_streams_is_asked_for_a_stream_from_then_on() -> None:
+def test_streaming_only_model_is_streamed_from_then_on() -> None:
     with ChatServer(["Clear.", "Rain."], servers.qwen_rules) as server:
         model = model_at(server, "qwen/qwen3-thinking")
 
@@ -178,7 +178,7 @@ def test_a_providers_own_parameters_may_be_given_by_name() -> None:
     [("glm/glm-4.6", servers.glm_rules), ("qwen/qwen3-thinking", servers.qwen_rules)],
 )
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["any", "named"])
-def test_a_tool_choice_that_is_refused_is_asked_for_in_words_and_learnt(name: str, rules: Any, choice: Any) -> None:
+def test_refused_tool_choice_becomes_an_instruction_and_is_remembered(name: str, rules: Any, choice: Any) -> None:
     with ChatServer(["I would rather not.", calls(ROME), calls(OSLO)], rules) as server:
         model = model_at(server, name)
 
@@ -278,7 +278,7 @@ def test_names_beyond_a_providers_rules_go_out_under_an_alias_and_come_back(prov
     assert first["tools"] == second["tools"]
 
 
-def test_a_tool_that_cannot_be_expressed_is_left_out_alone_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_inexpressible_tool_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     broken = ToolSpec("broken", "", {"type": "object", "properties": {"x": {"$ref": "#/$defs/missing"}}})
     with ChatServer(["Clear.", "Clear."]) as server:
         model = model_at(server, "glm/glm-4.6")
@@ -334,7 +334,7 @@ def test_a_field_that_a_server_gives_and_will_not_have_back_is_learnt(stream: bo
     ]
 
 
-def test_an_error_that_only_mentions_what_was_sent_is_still_an_error() -> None:
+def test_error_that_only_mentions_a_field_is_an_error() -> None:
     refusal = servers.error(400, "The reasoning_content is too long.")
     with ChatServer(lambda _: refusal) as server:
         model = resolve_model(f"{server.url}#m", max_retries=0)

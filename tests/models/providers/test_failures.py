@@ -50,9 +50,7 @@ def test_an_http_error_has_its_status_and_the_servers_words(status: int, tools: 
     assert f"The model's server answered HTTP {status}: Try it tomorrow." == str(failure)
 
 
-def test_no_error_and_no_log_holds_the_key_even_if_the_server_says_it(
-    tools: Any, stream: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_key_is_redacted_from_errors_and_logs(tools: Any, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with ScriptedUpstream(lambda _: error(401, f"Incorrect API key provided: {KEY}.")) as server:
         model = model_at(server)
@@ -62,7 +60,7 @@ def test_no_error_and_no_log_holds_the_key_even_if_the_server_says_it(
     assert KEY not in shown
 
 
-def test_the_key_of_a_client_of_the_callers_own_is_kept_out_of_errors_too() -> None:
+def test_key_of_the_callers_client_is_redacted_from_errors() -> None:
     with ScriptedUpstream(lambda _: error(401, f"No such key: {KEY}")) as server:
 
         async def ask() -> None:
@@ -88,7 +86,7 @@ def test_a_path_that_does_not_exist_is_named(tools: Any) -> None:
     assert "HTTP 404" in said
 
 
-def test_a_page_is_no_answer_and_is_shown(tools: Any, stream: bool) -> None:
+def test_html_page_is_an_error_that_quotes_it(tools: Any, stream: bool) -> None:
     page = Raw([b"<html>Welcome to nginx</html>"], content_type="text/html")
     with ScriptedUpstream(lambda _: page) as server:
         failure = failure_of(model_at(server), tools=tools, stream=stream)
@@ -109,7 +107,7 @@ class Redirecting(ScriptedUpstream):
 
 
 @pytest.mark.parametrize("status", [302, 307])
-def test_a_redirect_never_takes_the_key_along(status: int, tools: Any) -> None:
+def test_key_is_not_sent_to_a_redirect(status: int, tools: Any) -> None:
     with ScriptedUpstream(lambda _: "Clear.") as other:
         target = f"{other.url.replace('127.0.0.1', 'localhost')}/chat/completions"
         with Redirecting(target, status) as server:
@@ -253,7 +251,7 @@ def test_a_user_names_a_server_and_asks(monkeypatch: pytest.MonkeyPatch) -> None
     assert [False, False, True, True] == [KEY in request.headers["authorization"] for request in server.chats]
 
 
-def test_a_user_with_a_wrong_key_reads_what_the_server_says() -> None:
+def test_wrong_key_error_quotes_the_server() -> None:
     with ScriptedUpstream(lambda _: error(401, "Incorrect API key provided.")) as server:
         runner = ToolRunner(f"{server.url}#m", tools=[get_weather], api_key=KEY)
         with pytest.raises(UpstreamError, match=r"HTTP 401: Incorrect API key provided\.") as caught:

@@ -190,7 +190,7 @@ def test_thought_is_counted_in_tokens_for_the_models_that_know_no_levels() -> No
         ),
     ],
 )
-def test_what_gemini_has_no_words_for_is_refused_before_anything_is_sent(body: dict[str, Any], param: str) -> None:
+def test_request_gemini_cannot_express_is_refused_before_sending(body: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         gemini_request({"model": "m", "messages": [QUESTION], **body})
     assert param == caught.value.param
@@ -232,7 +232,7 @@ def test_a_model_without_tools_and_system_role_is_taught_in_text_and_that_is_lea
     assert [True, False, False, False, False] == ["tools" in body for body in server.bodies]
 
 
-def test_a_model_that_takes_no_schema_beside_tools_is_given_it_with_the_last_question_alone(stream: bool) -> None:
+def test_schema_beside_tools_is_sent_with_the_last_request_where_unsupported(stream: bool) -> None:
     def script(body: Any) -> Any:
         formatted = "responseMimeType" in body["generationConfig"]
         if formatted and "tools" in body:
@@ -309,7 +309,7 @@ def test_the_servers_errors_are_ours(stream: bool) -> None:
             run(model, reply_of(model, [QUESTION], stream=stream))
 
 
-def test_a_server_that_says_nothing_in_time_is_an_error_of_time() -> None:
+def test_silent_server_is_a_timeout_error() -> None:
     with GeminiServer([Raw([], end="hang")]) as server:
         model = model_at(server, timeout=0.2)
         with pytest.raises(UpstreamTimeoutError):
@@ -390,7 +390,7 @@ def test_tool_images_follow_the_results_for_gemini() -> None:
     assert [b"Rome", b"Oslo"] == [part.inline_data.data for part in shown.parts or [] if part.inline_data]
 
 
-def test_no_thoughts_are_asked_for_where_none_are_wanted() -> None:
+def test_reasoning_is_not_requested_unless_configured() -> None:
     """Gemini refuses to show thoughts that it does not think."""
     config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": "none"})["config"]
     assert {"thinking_budget": 0} == config["thinking_config"]
@@ -454,7 +454,7 @@ def test_a_stream_that_breaks_off_is_an_error(answer: Raw) -> None:
     ],
     ids=["cut", "half", "no candidate", "nothing", "a page"],
 )
-def test_an_answer_that_is_none_is_an_error(answer: Raw) -> None:
+def test_empty_answer_is_an_error(answer: Raw) -> None:
     with GeminiServer(lambda _: answer) as server:
         model = model_at(server)
         with pytest.raises(UpstreamError):
@@ -473,7 +473,7 @@ def test_an_http_error_has_its_status_and_the_servers_words(status: int, stream:
     )
 
 
-def test_no_error_holds_the_key_even_if_the_server_says_it(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_is_redacted_from_errors(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     with GeminiServer(lambda _: error(400, "API key not valid: my-own-secret-key-7.")) as server:
         model = resolve_model(MODEL, api_key="my-own-secret-key-7", base_url=server.base_url, max_retries=0)
@@ -485,7 +485,7 @@ def test_no_error_holds_the_key_even_if_the_server_says_it(stream: bool, caplog:
 
 
 @pytest.mark.parametrize("status", [302, 307])
-def test_a_redirect_never_takes_the_key_along(status: int, stream: bool) -> None:
+def test_key_is_not_sent_to_a_redirect(status: int, stream: bool) -> None:
     """Google's header for it is one that HTTP clients do not know for a secret."""
     with GeminiServer(lambda _: response(text("Clear."))) as other:
         target = f"{other.base_url.replace('127.0.0.1', 'localhost')}/elsewhere"
@@ -525,7 +525,7 @@ def test_cancelling_lets_the_server_go(begun: list[bytes], stream: bool) -> None
         assert run(model, cancelled())
 
 
-def test_one_model_serves_one_event_loop_after_the_other_and_keeps_what_it_learnt() -> None:
+def test_model_works_in_successive_event_loops_and_keeps_its_capabilities() -> None:
     with GeminiServer(lambda _: response(text("Clear.")), tools=False, system=False) as server:
         model = model_at(server, "gemini/gemma-4-27b-it")
         for _ in range(2):

@@ -46,7 +46,7 @@ def hosted(model: Any, **options: Any) -> HostedModel:
         ("https://api.z.ai/api/paas/v4#glm-4.6", "glm", "glm-4.6", "https://api.z.ai/api/paas/v4"),
     ],
 )
-def test_a_name_says_where_a_model_is(text: str, provider: str, name: str | None, where: str) -> None:
+def test_model_name_resolves_to_its_provider(text: str, provider: str, name: str | None, where: str) -> None:
     model = hosted(text, api_key="k")
     assert (provider, name) == (model.provider, model.name)
     assert repr(model).endswith(f"at {where}>")
@@ -92,7 +92,7 @@ def test_base_url_is_validated_from_argument_and_environment(url: str, said: str
         resolve_model("gpt-4o-mini", api_key="k")
 
 
-def test_a_secret_in_a_url_is_not_said_again() -> None:
+def test_secret_in_a_url_is_not_repeated() -> None:
     for text, options in (("htp://me:my-secret@127.0.0.1/v1", {}), ("http://me:my-secret@x/v1", {"base_url": "http://y/v1"})):
         with pytest.raises(ConfigurationError) as caught:
             resolve_model(text, **options)
@@ -100,7 +100,7 @@ def test_a_secret_in_a_url_is_not_said_again() -> None:
 
 
 @pytest.mark.parametrize("key", ["my-secret\nkey", "my-secret\u00e9", "my secret", "my-secret\x00"])
-def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_key_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="api_key") as caught:
         resolve_model("gpt-4o-mini", api_key=key)
     assert "secret" not in str(caught.value)
@@ -111,7 +111,7 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatc
         assert "secret" not in str(caught.value)
 
 
-def test_the_line_break_behind_a_key_that_was_read_from_a_file_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_end_after_a_key_is_stripped(monkeypatch: pytest.MonkeyPatch) -> None:
     with ChatServer(["a", "b"]) as server:
         model = hosted(f"{server.url}#m", api_key="k-1\n")
         run(model, reply_of(model, [QUESTION], tools=()))
@@ -128,7 +128,7 @@ def test_the_line_break_behind_a_key_that_was_read_from_a_file_is_no_part_of_it(
     ("option", "value"),
     [("timeout", 0), ("timeout", -1), ("timeout", float("nan")), ("timeout", "5"), ("max_retries", -1), ("max_retries", 1.5)],
 )
-def test_limits_that_cannot_be_kept_are_refused(option: str, value: Any) -> None:
+def test_unenforceable_limits_are_refused(option: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=option):
         resolve_model("http://127.0.0.1/v1#m", **{option: value})
 
@@ -229,7 +229,7 @@ def test_one_model_serves_one_event_loop_after_the_other() -> None:
         assert ["a", "b"] == [run(model, reply_of(model, [QUESTION], tools=())).reply.content for _ in range(2)]
 
 
-def test_what_was_learnt_in_one_event_loop_holds_in_the_next() -> None:
+def test_capabilities_are_kept_across_event_loops() -> None:
     written = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'
     with ChatServer([written, written], tools="refuse") as server:
         model = hosted(f"{server.url}#m")
@@ -238,7 +238,7 @@ def test_what_was_learnt_in_one_event_loop_holds_in_the_next() -> None:
     assert [True, False, False] == ["tools" in body for body in server.bodies]
 
 
-def test_a_chat_model_is_itself_and_takes_no_settings() -> None:
+def test_chat_model_resolves_to_itself_and_takes_no_settings() -> None:
     model = ScriptedModel([])
     assert model is resolve_model(model)
     with pytest.raises(ConfigurationError, match="tools"):
@@ -247,7 +247,7 @@ def test_a_chat_model_is_itself_and_takes_no_settings() -> None:
         resolve_model(model, api_key="k")
 
 
-def test_a_client_is_a_model_with_a_connection_of_its_own() -> None:
+def test_client_resolves_to_a_model_with_its_own_connection() -> None:
     with ChatServer([calls(("get_weather", "{}"))]) as server:
 
         async def ask() -> Any:
@@ -272,13 +272,13 @@ def test_options_that_do_not_exist_are_refused() -> None:
         resolve_model("gpt-4o-mini", api_key="k", tool_mode="sometimes")
 
 
-def test_a_server_that_is_not_there_is_an_upstream_error() -> None:
+def test_unreachable_server_is_an_upstream_error() -> None:
     model = hosted("http://127.0.0.1:9/v1", max_retries=0)
     with pytest.raises(UpstreamError):
         run(model, reply_of(model, [QUESTION]))
 
 
-def test_gemini_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemini_without_its_package_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.genai", None)
     monkeypatch.setitem(sys.modules, "google", None)
     model = hosted("gemini/gemini-3-pro", api_key="k")

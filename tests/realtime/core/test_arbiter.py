@@ -52,14 +52,14 @@ def test_busy_after_the_others_beginning_was_taken_for_ours_asks_again():
     assert made.start_next(0.3)
 
 
-def test_what_was_asked_for_and_is_not_wanted_any_more_is_cancelled_as_soon_as_it_begins():
+def test_unwanted_request_is_cancelled_when_its_response_begins():
     made = asked()
     assert not made.cancel(0.1)
     assert made.began(0.2)
     assert "cancelling" == made.state
 
 
-def test_what_was_said_while_an_unwanted_response_had_not_begun_is_answered_after_its_end():
+def test_input_during_an_unwanted_pending_response_is_answered_after_it():
     made = asked()
     made.cancel(0.1)
     made.request()
@@ -68,14 +68,14 @@ def test_what_was_said_while_an_unwanted_response_had_not_begun_is_answered_afte
     assert made.start_next(0.3)
 
 
-def test_where_any_response_will_do_the_one_that_was_asked_for_is_not_cancelled_after_all():
+def test_pending_response_is_reused_if_accepted():
     made = asked()
     made.cancel(0.1)
     made.request(accept_pending=True)
     assert (False, "under_way", False) == (made.began(0.2), made.state, made.wanted)
 
 
-def test_what_a_server_begins_by_itself_is_not_cancelled_in_the_place_of_what_was_asked_for():
+def test_server_initiated_response_is_not_cancelled_instead():
     made = asked()
     made.cancel(0.1)
     made.request()
@@ -83,7 +83,7 @@ def test_what_a_server_begins_by_itself_is_not_cancelled_in_the_place_of_what_wa
     assert (False, False, "under_way") == (made.began(0.2), made.wanted, made.state)
 
 
-def test_a_wish_that_is_left_to_the_server_is_wished_for_again_where_that_begins_nothing():
+def test_deferred_request_is_sent_again_if_the_server_begins_nothing():
     made = asked()
     made.began(0.1)
     made.request()
@@ -119,7 +119,7 @@ def test_a_response_that_does_not_begin_is_not_waited_for():
     assert "free" == made.state
 
 
-def test_a_response_that_falls_silent_is_cancelled_and_then_given_up():
+def test_silent_response_is_cancelled_and_then_abandoned():
     made = asked()
     made.began(1.0)
     made.touch(30.0)
@@ -132,7 +132,7 @@ STEPS = ["want", "next", "began", "touch", "ended", "busy", "rejected", "cancel"
 
 
 @given(st.lists(st.sampled_from(STEPS), max_size=40))
-def test_the_model_is_never_asked_while_a_response_is_asked_for_or_under_way(steps):
+def test_no_request_is_sent_while_one_is_pending_or_under_way(steps):
     made, now, open_responses = arbiter(), 0.0, 0
     for step in steps:
         if step == "next":
@@ -162,13 +162,13 @@ def test_a_response_that_is_muted_is_cancelled_when_it_begins():
     assert (True, "cancelling") == (made.began(1.0), made.state)
 
 
-def test_one_that_is_muted_and_never_begins_is_no_failure():
+def test_discarded_response_that_never_begins_is_no_failure():
     made = arbiter()
     made.discard_next(0.0)
     assert (None, "cancel", "free") == (made.expire(2.0), made.expire(3.5), made.state)
 
 
-def test_nothing_is_muted_that_is_wanted_or_under_way():
+def test_wanted_or_running_response_is_not_discarded():
     made = asked()
     made.discard_next(1.0)
     assert (False, "under_way") == (made.began(1.0), made.state)

@@ -104,7 +104,7 @@ def long_events() -> Iterator[RealtimeEvent]:
     yield ConnectionEvent("lost", "a" * MAX_BYTES)
 
 
-def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is():
+def test_unread_events_are_bounded_in_size():
     for event in long_events():
         feed = EventQueue(1000)
         for _ in range(3):
@@ -123,7 +123,7 @@ def test_result_equal_to_its_text_is_counted_once():
     assert [event, event, ConnectionEvent("closed")] == read(feed)
 
 
-def test_nothing_comes_behind_the_end():
+def test_nothing_follows_the_end_event():
     feed = EventQueue(10)
     feed.close(ConnectionEvent("closed"))
     feed.put(InterruptedEvent())
@@ -131,7 +131,7 @@ def test_nothing_comes_behind_the_end():
     assert [] == read(feed)
 
 
-async def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped():
+async def test_one_reader_at_a_time_and_the_next_resumes():
     feed = EventQueue(10)
     feed.put(InterruptedEvent())
     feed.put(ConnectionEvent("open"))
@@ -154,7 +154,7 @@ async def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_st
     assert waiting.cancelled()
 
 
-async def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_waits_for_ever():
+async def test_reader_that_lost_its_event_to_another_waits_for_the_next():
     feed = EventQueue(10)
     feed.open()
     first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
@@ -170,7 +170,7 @@ async def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and
     }
 
 
-async def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_away():
+async def test_closed_reader_reads_and_consumes_nothing():
     feed = EventQueue(10)
     feed.put(InterruptedEvent())
     async with aclosing(feed.read()) as events:
@@ -181,7 +181,7 @@ async def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_awa
     assert InterruptedEvent() == await anext(feed.read())
 
 
-async def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
+async def test_waiting_events_are_taken_without_blocking_and_none_is_not_the_end():
     feed = EventQueue(2)
     events = feed.read()
     for state in ("open", "lost", "open"):
@@ -265,7 +265,7 @@ def test_a_long_line_keeps_its_head_and_its_tail():
     assert line.text.endswith(" tail")
 
 
-def test_nothing_is_remembered_where_that_was_asked_for():
+def test_history_can_be_switched_off():
     kept = Transcript(0, 10)
     kept.add("user", "a")
     assert () == kept.lines()
@@ -338,7 +338,7 @@ def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost(
     assert last == got[-1]
 
 
-def test_what_is_read_in_time_comes_piece_by_piece():
+def test_events_read_in_time_are_not_joined():
     feed = EventQueue(10)
     pieces = [TextEvent(str(number)) for number in range(5)]
     for piece in pieces:
@@ -360,7 +360,7 @@ def test_what_is_read_in_time_comes_piece_by_piece():
     ],
     ids=lambda event: event.type,
 )
-def test_what_is_not_of_one_piece_is_not_joined(one, other):
+def test_deltas_of_different_items_are_not_joined(one, other):
     feed = EventQueue(4)
     before = [ConnectionEvent("open"), ConnectionEvent("lost")]
     for event in (*before, one, other):

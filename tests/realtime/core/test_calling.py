@@ -42,7 +42,7 @@ def reading(handler, name="look_up") -> ToolDefinition:
 
 
 @pytest.mark.parametrize("provider", ALL)
-async def test_a_call_is_carried_out_and_the_model_goes_on_with_its_result(provider):
+async def test_call_runs_and_the_model_continues_with_its_result(provider):
     with provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
         async with playing(fake, get_weather) as played:
             await played.session.send_text("What is the weather in Rome?")
@@ -200,7 +200,7 @@ async def test_the_user_speaking_while_tools_run_gives_them_up():
         assert True is json.loads(fake.calls[0].results[0])["abandoned"]
 
 
-async def test_calls_that_gemini_takes_back_are_stopped_and_not_answered_and_the_others_are():
+async def test_calls_cancelled_by_gemini_are_stopped_and_the_others_answered():
     began, stopped, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def first() -> str:
@@ -302,7 +302,7 @@ async def test_calls_beyond_the_rate_limit_do_not_run_and_are_errors():
         assert ["tool-call rate limit reached"] == errors
 
 
-async def test_a_turn_has_so_many_rounds_and_calls_and_a_model_that_calls_on_is_not_asked_for_ever():
+async def test_rounds_and_calls_of_a_turn_are_bounded():
     ran: list[int] = []
 
     def count(number: int) -> None:
@@ -320,7 +320,7 @@ async def test_a_turn_has_so_many_rounds_and_calls_and_a_model_that_calls_on_is_
         await fake.until(lambda: all(call.results for call in fake.calls[:4]))
 
 
-async def test_a_model_that_goes_on_by_itself_has_no_more_rounds_for_that():
+async def test_server_initiated_responses_get_no_extra_rounds():
     ran: list[int] = []
 
     def count(number: int) -> None:
@@ -337,7 +337,7 @@ async def test_a_model_that_goes_on_by_itself_has_no_more_rounds_for_that():
         assert 1 == len(told), told  # of seven responses beyond the limit
 
 
-async def test_a_hook_that_refuses_a_call_is_asked_and_its_words_are_the_result():
+async def test_hook_denial_is_the_result_of_the_call():
     class No:
         async def approve_tool(self, request):
             from patchbay.hooks import Approval
@@ -372,7 +372,7 @@ async def test_handled_tool_output_is_an_event_and_requests_no_answer():
         assert 1 == fake.remaining
 
 
-async def test_an_unknown_tool_and_broken_arguments_are_results_that_say_what_to_do():
+async def test_unknown_tool_and_invalid_arguments_get_instructive_results():
     with FakeOpenAI([[Call("get_wether", {"city": "x"}), Call("get_weather", '{"city":')], Quote()]) as fake:
         async with playing(fake, get_weather) as played:
             await played.session.send_text("Go.")
@@ -382,7 +382,7 @@ async def test_an_unknown_tool_and_broken_arguments_are_results_that_say_what_to
         assert "invalid arguments" in broken
 
 
-async def test_a_tool_whose_name_the_wire_does_not_allow_is_called_by_an_alias():
+async def test_tool_with_a_disallowed_name_is_called_by_an_alias():
     tool = ToolDefinition("weather.now", handler=lambda arguments: "sunny")
     with FakeOpenAI([Quote()]) as fake:
         async with playing(fake, tool) as played:

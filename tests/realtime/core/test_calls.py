@@ -67,7 +67,7 @@ def test_last_call_id_wins():
     assert [("c9", "f", "{}")] == told(made)
 
 
-def test_a_call_that_never_had_an_id_is_given_one_of_its_own():
+def test_call_without_an_id_gets_one():
     made = book()
     made.add_delta(CallDelta("r1", "a", name="f", done=True))
     made.add_delta(CallDelta("r1", "b", name="f", done=True))
@@ -102,7 +102,7 @@ def test_deltas_without_a_key_belong_to_the_current_call():
     assert ["{}"] == [call.text for call in made.all_calls()]
 
 
-def test_what_is_of_another_response_is_stale():
+def test_parts_of_another_response_are_stale():
     made = book()
     made.begin("r2")
     assert (True, True, False, False) == tuple(made.is_stale(each) for each in ("r1", "r0", "r2", ""))
@@ -111,7 +111,7 @@ def test_what_is_of_another_response_is_stale():
     assert (True, False) == tuple(made.is_stale(each) for each in ("r2", "r3"))
 
 
-def test_no_more_calls_are_taken_than_there_is_room_for():
+def test_number_of_calls_is_bounded():
     made = book()
     for number in range(MAX_CALLS + 5):
         made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", done=True))
@@ -137,7 +137,7 @@ def tell_at_the_end(made: CallAssembler, number: int) -> None:
 
 
 @pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
-def test_the_arguments_of_a_responses_calls_are_kept_up_to_a_bound_for_all_of_them_together(tell, monkeypatch):
+def test_arguments_of_a_response_are_bounded_in_total(tell, monkeypatch):
     monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 1500)
     made = book()
     for number in range(10):
@@ -152,7 +152,7 @@ def test_the_arguments_of_a_responses_calls_are_kept_up_to_a_bound_for_all_of_th
 
 @pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
 @pytest.mark.parametrize("most", [599, 600])
-def test_a_call_whose_own_arguments_are_too_long_is_cut_and_one_that_just_fits_is_not(tell, most, monkeypatch):
+def test_arguments_of_a_call_are_bounded_exactly(tell, most, monkeypatch):
     monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", most)
     made = book()
     tell(made, 1)

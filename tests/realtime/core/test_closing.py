@@ -51,7 +51,7 @@ async def slow() -> str:
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 3))
-async def test_closing_after_any_number_of_steps_leaves_nothing(steps, complaints):
+async def test_close_after_any_number_of_steps_leaves_nothing(steps, complaints):
     complaining(complaints)
     with FakeOpenAI([[Say("One moment."), Call("slow"), Call("slow")], Quote()]) as fake:
         session = session_at(fake.url, slow)
@@ -253,7 +253,7 @@ async def test_a_redirect_is_not_followed():
     assert ["/here"] == asked
 
 
-def test_a_server_that_does_not_greet_is_given_up_in_time():
+def test_silent_server_is_abandoned_at_the_connect_timeout():
     async def work() -> None:
         is_there = asyncio.Event()
 
@@ -329,7 +329,7 @@ async def test_invalid_json_of_a_server_is_logged_once(caplog):
     assert 1 == caplog.text.count("not JSON")
 
 
-async def test_what_waits_when_a_connection_is_hung_up_is_handed_over_and_the_end_is_an_orderly_one():
+async def test_pending_frames_are_delivered_before_an_orderly_close():
     came: list[str] = []
     codes: list[int | None] = []
 

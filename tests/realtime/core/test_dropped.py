@@ -28,7 +28,7 @@ def dropped(played: Played) -> list[tuple[str, str]]:
     return [(each.call.name, each.content) for each in played.session.dropped]
 
 
-async def test_what_waits_for_the_user_to_be_silent_when_a_session_ends_is_dropped():
+async def test_text_waiting_for_silence_is_dropped_at_the_end_of_a_session():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         await peer.send(created("r1"), done("r1", "completed", "slow"))
@@ -47,7 +47,7 @@ async def test_what_waits_for_the_user_to_be_silent_when_a_session_ends_is_dropp
     assert ["Go."] == peers[0].lines()
 
 
-async def test_what_waits_for_another_call_of_its_response_when_a_session_ends_is_dropped():
+async def test_result_waiting_for_a_sibling_call_is_dropped_at_the_end_of_a_session():
     with FakeOpenAI([[Call("quick"), Call("slow")], Quote()]) as fake:
         async with playing(fake, quick, slow) as played:
             await played.session.send_text("Go.")

@@ -34,7 +34,7 @@ KINDS = pytest.mark.parametrize("kind", ["realtime", "offline"])
 
 
 @KINDS
-async def test_a_text_with_nothing_in_it_is_not_said_and_interrupts_nothing(kind):
+async def test_empty_text_is_not_sent_and_interrupts_nothing(kind):
     async with made(kind) as session, session:
         for text in ("", " \n\t", "\u2003", None, b"Hello?"):
             with pytest.raises(InvalidRequestError, match="must be a text, and not empty") as caught:

@@ -54,7 +54,7 @@ async def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it
         assert [] == pauses
 
 
-async def test_a_server_that_breaks_in_each_answer_is_not_asked_for_ever(pauses):
+async def test_server_that_fails_in_each_answer_is_abandoned(pauses):
     asked: list[int] = []
 
     async def handle(peer: Peer) -> None:

@@ -74,7 +74,7 @@ def moved(dialect: type[Dialect] = OpenAIDialect) -> Iterator[Moved]:
         loop.close()
 
 
-def test_a_user_whose_audio_goes_on_speaks_until_the_server_has_heard_the_end():
+def test_user_with_continuing_audio_speaks_until_the_server_detects_the_end():
     with moved() as made:
         made.take(SpeechStarted())
         assert made.sounds(240)
@@ -100,14 +100,14 @@ def test_missing_end_of_speech_times_out():
         assert (True, False, False) == (made.sounds(290), made.sounds(10), made.sounds(10))
 
 
-def test_nor_is_a_user_of_whom_no_audio_comes_any_more():
+def test_user_without_further_audio_stops_speaking_after_a_timeout():
     with moved() as made:
         made.take(SpeechStarted())
         assert made.sounds(60)
         assert (True, False) == (made.later(9.9), made.later(0.2))
 
 
-def test_the_end_of_what_was_answered_already_is_nothing_new():
+def test_end_of_answered_speech_changes_nothing():
     with moved() as made:
         made.take(SpeechStarted(), ResponseStarted("r"), SpeechStopped(), ResponseDone("r", "completed"))
         assert made.talk.is_free
@@ -147,7 +147,7 @@ def test_response_is_not_requested_again_if_the_server_answers_the_noise():
 
 
 @pytest.mark.parametrize("says", [False, True])
-def test_a_response_whose_calls_were_being_collected_is_owed_where_nothing_of_it_was_heard(says):
+def test_response_lost_while_collecting_calls_is_owed_if_unheard(says):
     with moved() as made:
         began = [ResponseStarted("r"), *([TextDelta("r", "Let me see.")] if says else [])]
         made.take(*began, CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
@@ -163,7 +163,7 @@ def test_interrupted_response_is_not_owed_after_close():
         assert not made.talk.response_owed
 
 
-def test_what_an_earlier_response_has_said_is_nothing_heard_of_one_that_breaks_off():
+def test_output_of_an_earlier_response_does_not_count_for_a_lost_one():
     with moved() as made:
         made.take(ResponseStarted("r"), TextDelta("r", "Well."), ResponseDone("r", "completed"), ResponseStarted("s"))
         made.loop.inside(made.talk.close)

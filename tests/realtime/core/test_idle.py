@@ -95,7 +95,7 @@ async def test_no_idle_event_while_a_text_awaits_reconnection():
         assert ["connection", "connection", "text", "response_end", "idle"] == await told(played)
 
 
-async def test_what_a_server_hears_and_does_not_answer_is_followed_by_it_too():
+async def test_unanswered_speech_is_requested_from_the_server():
     async def conduct(peer: Peer) -> None:
         await peer.send(content(inputTranscription={"text": "Hm."}))
 
@@ -106,7 +106,7 @@ async def test_what_a_server_hears_and_does_not_answer_is_followed_by_it_too():
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("is_begun", [True, False])
-async def test_the_program_that_interrupts_a_tool_hears_nothing_before_it_goes_on(provider, is_begun):
+async def test_program_interruption_of_a_tool_requests_no_response(provider, is_begun):
     """Gemini answers by itself to the result that the call has been given up."""
     held = Held()
     with provider([Answer((Call("slow"),), late=0.02), Say("Unasked."), Say("Asked.")]) as fake:
@@ -124,7 +124,7 @@ async def test_the_program_that_interrupts_a_tool_hears_nothing_before_it_goes_o
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_program_that_interrupts_a_tool_and_goes_on_at_once_is_answered(provider):
+async def test_program_interruption_of_a_tool_followed_by_input_is_answered(provider):
     held = Held()
     with provider([Call("slow"), Quote(), Quote()]) as fake:
         async with playing(fake, held.slow) as played:

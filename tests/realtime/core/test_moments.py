@@ -47,7 +47,7 @@ async def test_text_sent_before_the_previous_answer_began_is_answered(provider, 
             await played.idle()
 
 
-async def test_where_a_server_has_one_answer_for_two_texts_it_is_heard():
+async def test_single_response_to_two_texts_is_delivered():
     async def conduct(peer: Peer) -> None:
         await peer.until("clientContent")
         await peer.until("clientContent")
@@ -91,7 +91,7 @@ async def test_text_is_answered_after_a_slow_cancellation():
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_speech_that_was_heard_and_not_answered_is_answered_on_the_next_connection(is_whole):
+async def test_unanswered_speech_is_answered_on_the_next_connection(is_whole):
     kind = "completed" if is_whole else "delta"
     heard = {"type": f"conversation.item.input_audio_transcription.{kind}", "item_id": "i", "content_index": 0}
     heard["transcript" if is_whole else "delta"] = "What time is it?"
@@ -135,7 +135,7 @@ async def test_speech_that_was_answered_is_not_answered_again_on_the_next_connec
 NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
 
 
-async def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(monkeypatch):
+async def test_text_interrupted_by_a_noise_is_answered(monkeypatch):
     monkeypatch.setattr(response_state, "_MAX_SILENCE", 0.05)
 
     async def conduct(peer: Peer) -> None:
@@ -263,7 +263,7 @@ async def test_connection_lost_during_call_collection_repeats_only_unanswered_in
         assert (said or "answer") == words(played)
 
 
-async def test_a_connection_is_not_renewed_while_the_user_is_being_heard():
+async def test_connection_is_not_renewed_during_speech():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(content(inputTranscription={"text": "What time"}))

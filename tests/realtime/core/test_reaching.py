@@ -33,7 +33,7 @@ def at(url: str) -> RealtimeSession:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.2", "127.255.255.254", "[::1]", "[::ffff:127.0.0.1]", "localhost", "LOCALHOST", "a.localhost"]
 )
-async def test_this_machine_is_reached_without_a_proxy_however_it_is_written(environment, host):
+async def test_loopback_is_reached_without_a_proxy_in_any_spelling(environment, host):
     asked: list[bytes] = []
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +74,7 @@ async def test_unusable_proxy_error_hides_the_password_and_names_the_way_out(env
     assert ("no_proxy" in str(raised.value)) == ("failed" not in why)
 
 
-async def test_what_a_server_says_of_the_key_is_never_cut_in_the_midst_of_it(caplog):
+async def test_redaction_precedes_truncation_of_a_server_error(caplog):
     caplog.set_level(logging.DEBUG, "patchbay")
     words = "x" * (connection._MAX_BODY - len(SECRET) // 2) + SECRET
     refuse = {"process_request": lambda socket, _request: socket.respond(HTTPStatus.UNAUTHORIZED, words)}

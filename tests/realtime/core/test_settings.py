@@ -41,7 +41,7 @@ def test_nothing_at_all_is_a_limit_only_where_that_means_something(name):
             RealtimeLimits(**{name: 0})
 
 
-def test_a_slow_tool_may_be_waited_for_and_nothing_else_for_ever():
+def test_only_the_slow_tool_timeout_can_be_unlimited():
     assert None is RealtimeLimits(slow_after=None).slow_after
     with pytest.raises(ConfigurationError):
         RealtimeLimits(done=None)
@@ -65,7 +65,7 @@ def test_a_setting_of_another_type_is_refused_by_its_name_and_no_key_is_repeated
         assert "b'm'" not in str(caught.value)
 
 
-def test_extra_that_holds_itself_is_no_json():
+def test_recursive_extra_is_refused():
     extra: dict[str, object] = {}
     extra["a"] = extra
     with pytest.raises(ConfigurationError, match=r"^extra of a realtime session"):

@@ -19,7 +19,7 @@ from .peers import Peer, served
 from .playing import Played, limits, playing, soon
 
 
-async def test_speech_is_heard_by_the_server_and_answered():
+async def test_speech_is_answered():
     with FakeOpenAI([Quote()], hears=["What time is it?"], utterance=1000) as fake:
         async with playing(fake) as played:
             await played.session.send_audio(bytes(1000))
@@ -93,7 +93,7 @@ async def test_long_result_adds_a_tool_that_reads_it():
             assert ["much", "read_result"] == fake.tools
 
 
-async def test_a_hook_that_ends_the_turn_leaves_results_and_no_answer():
+async def test_hook_abort_leaves_results_and_no_answer():
     class End:
         async def before_tool(self, request):
             return AbortTurn(reason="enough")
@@ -115,7 +115,7 @@ async def test_a_hook_that_ends_the_turn_leaves_results_and_no_answer():
         await fake.until(lambda: not fake.unanswered)
 
 
-async def test_every_call_is_recorded_with_whose_turn_it_was():
+async def test_every_call_is_recorded_with_its_turn():
     hooks = HookManager()
     records = []
     hooks.recorders.append(records.append)
@@ -142,7 +142,7 @@ def test_settings_are_given_once():
         RealtimeSession(RealtimeSettings(model="openai/x"), voice="alloy")
 
 
-async def test_a_provider_of_its_own_needs_a_key(monkeypatch):
+async def test_custom_provider_needs_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
         await RealtimeSession("openai/gpt-realtime").connect()

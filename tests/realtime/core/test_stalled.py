@@ -82,7 +82,7 @@ async def test_waiting_audio_sender_is_released_if_the_server_stops_reading(monk
             await soon(connection.receive())
 
 
-async def test_a_server_that_takes_much_slowly_is_not_given_up(monkeypatch):
+async def test_slow_but_progressing_server_is_kept(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.05)
     async with deaf() as (connection, server, heard):
         await stalled(connection)

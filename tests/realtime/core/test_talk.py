@@ -83,7 +83,7 @@ async def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
     made.close()
 
 
-async def test_a_call_that_is_not_whole_is_waited_for_a_little_and_its_end_is_still_heard():
+async def test_incomplete_call_is_awaited_briefly_and_its_late_end_is_read():
     made, told, _ = talk()
     for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
         made.handle(news)
@@ -99,7 +99,7 @@ async def test_a_call_that_is_not_whole_is_waited_for_a_little_and_its_end_is_st
 @pytest.mark.parametrize(
     "late", [TextDelta("r1", "so", spoken=True), AudioDelta("r1", b"12", 24_000), ResponseDone("r1", "completed")]
 )
-async def test_what_comes_of_a_response_behind_its_end_begins_none(late):
+async def test_events_after_the_end_of_a_response_begin_none(late):
     made, told, _ = talk()
     for news in [ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), ResponseDone("r1", "completed"), late]:
         made.handle(news)
@@ -139,7 +139,7 @@ async def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_c
         made.close()
 
 
-async def test_nothing_is_run_of_a_response_whose_completion_crosses_with_the_interruption():
+async def test_calls_of_a_response_interrupted_at_its_completion_do_not_run():
     made, told, sent = talk()
     for news in begun("f"):
         made.handle(news)
@@ -150,7 +150,7 @@ async def test_nothing_is_run_of_a_response_whose_completion_crosses_with_the_in
     made.close()
 
 
-async def test_what_is_of_an_older_response_is_not_heard():
+async def test_events_of_an_older_response_are_ignored():
     made, told, _ = talk()
     for news in [
         *begun(),
@@ -220,7 +220,7 @@ async def test_calls_of_an_abandoned_response_are_answered_but_do_not_run():
     made.close()
 
 
-async def test_a_talk_that_ends_with_an_answer_on_its_way_says_that_one_is_owed():
+async def test_engine_closed_with_a_pending_answer_reports_it_as_owed():
     for news, owed in (
         ([], True),
         ([ResponseStarted("r1")], True),

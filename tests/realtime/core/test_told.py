@@ -108,7 +108,7 @@ async def test_call_record_of_a_session_has_its_context():
     assert [CONTEXT] == [each.context for each in records]
 
 
-async def test_what_is_typed_while_the_model_speaks_ends_the_turn_before_as_aborted():
+async def test_text_typed_during_an_answer_aborts_the_previous_turn():
     watching = Watching()
     with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Say("Well.")]) as fake:
         async with watching.playing(fake) as played:
@@ -120,7 +120,7 @@ async def test_what_is_typed_while_the_model_speaks_ends_the_turn_before_as_abor
 
 
 @pytest.mark.parametrize("first", [Say("Well, where to begin?", gap=0.2), Answer((Say("Well."),), late=0.2)])
-async def test_a_server_that_says_of_what_is_typed_that_the_user_interrupts_has_begun_no_other_turn(first):
+async def test_server_reporting_typed_text_as_an_interruption_begins_no_other_turn(first):
     watching = Watching()
     with FakeGemini([first, "Very well."]) as fake:
         async with watching.playing(fake) as played:
@@ -133,7 +133,7 @@ async def test_a_server_that_says_of_what_is_typed_that_the_user_interrupts_has_
     assert [("Go.", "aborted"), ("Briefly.", "completed")] == [(said, status) for said, status, *_ in watching.ends()]
 
 
-async def test_a_turn_that_is_left_while_its_tools_run_ends_behind_them():
+async def test_turn_left_during_its_tools_ends_after_them():
     watching = Watching()
     may_end = asyncio.Event()
 
@@ -174,7 +174,7 @@ async def test_an_interruption_by_the_program_and_the_end_of_the_session_end_a_t
     assert [("Go.", "aborted", "", 1), ("Again.", "aborted", "", 1)] == watching.ends()
 
 
-async def test_what_is_spoken_is_a_turn_whose_words_are_known_at_its_end():
+async def test_spoken_turn_has_its_transcript_at_its_end():
     watching = Watching()
     with FakeOpenAI([Say("Noon."), Say("Yes.")], hears=["What time is it?", "Really?"], utterance=1000) as fake:
         async with watching.playing(fake) as played:
@@ -198,7 +198,7 @@ async def test_unrequested_response_begins_a_turn_with_its_own_limits():
     assert [(f"And now, {number}?", "completed", "Sunny.", 2) for number in range(4)] == watching.ends()
 
 
-async def test_a_turn_goes_on_until_its_slow_tools_are_answered():
+async def test_turn_lasts_until_its_slow_tools_are_answered():
     watching = Watching()
     held = Held("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Done.")]) as fake:
@@ -212,7 +212,7 @@ async def test_a_turn_goes_on_until_its_slow_tools_are_answered():
     assert [("Go.", "completed", "Done.", 3)] == watching.ends()
 
 
-async def test_late_result_of_a_slow_tool_is_a_turn_of_its_own():
+async def test_late_result_of_a_slow_tool_is_a_new_turn():
     watching = Watching()
     held = Held("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Something else."), Say("Done.")]) as fake:
@@ -237,7 +237,7 @@ async def test_late_result_of_a_slow_tool_is_a_turn_of_its_own():
 
 
 @pytest.mark.parametrize("decision", [AbortTurn("enough"), HardAbort("enough")])
-async def test_a_turn_that_a_hook_ended_says_so(decision):
+async def test_turn_ended_by_a_hook_has_its_reason(decision):
     class End:
         async def before_tool(self, request: Any) -> Any:
             return decision
@@ -323,7 +323,7 @@ async def test_a_turn_that_loses_its_answer_or_its_session_ends_with_an_error():
     assert 2 == len(watching.of("agent.error"))
 
 
-async def test_a_turn_that_loses_its_answer_ends_while_there_is_no_connection():
+async def test_turn_that_loses_its_answer_ends_while_disconnected():
     watching = Watching()
     with FakeOpenAI([[Say("Half of an answer"), Pause(30)]]) as fake:
         async with watching.playing(fake, limits=limits(first_pause=60.0, longest_pause=60.0)) as played:
@@ -347,7 +347,7 @@ async def test_speech_resumed_before_the_answer_is_one_turn():
     assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
 
 
-async def test_a_response_that_was_interrupted_before_it_began_is_no_turn():
+async def test_response_interrupted_before_it_began_is_not_a_turn():
     watching = Watching()
     with FakeOpenAI([Answer((Say("Too late."),), late=0.05)]) as fake:
         async with watching.playing(fake) as played:
@@ -357,7 +357,7 @@ async def test_a_response_that_was_interrupted_before_it_began_is_no_turn():
     assert [("Go.", "aborted", "", 0)] == watching.ends()
 
 
-async def test_a_program_that_says_the_user_has_ended_begins_a_turn_with_that():
+async def test_commit_by_the_program_begins_a_turn():
     watching = Watching()
     with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
         async with watching.playing(fake, settings={"detect_turns": False}) as played:

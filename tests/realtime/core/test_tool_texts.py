@@ -55,7 +55,7 @@ async def test_results_for_a_new_connection_are_quoted_user_texts(provider):
     ]
 
 
-async def test_tools_see_each_result_as_the_model_does_in_a_line_of_its_own():
+async def test_tool_results_appear_as_single_lines_in_the_shared_text():
     seen: list[dict] = []
 
     async def page(number: int) -> str:

@@ -35,7 +35,7 @@ def named(name: str, result: str = "done") -> ToolDefinition:
 
 
 @pytest.mark.parametrize("provider", ALL)
-async def test_a_tool_that_is_registered_and_synced_is_known_to_the_model_when_that_returns(provider):
+async def test_synced_tool_is_available_to_the_model_on_return(provider):
     with provider([Call("added"), Quote()]) as fake:
         async with playing(fake, named("own")) as played:
             manager = LLMSessionManager("ann")
@@ -62,7 +62,7 @@ async def test_a_change_waits_for_the_response_that_is_under_way():
             assert ["added"] == fake.tools
 
 
-async def test_a_tool_can_change_the_tools_while_it_runs_and_calls_that_have_begun_go_on():
+async def test_tool_can_change_tools_during_its_run():
     may_end = asyncio.Event()
     manager = LLMSessionManager("ann")
 
@@ -153,7 +153,7 @@ async def test_gemini_changes_its_tools_only_when_no_call_is_under_way():
         assert 1 == len(fake.calls[0].results)
 
 
-async def test_a_session_that_is_closed_takes_no_tools():
+async def test_closed_session_accepts_no_tools():
     manager = LLMSessionManager("ann")
     with FakeOpenAI() as fake:
         async with playing(fake) as played:

@@ -81,7 +81,7 @@ async def test_the_late_confirmation_of_the_same_tools_is_one():
         assert [[], ["one"], ["one"]] == peers[0].tools()
 
 
-async def test_a_tool_that_is_another_one_by_now_is_not_left_out_for_what_was_refused_of_the_last():
+async def test_replaced_tool_is_not_excluded_for_the_refusal_of_its_predecessor():
     async def handle(peer: Peer) -> None:
         await peer.open()
         update = await peer.until("session.update")
@@ -106,7 +106,7 @@ async def test_a_tool_that_is_another_one_by_now_is_not_left_out_for_what_was_re
 
 
 @pytest.mark.parametrize("reconnects", [0, 2])
-async def test_a_gemini_session_whose_server_does_not_take_a_tool_goes_on_with_the_tools_that_it_had(reconnects):
+async def test_gemini_session_keeps_its_old_tools_if_a_tool_is_refused(reconnects):
     async def handle(peer: Peer) -> None:
         setup = json.dumps(await peer.until("setup"))
         if "bad" in setup:

@@ -193,7 +193,7 @@ async def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_
         assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
 
-async def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmation_is_sent_once_more():
+async def test_change_refused_after_an_assumed_confirmation_is_sent_again():
     async def handle(peer: Peer) -> None:
         await peer.open()
         await peer.until("session.update")

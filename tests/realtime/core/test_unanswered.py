@@ -70,7 +70,7 @@ async def slow() -> None:
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-async def test_a_text_that_calls_were_taken_back_for_is_answered_by_the_next_connection(resumes):
+async def test_text_whose_calls_were_cancelled_is_answered_on_the_next_connection(resumes):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await asked(peer)
@@ -168,7 +168,7 @@ async def lost(played: Played, peers: list[Peer]) -> None:
     assert "?" not in told(peers[1])
 
 
-async def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lost_much_later():
+async def test_answer_ended_by_a_noise_is_not_repeated_after_a_much_later_reconnect():
     async with served(cut_off, provider="gemini", done=0.05) as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
@@ -176,7 +176,7 @@ async def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lo
         await lost(played, peers)
 
 
-async def test_what_was_ended_by_a_noise_is_not_over_as_long_as_the_user_may_go_on():
+async def test_answer_ended_by_a_noise_stays_open_while_the_user_may_continue():
     async with served(cut_off, provider="gemini", done=1.0) as (played, _):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
@@ -185,7 +185,7 @@ async def test_what_was_ended_by_a_noise_is_not_over_as_long_as_the_user_may_go_
         await played.until(lambda: played.of(IdleEvent))
 
 
-async def test_what_the_program_has_ended_is_not_answered_by_the_next_connection():
+async def test_answer_ended_by_the_program_is_not_repeated_on_the_next_connection():
     async with served(cut_off, provider="gemini") as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
@@ -218,7 +218,7 @@ async def test_interrupted_text_is_not_answered_after_a_late_interruption_event(
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
-async def test_what_is_answered_whole_is_not_answered_again_where_a_call_was_taken_back_meanwhile(way):
+async def test_complete_answer_is_not_repeated_after_a_cancelled_call(way):
     async def slow2() -> None:  # there is no idle moment before the end
         await asyncio.Event().wait()
 
@@ -330,7 +330,7 @@ async def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way)
 
 
 @pytest.mark.parametrize("lost", ["before the answer to the text", "behind the result"])
-async def test_an_answer_to_results_is_none_to_the_text_that_crosses_with_it(lost):
+async def test_answer_to_results_does_not_answer_a_crossing_text(lost):
     tool = Held()
     may_answer = asyncio.Event()
 

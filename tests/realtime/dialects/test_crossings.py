@@ -21,7 +21,7 @@ def test_call_with_equal_arguments_matches_by_name_first():
     assert [named.key, nameless.key] == [known.key for known, _ in keys.match_all(listed)]
 
 
-def test_the_end_of_a_turn_that_was_cut_is_no_answer_to_what_was_said_between_the_two():
+def test_end_of_an_interrupted_turn_does_not_answer_input_sent_in_between():
     one = GeminiDialect(RealtimeSettings(model="m", provider="gemini"))
     one.read({"setupComplete": {}})
     one.read({"toolCall": {"functionCalls": [{"id": "c", "name": "look"}]}})

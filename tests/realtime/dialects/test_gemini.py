@@ -97,7 +97,7 @@ def test_every_frame_is_one_of_the_sdks_models(on, output):
         sdk.LiveClientMessage.model_validate(frame)  # it allows no member that it does not know
 
 
-def test_the_setup_is_what_the_sdk_sends_for_the_same_wishes():
+def test_setup_equals_the_sdks_for_the_same_settings():
     client = genai.Client(api_key="none")
     config = sdk.LiveConnectConfig(
         response_modalities=[sdk.Modality.AUDIO],
@@ -131,7 +131,7 @@ def test_the_setup_is_what_the_sdk_sends_for_the_same_wishes():
     assert {name for name, value in theirs.items() if value is not None} == set(ours)
 
 
-def test_what_is_not_wished_for_is_not_in_the_setup():
+def test_unset_options_are_not_in_the_setup():
     assert {
         "model": "models/voice-1",
         "generationConfig": {"responseModalities": ["TEXT"]},
@@ -160,7 +160,7 @@ def test_lines_are_recalled_in_one_frame_that_asks_for_no_answer():
     assert {"clientContent": {"turns": turns, "turnComplete": False}} == frame
 
 
-def test_an_answer_to_lines_is_asked_for_once():
+def test_response_to_restored_lines_is_requested_once():
     one = gemini()
     assert [] == one.response_frames()
     [told] = one.text_frames(Line("user", "It is done."), answer=False)
@@ -206,7 +206,7 @@ def test_user_activity_is_sent_without_turn_detection():
         assert [{"realtimeInput": {"activityEnd": {}}}] == one.audio_end_frames()
 
 
-def test_what_cannot_be_said_is_not_said():
+def test_unsupported_input_is_not_sent():
     one = gemini()
     assert [] == one.configure_frames(ConnectionSetup([])) + one.tools_frames([]) + one.cancel_frames("r")
     assert (False, True) == (one.updates_tools, one.continues_unprompted)
@@ -255,7 +255,7 @@ def test_text_is_emitted_and_thoughts_are_not():
 @pytest.mark.parametrize(
     ("kind", "rate"), [("audio/pcm", 24000), ("audio/pcm;rate=16000", 16000), ("audio/L16; codec=pcm; rate=48000", 48000)]
 )
-def test_audio_has_the_rate_that_it_says(kind, rate):
+def test_audio_has_its_declared_rate(kind, rate):
     part = {"inlineData": {"mimeType": kind, "data": "AQID"}}
     _, sounded = read(gemini(), {"serverContent": {"modelTurn": {"parts": [part]}}})
     assert (b"\1\2\3", rate) == (sounded.audio, sounded.rate)
@@ -266,7 +266,7 @@ def test_non_pcm_inline_data_is_ignored():
     assert [] == read(gemini(), {"serverContent": {"modelTurn": {"parts": [part]}}})
 
 
-def test_each_turn_is_a_response_of_its_own():
+def test_each_turn_is_a_separate_response():
     news = read(gemini(), say("a"), say("b"), TURN_OVER, say("c"), TURN_OVER)
     assert "Started TextDelta TextDelta Done Started TextDelta Done" == " ".join(
         type(one).__name__.removeprefix("Response") for one in news
@@ -286,7 +286,7 @@ def test_empty_answer_has_start_and_end():
     assert (began.response_id, "completed") == (ended.response_id, ended.status)
 
 
-def test_an_utterance_is_whole_when_the_server_says_so():
+def test_utterance_ends_when_the_server_reports_it():
     one = gemini()
     assert [InputTranscript("Hi", whole=False), InputTranscript("Hi")] == read(
         one, content(input_transcription={"text": "Hi", "finished": True})
@@ -327,7 +327,7 @@ def test_an_id_that_was_made_on_another_connection_is_not_sent_either():
     assert [{"name": "get_time", "response": {}}] == frame["toolResponse"]["functionResponses"]
 
 
-def test_calls_without_ids_are_taken_back_by_an_interruption_for_the_server_cannot_name_them():
+def test_interruption_cancels_calls_without_ids():
     """Their results would be taken for those of calls of the same name that the model makes next."""
     one = gemini()
     _, nameless, named, _ = read(one, tool_calls({"name": "get_time"}, {"id": "fc1", "name": "get_weather"}))
@@ -336,7 +336,7 @@ def test_calls_without_ids_are_taken_back_by_an_interruption_for_the_server_cann
     assert "fc1" == named.call_id
 
 
-def test_a_call_without_an_id_that_comes_again_behind_an_interruption_is_another_one():
+def test_repeated_call_without_an_id_after_an_interruption_is_a_new_one():
     one = gemini()
     read(one, tool_calls({"name": "get_time"}))
     read(one, content(interrupted=True), content(turn_complete=True))
@@ -351,7 +351,7 @@ def test_calls_without_ids_are_cancelled_by_the_next_calls():
     assert [] == read(one, tool_calls({"name": "get_weather"})), "told twice"
 
 
-def test_an_interruption_takes_back_no_call_that_has_its_result():
+def test_interruption_cancels_no_answered_call():
     one = gemini()
     [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
     one.result_frames([CallResult(piece.call_id, "get_time", "{}")])
@@ -372,7 +372,7 @@ def test_the_same_call_after_its_result_is_another_one():
     assert 3 == len(read(one, tool_calls({"name": "get_time"})))
 
 
-def test_the_end_of_a_turn_that_called_says_nothing_new_before_the_results():
+def test_turn_end_after_calls_is_ignored_before_the_results():
     one = gemini()
     read(one, say("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
     assert [] == read(one, content(generation_complete=True), TURN_OVER)
@@ -415,7 +415,7 @@ def test_a_transcript_that_comes_late_begins_no_response(over):
     assert [TextDelta(began.response_id, "b", spoken=True)] == read(one, content(output_transcription={"text": "b"}))
 
 
-def test_a_transcript_begins_an_answer_to_what_was_said_since():
+def test_transcript_begins_a_response_to_later_input():
     one = gemini()
     read(one, say("a"), TURN_OVER)
     one.text_frames(Line("user", "And?"), answer=True)
@@ -441,11 +441,11 @@ def test_a_transcript_begins_an_answer_to_what_was_said_since():
         (True, 0.0),
     ],
 )
-def test_the_server_says_when_it_goes(left, seconds):
+def test_go_away_is_reported_with_its_time(left, seconds):
     assert [GoAway(seconds)] == read(gemini(), {"goAway": {"timeLeft": left}})
 
 
-def test_a_handle_is_good_until_the_server_says_that_it_cannot_go_on_from_here():
+def test_resumption_handle_is_valid_until_revoked():
     frames = [
         vendors(session_resumption_update={"new_handle": "h1", "resumable": True}),
         vendors(session_resumption_update={"new_handle": "h0", "resumable": False}),
@@ -463,7 +463,7 @@ def test_an_error_before_the_setup_is_done_is_about_the_session():
     )
 
 
-def test_noise_says_nothing():
+def test_irrelevant_frames_give_no_events():
     frames = [
         vendors(usage_metadata={"total_token_count": 9}),
         vendors(voice_activity={"voice_activity_type": "ACTIVITY_START"}),
@@ -477,14 +477,14 @@ def test_noise_says_nothing():
     assert [] == read(gemini(), *frames)
 
 
-def test_one_frame_may_say_all_at_once():
+def test_one_frame_can_hold_several_events():
     frame = {**TURN_OVER, **tool_calls({"id": "fc1", "name": "get_time"}), **vendors(go_away={"time_left": "1s"})}
     frame = json.loads(json.dumps(frame))
     names = [type(one).__name__ for one in read(gemini(), say("a"), frame)]
     assert ["ResponseStarted", "TextDelta", "ResponseDone", "ResponseStarted", "CallDelta", "ResponseDone", "GoAway"] == names
 
 
-def test_an_answer_that_the_last_connection_owed_can_be_asked_for_behind_the_recalled_lines():
+def test_answer_owed_by_the_last_connection_can_be_requested_after_the_history():
     one = gemini()
     one.setup_frames(ConnectionSetup([]))
     assert [] == one.response_frames()

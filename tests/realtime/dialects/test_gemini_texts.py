@@ -69,7 +69,7 @@ def test_history_is_announced_and_sent_and_its_open_input_on_response():
     assert [[{"realtimeInput": {"text": "Which one?"}}], []] == [one.response_frames(), one.response_frames()]
 
 
-def test_without_an_answer_of_the_model_there_is_no_history():
+def test_history_without_a_model_turn_is_not_sent():
     one = newer()
     assert "historyConfig" not in setup(one, TALK[0])
     assert [] == one.history_frames(ConnectionSetup([], TALK[:1]))
@@ -102,7 +102,7 @@ def test_an_answer_to_a_result_that_crossed_the_end_of_its_turn_is_not_waited_fo
     assert ("cancelled", ()) == (ended.status, ended.calls)
 
 
-def test_an_interruption_of_what_was_asked_first_leaves_the_answer_to_what_was_asked_since():
+def test_interruption_of_an_earlier_request_keeps_the_answer_to_a_later_one():
     one = dialect("gemini")
     for text in ("one", "two"):
         one.text_frames(Line("user", text), answer=True)
@@ -183,7 +183,7 @@ def test_new_connection_without_resumption_gets_the_history_and_answers():
         ({"realtimeInput": {"text": "hello"}}, []),
     ],
 )
-def test_a_newer_fake_takes_no_turns_in_the_midst_of_a_session(frame, violations):
+def test_newer_fake_refuses_turns_during_a_session(frame, violations):
     async def talk(fake: FakeGemini) -> None:
         async with opened(fake) as socket:
             line = ProviderConnection(socket)

@@ -140,7 +140,7 @@ def test_a_server_that_never_ends_with_calls_costs_no_memory_in_the_end(provider
     assert [256] * 4 == known
 
 
-def test_gemini_does_not_remember_every_call_for_ever():
+def test_calls_remembered_for_gemini_are_bounded():
     one = dialect("gemini")
     for number in range(3_000):
         one.read({"toolCall": {"functionCalls": [{"id": f"fc{number}", "name": "a"}]}})

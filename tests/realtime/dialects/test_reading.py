@@ -161,7 +161,7 @@ def test_disabled_transcription_emits_no_user_transcript(provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_noise_says_nothing(provider):
+def test_irrelevant_frames_give_no_events(provider):
     frames = [
         {"type": "heartbeat"},
         event("rate_limits.updated", rate_limits=[]),
@@ -180,7 +180,7 @@ def test_audio_may_be_written_in_the_alphabet_for_urls_and_without_padding(audio
     assert [AudioDelta("r", audio, 24000)] == read(dialect("openai"), event("response.audio.delta", response_id="r", delta=text))
 
 
-def test_half_a_character_is_no_text_that_cannot_be_written():
+def test_lone_surrogate_is_replaced():
     [news] = read(dialect("openai"), event("response.text.delta", response_id="r", delta="a\ud83db \ud83d\ude00"))
     assert "a\ufffdb \U0001f600" == news.text
 
@@ -279,7 +279,7 @@ IDS = ("item_id", "call_id", "output_index")
     "lost", [(), *[(one,) for one in IDS], *[tuple(each for each in IDS if each != one) for one in IDS], IDS]
 )
 @pytest.mark.parametrize("nameless", [False, True])
-def test_whatever_ids_frames_lack_they_are_of_the_right_call(lost, nameless):
+def test_frames_without_ids_are_matched_to_their_call(lost, nameless):
     one = dialect("openai")
     frames = [began()]
     for number in (1, 2):
@@ -309,7 +309,7 @@ def test_call_is_read_from_the_response_end_alone():
     assert [("call_1", "get_weather", '{"city": "Oslo"}')] == [(one.call_id, one.name, one.arguments) for one in end.calls]
 
 
-def test_the_end_names_calls_by_the_keys_of_their_pieces_also_where_ids_are_missing():
+def test_end_event_matches_calls_by_their_keys_without_ids():
     one = dialect("openai")
     bare = less(told(2, arguments='{"b": 2}'), "item_id", "call_id", "output_index")
     _, first, end = read(
@@ -327,7 +327,7 @@ def test_two_calls_with_one_index_are_separated_by_any_id(apart):
     assert 2 == len(joined(read(dialect("openai"), began(), *frames)))
 
 
-def test_a_piece_without_ids_behind_a_whole_call_begins_another_one():
+def test_delta_without_ids_after_a_complete_call_begins_another():
     bare = less(piece('{"n": 2}'), *IDS)
     assert 2 == len(joined(read(dialect("openai"), began(), told(), bare)))
 
@@ -340,7 +340,7 @@ def test_index_in_the_response_end_does_not_identify_a_call():
     assert [True, False] == [whole.key == first.key for whole in ended.calls]
 
 
-def test_calls_of_the_response_that_is_under_way_are_known_however_many_there_were_before():
+def test_calls_of_the_current_response_are_known_after_any_number_of_others():
     one = dialect("openai")
     for number in range(9):
         response_id = f"resp_{number}"
@@ -458,7 +458,7 @@ def test_without_our_id_a_refusal_is_understood_by_its_words(error, about):
 
 
 @pytest.mark.parametrize("error", [{"code": "response_cancel_not_active"}, {"message": "There is no active response."}])
-def test_that_there_was_nothing_to_cancel_any_more_is_no_error(error):
+def test_nothing_to_cancel_is_no_error(error):
     one = dialect("openai")
     [frame] = one.cancel_frames("resp_1")
     [refused] = read(one, event("error", error={"message": "", **error, "event_id": frame["event_id"]}))
@@ -473,7 +473,7 @@ def test_a_refusal_without_a_word_is_of_the_change_that_waits_to_be_confirmed():
     assert "" == read(one, event("error", error={"message": "1214"}))[0].about
 
 
-def test_a_lost_confirmation_has_no_refusal_without_a_word_taken_for_one_of_a_change_for_ever():
+def test_lost_confirmation_does_not_affect_later_changes_forever():
     one = dialect("glm")
     one.tools_frames([])
     one.tools_frames([{"type": "function", "name": "look_up"}])
@@ -511,7 +511,7 @@ def test_after_a_change_is_refused_another_refusal_is_not_about_it():
         {"code": "invalid_request_error", "message": "Conversation already has an active response in progress: resp_1."},
     ],
 )
-def test_a_response_that_is_under_way_already_is_known_from_other_refusals(provider, error):
+def test_refusal_because_of_an_active_response_is_recognised(provider, error):
     news = rejected_execution(provider, changing=True, **error)
     assert ("response", True) == (news.about, news.busy)
 

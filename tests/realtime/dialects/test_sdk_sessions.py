@@ -100,7 +100,7 @@ def recorded(dialect, monkeypatch) -> list[dict]:
 
 @pytest.mark.parametrize("output", ["audio", "text"])
 @pytest.mark.parametrize("detect_turns", [True, False])
-def test_openais_sdk_knows_all_that_a_session_and_the_fake_say(output, detect_turns, monkeypatch):
+def test_openai_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns, monkeypatch):
     seen = recorded(OpenAIDialect, monkeypatch)
     with FakeOpenAI(SCRIPT) as fake:
         asyncio.run(asyncio.wait_for(eventful(fake, output=output, detect_turns=detect_turns, voice="marin"), BOUND))
@@ -119,7 +119,7 @@ def test_openais_sdk_knows_all_that_a_session_and_the_fake_say(output, detect_tu
 
 @pytest.mark.parametrize("output", ["audio", "text"])
 @pytest.mark.parametrize("detect_turns", [True, False])
-def test_googles_sdk_knows_all_that_a_session_and_the_fake_say(output, detect_turns, monkeypatch):
+def test_google_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns, monkeypatch):
     seen = recorded(GeminiDialect, monkeypatch)
     with FakeGemini(SCRIPT) as fake:
         asyncio.run(asyncio.wait_for(eventful(fake, output=output, detect_turns=detect_turns, voice="Puck"), BOUND))

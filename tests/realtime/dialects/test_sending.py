@@ -98,7 +98,7 @@ def test_qwen_gets_nested_tools_and_search_disabled():
     assert {"type": "session.update", "session": {"tools": [NESTED], "enable_search": False}} == without_id(frame)
 
 
-def test_qwen_searches_where_it_was_asked_to_and_there_are_no_tools():
+def test_qwen_search_replaces_tools():
     one = dialect("qwen", extra={"enable_search": True})
     assert [False, True] == [configured(one, WEATHER)["enable_search"], configured(one)["enable_search"]]
     [without] = one.tools_frames([])
@@ -119,7 +119,7 @@ def test_glm_tool_change_repeats_the_session_settings(on, detection):
     assert {"type": "session.update", "session": kept} == without_id(frame)
 
 
-def test_what_the_settings_add_to_glms_fields_is_repeated_too():
+def test_extra_glm_fields_are_sent_in_every_update():
     one = dialect("glm", extra={"beta_fields": {"auto_search": True}, "temperature": 0.5})
     fields = {"chat_mode": "audio", "tts_source": "e2e", "auto_search": True}
     [frame] = one.tools_frames([])
@@ -154,7 +154,7 @@ def test_text_line_is_an_item_with_its_role(provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_without_a_wish_for_audio_it_is_asked_for_text(provider):
+def test_text_is_requested_without_audio_settings(provider):
     session = configured(dialect(provider, output="text"))
     wanted = {"openai": ("output_modalities", ["text"]), "stepfun": ("modalities", ["text", "audio"])}
     name, value = wanted.get(provider, ("modalities", ["text"]))
@@ -211,7 +211,7 @@ def test_glm_gets_a_quoted_empty_result():
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_the_model_is_asked_and_stopped_by_events(provider):
+def test_response_is_requested_and_cancelled_by_events(provider):
     one = dialect(provider)
     assert [{"type": "response.create"}] == [without_id(frame) for frame in one.response_frames()]
     named = {"response_id": "resp_1"} if provider == "openai" else {}
@@ -302,7 +302,7 @@ def test_api_key_is_sent_in_a_header_only(provider):
     assert "secret-key" not in repr(said)
 
 
-def test_a_provider_says_what_audio_it_takes():
+def test_provider_declares_its_audio_format():
     assert {"openai": 24000, "qwen": 16000, "glm": 16000, "stepfun": 24000, "gemini": 16000} == {
         provider: dialect(provider).input_rate for provider in ALL
     }

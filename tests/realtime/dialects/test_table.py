@@ -94,7 +94,7 @@ def test_unknown_server_uses_the_openai_dialect():
         ({"model": "voice", "url": "ws://host/#part"}, "no fragment"),
     ],
 )
-def test_what_cannot_be_understood_is_refused_with_the_way_out(settings, words):
+def test_invalid_provider_is_refused_with_the_way_out(settings, words):
     with pytest.raises(ConfigurationError, match=words) as caught:
         dialect_for(RealtimeSettings(**settings))
     assert "secret-1" not in str(caught.value)
@@ -131,7 +131,7 @@ def test_other_host_of_a_provider_dialect_gets_no_provider_key(monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "Schlüssel"])
-def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key, monkeypatch):
+def test_key_invalid_in_a_header_is_refused_and_not_shown(key, monkeypatch):
     with pytest.raises(ConfigurationError, match="api_key holds characters") as caught:
         key_for(RealtimeSettings(model="voice", api_key=key))
     assert key not in str(caught.value)

@@ -75,7 +75,7 @@ def test_a_server_with_a_certificate_of_an_authority_that_is_named_is_spoken_to(
 
 
 @pytest.mark.parametrize("why", ["no authority that is trusted", "a name that is not its own"])
-def test_a_server_with_another_certificate_is_refused_at_once_and_shown_no_key(why, authority, request):
+def test_server_with_another_certificate_is_refused_without_the_key(why, authority, request):
     if why == "a name that is not its own":
         request.getfixturevalue("trusts")
     tls = serving(authority, "elsewhere.example" if why == "a name that is not its own" else "127.0.0.1")
@@ -95,7 +95,7 @@ def test_a_server_with_another_certificate_is_refused_at_once_and_shown_no_key(w
         assert "secret" not in text
 
 
-def test_a_server_whose_certificate_is_not_trusted_any_more_is_given_up_in_the_end(authority, trusts, monkeypatch, tmp_path):
+def test_server_whose_certificate_becomes_untrusted_is_abandoned(authority, trusts, monkeypatch, tmp_path):
     async def talk(port: int) -> list[str]:
         with FakeOpenAI([Quote()], tls=serving(authority), port=port) as fake:
             one = session(fake)
@@ -113,7 +113,7 @@ def test_a_server_whose_certificate_is_not_trusted_any_more_is_given_up_in_the_e
     assert "is not trusted: unable to get local issuer certificate. A" in errors[-1]
 
 
-def test_what_speaks_no_tls_is_no_server_for_wss():
+def test_server_without_tls_is_refused_for_wss():
     async def refused(url: str) -> str:
         one = RealtimeSession("openai/any", url=url, api_key="a-secret-key", limits=LIMITS)
         with pytest.raises(UpstreamError) as error:

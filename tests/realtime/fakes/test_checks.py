@@ -56,7 +56,7 @@ from patchbay.testing.realtime import (
         (lambda: Faults(idle=-2), "idle of Faults"),
     ],
 )
-def test_what_no_part_of_a_script_can_be_is_refused_when_it_is_made(make: Any, words: str):
+def test_invalid_script_is_refused_at_construction(make: Any, words: str):
     with pytest.raises(ConfigurationError, match=words):
         make()
 
@@ -82,6 +82,6 @@ def test_fake_rejects_an_invalid_script_at_creation(fake, options: Any, words: s
         fake(**options)
 
 
-def test_all_that_is_allowed_is_taken_in_any_kind_of_collection():
+def test_valid_scripts_are_accepted_in_any_collection_type():
     script = ["text", Call("get", "{broken", faults={"no_name"}), [Say("a"), Call("get")], (Say("b"),), Answer(faults=["mixed"])]
     assert 5 == FakeOpenAI(tuple(script), hears=("a", "b"), faults=Faults(updates=("ok", "silent"), idle=0.5)).remaining

@@ -80,7 +80,7 @@ def test_every_fault_is_drawn_for_every_provider(provider):
     assert {} == {what: count[what] for what in wanted if count[what] < 3}, count
 
 
-def test_each_kind_that_is_wanted_changes_scripts_and_none_is_there_that_was_not():
+def test_each_requested_fault_kind_appears_in_scripts_and_no_other():
     def scripts(*kinds: str):
         return [
             random_script(seed, provider=fake, kinds=frozenset(kinds)) for seed in range(60) for fake in (FakeOpenAI, FakeGemini)

@@ -72,7 +72,7 @@ def test_a_sync_test_may_use_a_fake_as_well():
             fake.wait_until(lambda: False, within=0.01)
 
 
-def test_a_fake_leaves_no_thread_and_no_connection_behind():
+def test_fake_leaves_no_thread_and_no_connection_behind():
     before = set(threading.enumerate())
 
     async def talk(fake):
@@ -105,7 +105,7 @@ def test_the_first_connections_are_refused(how):
 
 
 @pytest.mark.parametrize("provider", FAKES)
-def test_a_wrong_key_is_not_let_in(provider):
+def test_wrong_key_is_refused(provider):
     with provider(api_key="other") as fake:
 
         async def talk():
@@ -115,7 +115,7 @@ def test_a_wrong_key_is_not_let_in(provider):
         run(talk())
 
 
-def test_changes_of_the_session_are_refused_or_never_confirmed_as_the_faults_say():
+def test_session_updates_are_refused_or_unconfirmed_by_script():
     with FakeOpenAI(faults=Faults(updates=["silent", "refuse", "ok"])) as fake:
 
         async def talk():
@@ -151,7 +151,7 @@ def test_faulty_call_deltas_are_complete_in_response_done(fault, told):
         assert ("get_weather", '{"city":"Rome"}', fake.calls[0].call_id) == (item["name"], item["arguments"], item["call_id"])
 
 
-def test_names_and_ids_are_left_out_where_the_script_says():
+def test_names_and_ids_are_omitted_by_script():
     with FakeStepFun([Call("get_weather", faults=frozenset({"no_name", "no_call_id"}))]) as fake:
         (done,) = [event for event in one_response(fake) if event["type"] == DONE]
         assert ("name" in done, "call_id" in done, "item_id" in done) == (False, False, True)
@@ -174,7 +174,7 @@ def test_pieces_of_an_old_response_calls_in_one_anothers_midst_and_noise_come_wh
 
 @pytest.mark.parametrize("provider", FAKES)
 @pytest.mark.parametrize("point", ["created", "deltas", "calls", "running"])
-def test_a_connection_is_killed_where_the_script_says(provider, point):
+def test_connection_is_killed_by_script(provider, point):
     with provider([Answer([Say("Hm. " * 20), Call("get_weather", {"city": "R" * 50}, call_id="c")], kill=point)]) as fake:
 
         async def talk():
@@ -193,7 +193,7 @@ def test_a_connection_is_killed_where_the_script_says(provider, point):
 
 
 @pytest.mark.parametrize(("point", "heard"), [("result", ["one"]), ("results", ["one", "two"])])
-def test_a_connection_is_killed_between_results_and_the_wish_to_go_on(point, heard):
+def test_connection_is_killed_between_results_and_the_next_request(point, heard):
     calls = [Call("a", call_id="c1"), Call("b", call_id="c2")]
     with FakeOpenAI([Answer(calls, kill=point)]) as fake:
 
@@ -245,7 +245,7 @@ def test_a_test_can_drop_speak_and_send_at_any_time():
         assert [] == fake.violations
 
 
-def test_audio_is_heard_as_utterances_or_when_the_client_says_that_it_is_all():
+def test_audio_is_split_into_utterances_or_committed_by_the_client():
     audio = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(3200)).decode()}
     with FakeQwen([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
 
@@ -280,7 +280,7 @@ def test_a_connection_on_which_nothing_comes_is_closed():
         assert 1001 == run(talk())
 
 
-def test_gemini_says_that_it_goes_away_and_goes():
+def test_gemini_fake_sends_go_away_and_closes():
     with FakeGemini([Answer([Say("well")], then=[GoAway(0.05)])]) as fake:
 
         async def talk():
@@ -294,7 +294,7 @@ def test_gemini_says_that_it_goes_away_and_goes():
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_gemini_session_goes_on_by_its_handle_with_or_without_its_calls(knows):
+def test_gemini_session_is_resumed_with_or_without_its_calls(knows):
     answer = {"id": "c", "name": "a", "response": {"result": "late"}}
     with FakeGemini([Answer([Call("a", call_id="c")], then=[Drop()])], resumes_calls=knows, crossing=0.0) as fake:
 
@@ -321,7 +321,7 @@ def test_a_gemini_session_goes_on_by_its_handle_with_or_without_its_calls(knows)
         assert knows == (fake.violations == [])
 
 
-def test_gemini_does_not_resume_what_it_does_not_know_or_what_is_still_open():
+def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
     with FakeGemini() as fake:
 
         async def resume(handle: str) -> int:
@@ -349,7 +349,7 @@ def test_a_frame_of_the_script_goes_out_as_it_is():
 
 
 @pytest.mark.parametrize("fake_type", FAKES)
-def test_what_a_test_does_on_a_connection_that_is_over_is_an_error_in_words(fake_type):
+def test_action_on_a_closed_connection_is_a_clear_error(fake_type):
     with fake_type() as fake:
         for do in (fake.drop, lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})):
             with pytest.raises(RuntimeError, match="No client has connected yet"):

@@ -178,7 +178,7 @@ def test_every_message_of_the_fake_is_the_google_sdks_model():
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_all_that_the_fakes_say_in_scripts_by_chance_the_sdks_know(seed):
+def test_sdks_accept_all_frames_of_random_scripts(seed):
     """But for what is wrong on purpose: noise, and the ends of calls that lack a name or an id."""
     fine = frozenset({"mixed", "fragments", "status", "interrupt", "cancel", "kill", "leave", "late", "update"})
     for provider, client_of in ((FakeOpenAI, CorrectFamilyClient), (FakeGemini, CorrectGeminiClient)):

@@ -49,7 +49,7 @@ def errors(events) -> list[tuple[str, str | None]]:
     return [(event["error"]["code"], event["error"].get("param")) for event in events if event["type"] == "error"]
 
 
-def test_two_results_in_order_and_one_wish_to_go_on_are_right():
+def test_two_ordered_results_and_one_request_are_valid():
     with FakeOpenAI([TWO]) as fake:
         play(fake, result("a", "call_1"), result("b", "call_2"))
         assert [] == fake.violations
@@ -72,14 +72,14 @@ def test_two_results_in_order_and_one_wish_to_go_on_are_right():
     ],
 )
 @pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
-def test_results_and_wishes_in_the_wrong_number_or_order_are_violations(provider, frames, violation):
+def test_misnumbered_or_misordered_results_and_requests_are_violations(provider, frames, violation):
     with FAMILY[provider]([TWO, Pause(30)]) as fake:
         play(fake, *frames)
         assert 1 == len(fake.violations)
         assert violation in fake.violations[0]
 
 
-def test_what_is_refused_is_answered_with_the_servers_error():
+def test_refused_frame_is_answered_with_the_servers_error():
     with FakeOpenAI([TWO]) as fake:
         seen = play(
             fake,
@@ -132,7 +132,7 @@ def test_glm_matches_results_by_order_and_does_not_take_an_id():
         ] == fake.violations
 
 
-def test_glm_refuses_what_is_empty():
+def test_glm_fake_refuses_empty_frames():
     with FakeGLM([TWO]) as fake:
         seen = play(fake, result(""), said(""))
         assert ["invalid_value", "invalid_value"] == [code for code, _ in errors(seen)]
@@ -239,7 +239,7 @@ A = {"id": "call_1", "name": "get_weather", "response": {"result": "a"}}
 B = {"id": "call_2", "name": "get_weather", "response": {"result": "b"}}
 
 
-def test_gemini_goes_on_when_all_results_are_there_in_either_spelling():
+def test_gemini_fake_continues_after_all_results_in_either_spelling():
     with FakeGemini([TWO]) as fake:
         seen = gemini(fake, {"toolResponse": {"functionResponses": [A, B]}}, before="toolCall")
         text = "".join(
@@ -272,7 +272,7 @@ def test_gemini_goes_on_when_all_results_are_there_in_either_spelling():
         ([told({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is no object"),
     ],
 )
-def test_gemini_closes_the_connection_for_what_it_does_not_take(frames, before, violation):
+def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
     with FakeGemini([TWO]) as fake:
         assert 1007 == gemini(fake, *frames, before=before, seen="never")
         assert 1 == len(fake.violations)
@@ -293,7 +293,7 @@ def test_gemini_results_that_are_wrong_are_violations(frames, violation):
         assert [f"connection 1: {violation}"] == fake.violations
 
 
-def test_a_result_for_a_call_that_was_taken_back_is_a_violation_unless_it_may_have_crossed():
+def test_result_of_a_cancelled_call_is_a_violation_unless_it_crossed():
     for crossing, violations in ((0.0, ["connection 1: result for 'call_1', which was taken back"]), (60.0, [])):
         with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])], crossing=crossing) as fake:
             gemini(fake, told(A, B), before="toolCallCancellation")
@@ -301,13 +301,13 @@ def test_a_result_for_a_call_that_was_taken_back_is_a_violation_unless_it_may_ha
             assert [] == fake.unanswered
 
 
-def test_a_result_does_not_wait_for_one_of_a_call_before_it_that_was_taken_back():
+def test_result_does_not_wait_for_an_earlier_cancelled_call():
     with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])]) as fake:
         gemini(fake, told(B), before="toolCallCancellation")
         assert [] == fake.violations
 
 
-def test_calls_are_taken_back_when_the_user_speaks_or_writes():
+def test_user_input_cancels_calls():
     with FakeGemini([Answer(TWO, then=[Interrupt("Stop.")])]) as fake:
         gemini(fake, before="toolCallCancellation")
         assert ["not", "not"] == [call.wanted for call in fake.calls]
@@ -327,7 +327,7 @@ def test_calls_of_a_response_that_was_cut_may_be_answered_and_need_not_be():
         assert ["connection 1: response.create, and nothing new was said"] == fake.violations
 
 
-def test_calls_without_a_result_and_results_without_a_wish_to_go_on_are_known():
+def test_calls_without_results_and_results_without_a_request_are_detected():
     with FakeOpenAI([TWO]) as fake:
 
         async def talk():

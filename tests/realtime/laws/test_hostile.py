@@ -98,7 +98,7 @@ async def test_answered_calls_of_one_response_are_bounded():
         assert 1 == sum(frame["type"] == "response.create" for frame in came)
 
 
-async def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
+async def test_argument_deltas_without_an_end_are_bounded():
     sent = asyncio.Event()
 
     async def attack(socket: ServerConnection) -> None:
@@ -137,7 +137,7 @@ async def test_calls_beyond_the_argument_limit_of_a_response_do_not_run(monkeypa
         assert [False, False, True, True] == ["was cut off" in text and "did not run" in text for text in told]
 
 
-async def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_read_of_them(monkeypatch):
+async def test_call_with_overlong_arguments_does_not_run(monkeypatch):
     monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", 100)
     ran: list[int] = []
 
@@ -255,7 +255,7 @@ async def test_members_of_any_wrong_type_leave_a_session_that_still_answers(fram
         await played.idle()
 
 
-async def test_the_key_is_in_no_log_no_error_no_repr_and_no_event_also_where_the_server_says_it(caplog):
+async def test_key_appears_in_no_log_error_repr_or_event(caplog):
     caplog.set_level("DEBUG")
 
     async def attack(socket: ServerConnection) -> None:

@@ -66,7 +66,7 @@ async def test_gemini_gets_the_result_of_a_call_lost_with_its_connection(knows):
         assert int(knows) == fake.resumed == len(fake.calls[0].results)
 
 
-async def test_a_handle_from_before_a_call_is_not_used_while_its_result_is_owed():
+async def test_handle_from_before_a_call_is_not_used_while_its_result_is_owed():
     """Google's documentation: what came after a handle is lost for who resumes with it."""
     held = Held()
     with FakeGemini(["Hello.", Answer((Call("slow"),), kill="calls"), Quote()], resumes_calls=False) as fake:
@@ -82,7 +82,7 @@ async def test_a_handle_from_before_a_call_is_not_used_while_its_result_is_owed(
         assert (0, []) == (fake.resumed, fake.calls[0].results)
 
 
-async def test_a_handle_that_the_server_takes_back_is_forgotten():
+async def test_revoked_handle_is_forgotten():
     with FakeGemini(["Hello.", Quote()]) as fake:
         async with playing(fake) as played:
             await played.session.send_text("Hello?")

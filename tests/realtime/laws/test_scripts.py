@@ -42,7 +42,7 @@ def threads() -> set[threading.Thread]:
 )
 @given(numbers=st.sets(st.integers(0, 2**32 - 1), min_size=TOGETHER, max_size=TOGETHER))
 @repeated(max_examples=settings().max_examples // 20, phases=(Phase.explicit, Phase.generate))
-def test_whatever_happens_each_call_has_one_result_and_nothing_is_left(provider, newer, numbers):
+def test_each_call_has_one_result_and_nothing_remains_for_any_script(provider, newer, numbers):
     before = threads()
     asyncio.run(play({number: drawn(Random(number), provider, newer=newer) for number in sorted(numbers)}))
     assert set() == threads() - before  # those of other tests may end meanwhile

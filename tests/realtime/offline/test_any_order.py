@@ -50,7 +50,7 @@ class Model:
 
 
 @given(acts=st.lists(ACTS, max_size=25), answers=st.lists(ANSWERS, min_size=1, max_size=8))
-def test_any_order_of_what_a_user_does(acts: list[str], answers: list[str]):
+def test_any_order_of_user_actions_is_valid(acts: list[str], answers: list[str]):
     async def slow(_arguments: Any) -> str:
         for _ in range(5):
             await asyncio.sleep(0)

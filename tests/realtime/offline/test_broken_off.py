@@ -29,7 +29,7 @@ def roles(messages: Any) -> list[str]:
     return [each["role"] for each in messages]
 
 
-def test_it_can_be_interrupted_at_every_step_of_a_turn():
+def test_chat_session_can_be_interrupted_at_every_step():
     class Model:
         def __init__(self) -> None:
             self.asked = 0
@@ -80,7 +80,7 @@ def test_it_can_be_interrupted_at_every_step_of_a_turn():
     run(work())
 
 
-async def test_an_answer_that_was_broken_off_is_given_again_when_it_is_asked_for():
+async def test_interrupted_answer_is_repeated_on_request():
     class Model:
         def __init__(self) -> None:
             self.requests: list[Any] = []
@@ -111,7 +111,7 @@ async def test_an_answer_that_was_broken_off_is_given_again_when_it_is_asked_for
         assert played.session.idle
 
 
-async def test_a_failure_between_two_rounds_loses_no_result_and_the_model_goes_on_from_there():
+async def test_failure_between_rounds_keeps_results_and_the_model_continues():
     signed = ToolCall("call_1", "look", "{}", extra=SIGNED)
     with ScriptedModel([[signed, call("look", 2)], UpstreamError("out of order"), "Here it is."]) as model:
         async with playing(model, named("look", "found")) as played:
@@ -140,7 +140,7 @@ async def test_files_of_results_stay_with_them():
     assert first.messages == again.messages
 
 
-async def test_a_name_that_no_server_takes_back_is_not_sent_back():
+async def test_unusable_name_is_not_sent_back():
     began = asyncio.Event()
 
     async def slow() -> None:
@@ -156,7 +156,7 @@ async def test_a_name_that_no_server_takes_back_is_not_sent_back():
     assert ["slow", "no_such_tool_"] == called
 
 
-async def test_half_a_character_does_not_cost_what_the_server_wants_back():
+async def test_lone_surrogate_does_not_drop_provider_fields():
     odd = {"extra_content": {"google": {"thought_signature": "abc", "note": "\ud83d"}}}
     script = [ToolCall("call_1", "look", "{}", extra=odd), UpstreamError("out of order"), "Well."]
     with ScriptedModel(script) as model:
@@ -186,7 +186,7 @@ async def test_answer_aborted_by_a_hook_fails():
     await hooks.aclose()
 
 
-async def test_what_a_hook_has_added_for_the_turn_is_there_after_a_change_of_the_tools():
+async def test_tool_added_by_a_hook_survives_a_tool_change():
     class Adding:
         tool: ClassVar = {"type": "function", "function": {"name": "own", "description": "d", "parameters": {"type": "object"}}}
 
@@ -242,7 +242,7 @@ async def test_long_result_can_be_read_after_a_tool_change_and_in_a_later_turn(l
             assert {"look", "change", "added", "read_result"} == {tool.name for tool in model.requests[-1].tools}
 
 
-async def test_what_swallows_the_interruption_runs_nothing_more():
+async def test_tool_that_ignores_interruption_runs_nothing_more():
     class Model:
         asked = 0
 
@@ -294,7 +294,7 @@ async def test_new_user_text_cancels_a_call_that_awaits_approval():
     await hooks.aclose()
 
 
-async def test_a_call_is_carried_out_whatever_the_reason_that_the_answer_ended_with():
+async def test_call_runs_with_any_finish_reason():
     asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     with ScriptedUpstream([Message({"content": None, "tool_calls": [asked]}, finish_reason="stop"), "There."]) as upstream:
         async with playing(f"{upstream.url}#m", named("look"), tool_mode="native") as played:
@@ -302,7 +302,7 @@ async def test_a_call_is_carried_out_whatever_the_reason_that_the_answer_ended_w
             assert ("There.", 1) == (played.text, len(played.of(ToolResultEvent)))
 
 
-async def test_a_server_that_takes_no_tools_is_asked_with_them_once():
+async def test_server_without_tool_support_is_sent_tools_once():
     fenced = '```tool_call\n{"name": "look", "arguments": {}}\n```'
     with ScriptedUpstream([fenced, "It is there.", "You are welcome."], tools="refuse") as upstream:
         async with playing(f"{upstream.url}#m", named("look")) as played:

@@ -33,7 +33,7 @@ from patchbay.types import Reply, ToolSpec
 from .playing import assert_answered_once, call, named, playing
 
 
-def test_it_has_the_face_of_a_realtime_session():
+def test_chat_session_has_the_interface_of_a_realtime_session():
     public = {name for name in dir(RealtimeSession) if not name.startswith("_")}
     theirs = {
         "call_came_late",
@@ -104,7 +104,7 @@ async def test_the_newest_tools_are_offered_from_the_next_request_on_also_within
             assert ["own"] == [tool.name for tool in model.requests[-1].tools]
 
 
-async def test_what_is_registered_for_all_roles_is_there_whichever_role_talks():  # as the seeds say of switching roles
+async def test_common_tools_are_available_to_any_role():  # as the seeds say of switching roles
     registry = ToolRegistry(["ann", "ben"])
     registry.register(Registration("shared", source="s", callback_url="http://127.0.0.1:9/call"))
     ann, ben = LLMSessionManager("ann", registry), LLMSessionManager("ben", registry)
@@ -148,7 +148,7 @@ async def test_a_newer_user_turn_stops_the_rest_and_each_call_has_its_result():
         assert "cancelled" in told[2]["content"]
 
 
-async def test_what_the_model_had_said_when_it_was_interrupted_stays_in_the_chat():
+async def test_interrupted_text_stays_in_the_conversation():
     class Talking:
         """A model that says something, and waits."""
 
@@ -244,7 +244,7 @@ async def test_limited_turn_is_one_turn_for_observers(limit: dict[str, int], cal
     assert [1, 2, 3] == [event.meta.iteration for event in told if event.kind == "agent.llm.request"]
 
 
-async def test_a_tool_that_is_registered_while_the_model_has_its_last_word_is_none_of_that_turns():
+async def test_tool_registered_during_the_final_answer_is_for_the_next_turn():
     manager = LLMSessionManager("ann")
 
     def last(request: Any) -> Any:
@@ -288,7 +288,7 @@ async def test_closing_request_is_graceful_terminal_and_has_no_hook_tools(policy
         assert [] == played.of(ErrorEvent)
 
 
-async def test_a_model_that_calls_tools_it_does_not_have_is_not_asked_for_ever():
+async def test_model_that_calls_missing_tools_is_stopped():
     model = ScriptedModel([call("again", number) for number in range(9)])
     async with playing(model, named("again"), limits=RealtimeLimits(max_rounds=1)) as played:
         await played.say("Go.")
@@ -298,7 +298,7 @@ async def test_a_model_that_calls_tools_it_does_not_have_is_not_asked_for_ever()
         assert_answered_once(played.session.messages)
 
 
-async def test_of_the_chat_only_so_much_is_kept_and_no_call_loses_its_result():
+async def test_conversation_is_bounded_and_every_kept_call_has_its_result():
     steps = [each for number in range(30) for each in (call("look", number), f"Answer {number}.")]
     with ScriptedModel(steps) as model:
         limits = RealtimeLimits(kept_items=10, kept_chars=2_000)
@@ -311,7 +311,7 @@ async def test_of_the_chat_only_so_much_is_kept_and_no_call_loses_its_result():
                 assert f"Answer {number}." == played.session.messages[-1]["content"]
 
 
-async def test_what_a_model_was_sent_is_mostly_the_beginning_of_what_it_is_sent():  # for its server's prompt cache
+async def test_requests_share_a_long_prefix():  # for its server's prompt cache
     with ScriptedModel(["Yes."] * 60) as model:
         async with playing(model, limits=RealtimeLimits(kept_items=40)) as played:
             for number in range(60):
@@ -341,7 +341,7 @@ async def test_current_text_is_sent_whole_despite_history_limits():
         assert [[5_000], [3]] == [[len(each["content"]) for each in request.messages] for request in model.requests]
 
 
-async def test_audio_is_refused_and_so_is_what_comes_when_it_is_not_open():
+async def test_audio_and_input_before_open_are_refused():
     session = ChatSession(ScriptedModel([]))
     with pytest.raises(ConfigurationError, match="not open"):
         await session.send_text("Hello.")
@@ -398,7 +398,7 @@ async def test_hooks_see_each_turn_and_an_abort_is_an_error_event():
     await hooks.aclose()
 
 
-async def test_what_a_tool_says_of_its_work_and_has_for_the_user_comes_out():
+async def test_progress_and_output_for_the_user_are_events():
     async def draw(context: ToolContext) -> ToolOutput:
         context.progress("half of it", fraction=0.5)
         return ToolOutput("drawn", for_user="Here is a dot.", response_handled=True)
@@ -416,7 +416,7 @@ async def test_what_a_tool_says_of_its_work_and_has_for_the_user_comes_out():
             assert ["user", "assistant", "tool", "assistant"] == [each["role"] for each in played.session.messages]
 
 
-async def test_a_model_by_its_url_is_asked_over_http_and_its_connections_are_closed():
+async def test_model_by_url_is_requested_over_http_and_its_connections_closed():
     asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     answers = [Message({"content": None, "tool_calls": [asked]}, finish_reason="tool_calls"), "It is there."]
     with ScriptedUpstream(answers) as upstream:

@@ -39,12 +39,12 @@ def open_to_all():
         ({"additional_headers": {"Forwarded": "for=127.0.0.1"}}, 403, "unexpected_proxy"),
     ],
 )
-def test_what_comes_from_elsewhere_is_turned_away_before_it_is_a_socket(options, status, code, open_to_all):
+def test_foreign_request_is_refused_before_the_upgrade(options, status, code, open_to_all):
     told, body = open_to_all.turned_away(**options)
     assert (status, code) == (told, body["error_code"])
 
 
-def test_a_foreign_host_is_turned_away(open_to_all):
+def test_foreign_host_is_refused(open_to_all):
     import socket
 
     with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=10) as raw:
@@ -60,7 +60,7 @@ def test_programs_and_pages_of_this_machine_come_in(origin, open_to_all):
         pass
 
 
-def test_there_are_no_sockets_but_sessions(open_to_all):
+def test_only_session_paths_accept_sockets(open_to_all):
     for role in ("", "ann/more", "../tools"):
         status, body = open_to_all.turned_away(role)
         assert (404, "no_such_socket") == (status, body["error_code"])

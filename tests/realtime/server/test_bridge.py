@@ -116,7 +116,7 @@ class Client:
         return int(self.sent[-1].get("code", 0))
 
 
-async def test_a_client_that_takes_nothing_is_left_and_its_role_is_free():
+async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
     with FakeOpenAI(["Hello."]) as fake:
         doorway = Doorway(fake, send_timeout=0.05)
         client = Client(doorway, takes=2)
@@ -126,7 +126,7 @@ async def test_a_client_that_takes_nothing_is_left_and_its_role_is_free():
         await doorway.close()
 
 
-async def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_has_waited_long_enough():
+async def test_client_that_reads_nothing_does_not_delay_the_server_beyond_its_timeout():
     with FakeOpenAI(["Hello."]) as fake:
         doorway = Doorway(fake, send_timeout=3_600)
         client = Client(doorway, takes=2)
@@ -138,7 +138,7 @@ async def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_has_wa
         await doorway.close()
 
 
-async def test_a_socket_that_the_server_has_closed_is_as_good_as_gone():
+async def test_socket_closed_by_the_server_counts_as_gone():
     with FakeOpenAI(["Hello."]) as fake:
         doorway = Doorway(fake)
         client = Client(doorway, refuses=3)
@@ -191,7 +191,7 @@ async def test_takeover_waits_a_bounded_time_for_idle():
         assert 1001 == await Client(doorway).code()
 
 
-async def test_a_session_of_the_program_itself_is_not_taken_away_unless_it_is_asked_for():
+async def test_session_of_the_program_is_taken_over_only_on_request():
     class Own:
         told = 0
 
@@ -449,7 +449,7 @@ async def test_client_gets_idle_only_after_pending_work(happens: list[Any], told
     assert told == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
 
 
-async def test_a_connection_that_is_renewed_while_nothing_is_under_way_is_no_end_and_no_warning(caplog: pytest.LogCaptureFixture):
+async def test_renewal_of_an_idle_connection_is_neither_an_end_nor_a_warning(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "patchbay.server"), FakeGemini(["Hello."]) as fake:
         doorway = Doorway(fake)
         client = Client(doorway)
@@ -468,7 +468,7 @@ async def test_a_connection_that_is_renewed_while_nothing_is_under_way_is_no_end
     assert (logging.INFO, True) == (line.levelno, "is renewed" in line.getMessage())
 
 
-async def test_a_client_that_takes_nothing_holds_up_no_end_of_its_session():
+async def test_client_that_reads_nothing_does_not_delay_the_end_of_its_session():
     session = Told(idle=False)
     session.held = SessionBridge(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
     session.feed.put(TextEvent("One"))

@@ -62,7 +62,7 @@ def test_session_call_awaits_approval_and_is_audited(kind, flags):
 
 
 @pytest.mark.parametrize("kind", ["realtime", "offline"])
-def test_a_call_that_waits_is_given_up_when_the_user_goes_on(kind, flags):
+def test_pending_call_is_withdrawn_when_the_user_continues(kind, flags):
     with (
         FakeOpenAI([Call("delete_file", {"path": "/a"}), "Very well."]) as fake,
         ScriptedUpstream([CALLED, "Very well."]) as upstream,

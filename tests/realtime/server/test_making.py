@@ -34,7 +34,7 @@ def test_a_chat_has_as_many_rounds_as_the_server_gives_an_answer():
 
 
 @pytest.mark.parametrize(("given", "limits"), [({}, (10, 32)), ({"max_iterations": 3, "max_calls": 5}, (3, 5))])
-def test_the_limits_of_a_chat_are_those_of_its_server_and_a_sessions_own_where_it_has_none(given, limits):
+def test_chat_limits_come_from_the_server_with_session_defaults(given, limits):
     made = limits_of(ChatSettings(**given))
     assert limits == (made.max_rounds, made.max_calls)
 

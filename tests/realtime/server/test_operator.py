@@ -58,7 +58,7 @@ async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_
     assert [logging.WARNING] == [record.levelno for record in caplog.records if record.name.startswith("patchbay.server")]
 
 
-async def test_a_connection_that_is_lost_is_one_line_and_what_goes_wrong_with_the_model_another(caplog):
+async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
     broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
     script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
     with FakeOpenAI(script) as fake:
@@ -88,7 +88,7 @@ async def test_lost_model_of_a_session_is_logged_once(caplog):
     assert len(lines) == len(set(lines)), lines
 
 
-def test_nothing_that_a_model_or_a_client_says_breaks_the_line_of_the_log(caplog):
+def test_no_model_or_client_text_breaks_a_log_line(caplog):
     from patchbay.errors import UpstreamError
     from patchbay.realtime.events import ErrorEvent
     from patchbay.server.live_sessions.bridge import SessionLog
@@ -100,7 +100,7 @@ def test_nothing_that_a_model_or_a_client_says_breaks_the_line_of_the_log(caplog
     assert len(line) < 1_000
 
 
-async def test_what_a_client_has_asked_for_wrongly_is_not_the_operators_affair(caplog):
+async def test_client_mistakes_are_not_logged_as_warnings(caplog):
     with FakeOpenAI() as fake:
         doorway = Doorway(fake)
         assert [4404, 4400] == [await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))]
@@ -217,7 +217,7 @@ def test_hooks_that_a_realtime_model_has_nothing_of_are_named_in_the_log(tmp_pat
     assert all(("rewrites" in line, "weather" in line, "guards" in line) == (True, True, False) for line in lines), lines
 
 
-def test_how_many_calls_may_begin_is_the_servers_to_say():
+def test_call_limit_is_set_by_the_server():
     script = [*(Call("now", {"zone": zone}) for zone in range(6)), Say("Done.")]
     with (
         FakeOpenAI(script) as fake,
@@ -295,6 +295,6 @@ def test_half_a_character_of_a_clients_is_replaced_as_a_programs_is():
         assert ["half \ufffd of it"] == [each.text for each in fake.heard if each.kind == "user"]
 
 
-def test_the_command_says_which_servers_get_the_environments_key():
+def test_command_names_the_servers_that_receive_the_environment_key():
     done = run_cli("serve", "--help", COLUMNS="400", NO_COLOR="1")
     assert "never sent to another --realtime-url" in " ".join(done.stdout.split())

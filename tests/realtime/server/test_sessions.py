@@ -40,7 +40,7 @@ def assert_kept(fake):
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_a_script_holds_a_session_whose_model_calls_a_registered_tool(provider):
+def test_script_runs_a_session_whose_model_calls_a_registered_tool(provider):
     with (
         provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake,
         calling_back(says({"output": "21 degrees"})) as callback,
@@ -64,7 +64,7 @@ def test_a_script_holds_a_session_whose_model_calls_a_registered_tool(provider):
     assert_kept(fake)
 
 
-def test_a_tool_that_is_registered_over_http_is_known_to_the_session_when_the_answer_says_so():
+def test_tool_registered_over_http_is_synced_when_the_response_arrives():
     with FakeOpenAI(["Hello, Ann."]) as fake, serving(fake) as server, server.session() as client:
         assert [] == fake.tools
         answer = server.http.register("added", role="ann")
@@ -99,7 +99,7 @@ def test_role_with_a_failed_tool_sync_is_pending_until_the_retry():
         assert (True, []) == (waited["ok"], waited["pending_roles"])
 
 
-def test_switching_roles_keeps_what_is_registered():
+def test_switching_roles_keeps_registered_tools():
     with FakeOpenAI() as fake, serving(fake) as server:
         server.http.register("for_all")
         server.http.register("for_ann", role="ann")
@@ -272,7 +272,7 @@ def test_session_with_an_upstream_model_works_the_same():
             assert "Be brief." in json.dumps(upstream.chats[0].json["messages"][0])
 
 
-def test_a_chat_goes_on_over_several_questions_and_is_stopped_by_a_newer_one():
+def test_chat_continues_over_several_questions_and_a_newer_one_interrupts():
     asked = {"id": "call_1", "type": "function", "function": {"name": "slow", "arguments": "{}"}}
     answers = [Message({"tool_calls": [asked]}, finish_reason="tool_calls"), "All is well.", Text("One. Two.", gap=0.01)]
     with (
@@ -292,7 +292,7 @@ def test_a_chat_goes_on_over_several_questions_and_is_stopped_by_a_newer_one():
             assert {"scripted-model"} == {request.json["model"] for request in upstream.chats}
 
 
-def test_a_server_with_both_kinds_serves_the_one_that_is_asked_for():
+def test_server_with_both_session_kinds_serves_the_requested_one():
     with (
         ScriptedUpstream(["From the chat."]) as upstream,
         FakeOpenAI(["From the live one."]) as fake,

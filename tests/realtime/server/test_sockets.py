@@ -67,7 +67,7 @@ async def until(client: socket.socket, *texts: bytes) -> None:
 
 
 @pytest.mark.parametrize("ending", ["by itself", "with a close frame"])
-async def test_a_client_that_takes_nothing_does_not_keep_its_connection(ending: str):
+async def test_client_that_reads_nothing_loses_its_connection(ending: str):
     async def work(_receive: Any, send: Any) -> None:
         with contextlib.suppress(TimeoutError):
             while True:
@@ -84,7 +84,7 @@ async def test_a_client_that_takes_nothing_does_not_keep_its_connection(ending: 
             await asyncio.sleep(0.01)
 
 
-async def test_a_client_is_not_given_up_while_it_is_not_read():
+async def test_unread_client_is_not_timed_out():
     reading = asyncio.Event()
 
     async def work(receive: Any, send: Any) -> None:
@@ -99,7 +99,7 @@ async def test_a_client_is_not_given_up_while_it_is_not_read():
         await until(client, b"hello", GIVEN_UP)
 
 
-async def test_a_client_that_was_heard_since_is_not_given_up():
+async def test_recently_active_client_is_not_timed_out():
     async def work(receive: Any, _send: Any) -> None:
         while (await receive())["type"] != "websocket.disconnect":
             pass
@@ -110,7 +110,7 @@ async def test_a_client_that_was_heard_since_is_not_given_up():
         await until(client, PING, GIVEN_UP)
 
 
-async def test_a_client_that_pings_and_takes_no_pong_is_not_read_until_it_does():
+async def test_client_that_pings_without_reading_pongs_is_paused():
     loop = asyncio.get_running_loop()
 
     async def work(receive: Any, send: Any) -> None:
@@ -138,7 +138,7 @@ async def _after(first: asyncio.Task[None], then: Awaitable[None]) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "second signal"])
-async def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard(how: str):
+async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
     ended = asyncio.Event()
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:

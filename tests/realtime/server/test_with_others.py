@@ -101,7 +101,7 @@ def test_a_hook_process_refuses_and_changes_calls_and_fails_closed(tmp_path: Pat
     assert [] == fake.violations
 
 
-def test_a_call_is_approved_in_a_terminal_while_it_waits_and_shown_in_another(tmp_path: Path):
+def test_call_is_approved_in_one_terminal_and_shown_in_another(tmp_path: Path):
     (tmp_path / "patchbay.toml").write_text(ASKS)
     with (
         FakeOpenAI([Call("delete_file", {"path": "/a"}), Quote()]) as fake,
@@ -136,7 +136,7 @@ def test_a_call_is_approved_in_a_terminal_while_it_waits_and_shown_in_another(tm
 
 
 @pytest.mark.parametrize("allowed", ["before the call comes again", "after that"])
-def test_what_a_killed_server_knew_comes_back_with_the_next_one(allowed: str, tmp_path: Path):
+def test_tools_of_a_killed_server_are_restored_by_the_next(allowed: str, tmp_path: Path):
     (tmp_path / "patchbay.toml").write_text(ASKS)
     kept = ["--config", str(tmp_path / "patchbay.toml"), "--store", f"sqlite:///{tmp_path}/kept.db"]
     call = Call("delete_file", {"path": "/a"})
