@@ -28,6 +28,7 @@ _config_home = tempfile.TemporaryDirectory(prefix="patchbay-tests-")
 os.environ["XDG_CONFIG_HOME"] = _config_home.name
 
 # No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
+# A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
 settings.register_profile("patchbay", deadline=None, max_examples=100)
 settings.register_profile("nightly", deadline=None, max_examples=500)
 settings.load_profile("patchbay")

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.agents import DatabaseSessionService, InMemorySessionService, LlmAgent
@@ -22,6 +22,7 @@ from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.tools import BaseTool
 from patchbay.types import Attachment, IncompleteCall, Reply, ToolCall
+from support.repeated import examples
 
 from .turns import Chat, assert_settled
 
@@ -143,6 +144,7 @@ def in_words(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(part.get("text", LEFT_OUT) for part in message["content"])}
 
 
+@settings(max_examples=examples(30))
 @given(
     st.lists(TURN, min_size=1, max_size=3), st.lists(ATTACHED | ODD | JSON, min_size=1, max_size=4), st.booleans(), st.booleans()
 )

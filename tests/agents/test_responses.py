@@ -15,6 +15,7 @@ from patchbay.agents import BusEvent, Event, EventBus, InMemorySessionService, S
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.types import ToolCall
+from support.repeated import examples
 from support.running import run
 
 from .turns import Chat, agent, assert_settled, kinds, said_to
@@ -131,7 +132,7 @@ async def test_slow_consumer_does_not_delay_results_in_the_log():
             await chat.service.has("t")  # while the run has no consumer
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 3), st.integers(0, 6))
 def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order, opened, rounds):  # law 3
     """The first ``opened`` gates are open when the run is stopped, ``rounds`` rounds of the event loop later."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from patchbay.agents import DatabaseSessionService, InMemorySessionService
+from support.repeated import examples
 
 from .saying import changed
 
@@ -122,6 +123,6 @@ class StoredSessions(Sessions):
 
 
 TestSessionsInMemory = Sessions.TestCase
-TestSessionsInMemory.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestSessionsInMemory.settings = settings(max_examples=examples(60), stateful_step_count=20)
 TestSessionsInAFile = StoredSessions.TestCase
-TestSessionsInAFile.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestSessionsInAFile.settings = settings(max_examples=examples(12), stateful_step_count=15)

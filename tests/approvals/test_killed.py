@@ -162,20 +162,25 @@ def test_run_of_a_killed_server_is_resumed_by_another(database, tmp_path):
         assert 1 == approved_where_it_is_asked_for(there)
 
 
+RUNS = 4
+"""Runs of one call at the same time."""
+
+
 def test_equal_calls_of_two_servers_each_need_a_decision(database, tmp_path):
     """All of the same session, decided in both servers at the same time."""
     with serving(tmp_path, database=database) as here, serving(tmp_path, database=database) as there:
         servers = (here, there)
         outcomes: list[str] = []
-        for n in range(10):
+        for n in range(RUNS):
             servers[n % 2].run("/a", outcomes)
 
         def deciding(server: Server, verdict: str) -> int:
             """Decide whatever waits, as long as a run does; return how often this one was the first."""
             count = 0
             until = time.monotonic() + BOUND
-            while any(run.is_alive() for each in servers for run in each.runs):
+            while under_way := [run for each in servers for run in each.runs if run.is_alive()]:
                 assert time.monotonic() < until
+                under_way[0].join(0.01)
                 for each in server.ask("GET", "/api/approvals")[1]["approvals"]:
                     count += server.decide(each["id"], verdict)[0] == 200
             return count
@@ -186,6 +191,6 @@ def test_equal_calls_of_two_servers_each_need_a_decision(database, tmp_path):
         for each in servers:
             each.ended()
         requests = all_requests(here)
-    assert (10, 10, 10) == (yes + no, len(outcomes), len(requests))
+    assert (RUNS, RUNS, RUNS) == (yes + no, len(outcomes), len(requests))
     assert yes == len(ran(tmp_path)) == outcomes.count("deleted /a")
     assert all(each["used"] is not None for each in requests)

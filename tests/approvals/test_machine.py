@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from patchbay.approvals import ApprovalPolicy, ApprovalService, ApprovalStore, Rule, State
 from patchbay.errors import ApprovalConflictError
 from patchbay.hooks import HookScope
+from support.repeated import examples
 
 from .asking import LONG, Clock, Files, call_of, executor_of, going
 
@@ -253,4 +254,4 @@ class Desks(RuleBasedStateMachine):
 
 
 TestDesks = Desks.TestCase
-TestDesks.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestDesks.settings = settings(max_examples=examples(25), stateful_step_count=30)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from patchbay.executor import Executor, ToolExecution
 from patchbay.tools import tool
 from patchbay.types import IncompleteCall, ToolCall
+from support.repeated import examples
 
 SHORT = 0.005
 
@@ -97,7 +98,7 @@ def make_call(index: int, kind: str) -> ToolCall | IncompleteCall:
     return ToolCall(f"c{index}", name, raw)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 3)), max_size=12),
     st.integers(1, 6),
@@ -134,7 +135,7 @@ def test_every_call_gets_exactly_one_result_in_call_order_for_any_siblings(batch
             assert index == done[index].value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=8), st.integers(0, 12))
 def test_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(batch, moment):
     release = threading.Event()

@@ -12,7 +12,7 @@ import pytest
 from faults.rig import PATIENCE
 from faults.rounds import Rounds
 
-ROUNDS = int(os.environ.get("PATCHBAY_FAULT_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("PATCHBAY_FAULT_ROUNDS", "6"))
 """``PATCHBAY_FAULT_ROUNDS=300`` takes some ten minutes; ``-s`` shows its figures."""
 SEED = int(os.environ.get("PATCHBAY_FAULT_SEED", "20260501"))
 

@@ -16,7 +16,7 @@ import pytest
 
 from faults.rig import PATIENCE, House, until, write_plugin
 
-PLUGINS = int(os.environ.get("PATCHBAY_MANY_PLUGINS", "4"))
+PLUGINS = int(os.environ.get("PATCHBAY_MANY_PLUGINS", "2"))
 TOOLS = 20
 WITHIN = max(60.0, PLUGINS * 0.4) * PATIENCE
 """Seconds, many times the promise: other tests run on these cores too. What it took is printed."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from patchbay import StreamParser
 from patchbay.formats.events import CallArguments, ReasoningDelta, TextDelta
 from patchbay.types import Reply
+from support.repeated import examples
 
 from .channel_texts import CASES, SHIP, START, TOOLS, Case, argument, element, k3_call
 
@@ -229,7 +230,7 @@ def _k3(kind: str, text: str) -> str:
     ),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_rendered_messages_are_read_back(way: str, write: Any, messages: list[tuple[str, str]], seed: int) -> None:
     text = "".join(write(kind, said) for kind, said in messages)
     dice = random.Random(seed)

@@ -409,7 +409,7 @@ RECURSIVE = {"type": ["object", "array"], "properties": {"next": {"$ref": "#"}},
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_text_is_valid_json_in_the_end(unit: str) -> None:
     for head in HEADS:
-        text = head + unit * 20_000
+        text = head + unit * 5_000
         for schema in (RECURSIVE, INTEGER, NUMBER):
             strict(coerce(text, schema, schema))
 
@@ -453,5 +453,5 @@ def steps_of(text: str) -> int:
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_steps_grow_linearly_with_the_text(unit: str, head: str) -> None:
-    small, large = (steps_of(head + unit * (size // len(unit))) for size in (2_000, 20_000))
+    small, large = (steps_of(head + unit * (size // len(unit))) for size in (1_000, 10_000))
     assert large <= 11 * small + 100

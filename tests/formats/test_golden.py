@@ -12,12 +12,11 @@ from patchbay import StreamParser, parse
 from patchbay.formats import FORMATS
 from patchbay.types import Reply
 
+from .cuts import cuts_at_every_place
 from .golden import FOLDER, Case, cases
 
 CASES = cases()
 OF_FORMAT = {name: [case for case in CASES if case.format == name] for name in dict.fromkeys(case.format for case in CASES)}
-SHORT = 150
-"""Characters up to which a text is cut at every place; a longer one at half as many, the same each time."""
 
 
 def number_id(index: int) -> str:
@@ -54,9 +53,8 @@ def reads_the_same(case: Case, way: str) -> None:
     expected = whole(case, way)
     text, size = case.text, len(case.text)
     assert expected == streamed(case, way, list(text)), (case.id, way, "in single characters")
-    places = range(1, size) if size <= SHORT else random.Random(case.id).sample(range(1, size), SHORT // 2)
-    for place in places:
-        assert expected == streamed(case, way, [text[:place], text[place:]]), (case.id, way, f"cut at {place}")
+    for pieces in cuts_at_every_place(text):
+        assert expected == streamed(case, way, pieces), (case.id, way, pieces)
     dice = random.Random(case.id)
     for _ in range(10):
         marks = [0, *sorted(dice.choices(range(size + 1), k=6)), size]

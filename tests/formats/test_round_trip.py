@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from patchbay import StreamParser
 from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import Reply, ToolCall, ToolSpec
+from support.repeated import examples
 
-SETTINGS = settings(deadline=None, max_examples=12)
+SETTINGS = settings(max_examples=examples(8))
 FAMILIES = ["fenced", *WRITERS]
 
 SCHEMA: dict[str, Any] = {

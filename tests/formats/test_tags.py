@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from patchbay.formats import CallArguments, StreamParser, TextDelta
 from patchbay.types import Reply
+
+from .cuts import cuts_at_every_place
 
 
 def _tool(name: str, **properties: Any) -> dict[str, Any]:
@@ -65,8 +68,8 @@ def check(
         assert (calls, content, reasoning, list(incomplete)) == told(whole), way
         for step in (1, 2, 3, 5):
             assert whole == read(text, way, tuple(range(step, len(text), step))), (way, step)
-        for cut in range(1, len(text)):
-            assert whole == read(text, way, (cut,)), (way, text[:cut])
+        for pieces in cuts_at_every_place(text):
+            assert whole == read(text, way, tuple(accumulate(map(len, pieces[:-1])))), (way, pieces)
 
 
 def _deepseek(text: str) -> str:

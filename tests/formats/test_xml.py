@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from patchbay import StreamParser, parse
 from patchbay.formats.events import CallArguments
+from support.repeated import examples
 
 from .cuts import calls_of, pieces_of, read, streamed
 
@@ -539,7 +540,7 @@ _RENDER = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(_VALUES, _VALUES, st.sampled_from(sorted(_RENDER)), st.lists(st.integers(1, 12), min_size=1, max_size=5))
 def test_any_texts_are_read_back_in_any_split(path: str, text: str, name: str, sizes: list[int]) -> None:
     written = f"So.\n{_RENDER[name](path, text)}\nDone."

@@ -14,6 +14,7 @@ from patchbay.errors import ToolFailed, ToolRetry
 from patchbay.executor import Budget, Executor, ToolExecution
 from patchbay.tools import tool
 from patchbay.types import IncompleteCall, ToolCall
+from support.repeated import examples
 
 from .clock import SteppedLoop
 
@@ -294,4 +295,4 @@ class ExecutorMachine(RuleBasedStateMachine):
 
 
 TestExecutorMachine = ExecutorMachine.TestCase
-TestExecutorMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestExecutorMachine.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -16,6 +16,7 @@ from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent,
 from patchbay.models.chat_model import ChatRequest, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing.models import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+from support.repeated import examples
 from support.running import run
 
 USER = {"role": "user", "content": "hi"}
@@ -307,7 +308,7 @@ REPLY = st.builds(
 REASON = st.sampled_from([None, "stop", "length", "tool_calls", "content_filter", "weird"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(st.tuples(REPLY, REASON), min_size=1, max_size=4), st.booleans())
 def test_nothing_that_a_model_writes_raises_and_every_view_of_it_is_settled(replies, stream):
     """Laws 1 and 2."""

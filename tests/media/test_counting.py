@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from patchbay.media import DELETE, FORGET, MediaMeta, MediaStore, UnknownRefError
+from support.repeated import examples
 
 NAMES = ["a", "b", "c"]
 MAX_REFS = 6
@@ -173,4 +174,4 @@ class Counting(RuleBasedStateMachine):
 
 
 TestCounting = Counting.TestCase
-TestCounting.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCounting.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from patchbay.tools.registry import Change, Registration, Snapshot, ToolRegistry
+from support.repeated import examples
 
 ROLES = ["ann", "ben", "eve"]
 SOURCES = ["s", "t", "plugin:x"]
@@ -219,4 +220,4 @@ def test_restoring_after_a_registration_equals_restoring_before(old, removed, ne
 
 
 TestRegistry = RegistryMachine.TestCase
-TestRegistry.settings = settings(stateful_step_count=30)
+TestRegistry.settings = settings(max_examples=examples(50), stateful_step_count=30)

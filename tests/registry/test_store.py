@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sqlite3
 import stat
@@ -25,6 +26,8 @@ from .writer import ROLES, step
 
 WRITER = Path(__file__).with_name("writer.py")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+ROUNDS = int(os.environ.get("PATCHBAY_STORE_ROUNDS", "50"))
+"""Kills of a writer; ``PATCHBAY_STORE_ROUNDS=200`` takes a minute."""
 
 
 async def kept(url: str) -> list[Registration]:
@@ -247,8 +250,8 @@ def rounds_of_killing(url: str, rounds: int, seed: int) -> tuple[int, int]:
 
 
 def test_killed_writer_leaves_complete_acknowledged_changes_only(tmp_path):
-    done, _ = rounds_of_killing(f"sqlite:///{tmp_path / 'tools.db'}", 200, 5)
-    assert done >= 200
+    done, _ = rounds_of_killing(f"sqlite:///{tmp_path / 'tools.db'}", ROUNDS, 5)
+    assert done >= ROUNDS
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'tools.db'}")
     with engine.connect() as connection:
         assert "ok" == connection.exec_driver_sql("PRAGMA integrity_check").scalar()
@@ -256,8 +259,8 @@ def test_killed_writer_leaves_complete_acknowledged_changes_only(tmp_path):
 
 
 def test_the_same_holds_over_postgresql(postgres_url):
-    done, _ = rounds_of_killing(postgres_url, 20, 6)
-    assert done >= 20
+    done, _ = rounds_of_killing(postgres_url, ROUNDS // 5, 6)
+    assert done >= ROUNDS // 5
 
 
 def test_each_step_of_the_writer_leaves_a_different_state():

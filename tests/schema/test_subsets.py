@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Optional
 
 import jsonschema_rs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -16,6 +16,7 @@ from patchbay.schema import FunctionSchema
 from patchbay.schema.coercion import unresolved
 from patchbay.schema.subsets import Unsupported, gemini, openai, openai_strict, without_added_nulls
 from patchbay.schema.subsets.common import types_of
+from support.repeated import examples
 
 GEMINI_WORDS = {
     "type", "description", "nullable", "enum", "format", "items", "properties", "required", "anyOf", "minimum", "maximum",
@@ -163,6 +164,7 @@ ROOTS = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=examples(40))
 @given(ROOTS)
 def test_each_subset_gives_a_schema_or_a_reason_and_changes_nothing(root):
     before = copy.deepcopy(root)
@@ -177,6 +179,7 @@ def test_each_subset_gives_a_schema_or_a_reason_and_changes_nothing(root):
     assert before == root
 
 
+@settings(max_examples=examples(40))
 @given(ROOTS)
 def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
     made = gemini(root)
@@ -184,6 +187,7 @@ def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
         check_gemini(made)
 
 
+@settings(max_examples=examples(40))
 @given(ROOTS)
 def test_strict_subset_is_valid_for_strict_mode(root):
     made = openai_strict(root)
@@ -465,6 +469,7 @@ def strict_pairs(draw: Any, depth: int = 0) -> tuple[dict[str, Any], dict[str, A
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}, written
 
 
+@settings(max_examples=examples(40))
 @given(strict_pairs())
 def test_value_valid_in_the_strict_schema_is_valid_in_the_original_without_added_nulls(pair):
     schema, written = pair

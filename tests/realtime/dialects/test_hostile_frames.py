@@ -15,6 +15,7 @@ from patchbay.realtime.providers import event_protocol
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.providers.event_protocol import _READERS
 from patchbay.realtime.providers.gemini import _SNAKE
+from support.repeated import examples
 
 from .told import ALL, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
 
@@ -65,7 +66,7 @@ def assert_is_good(told):
 
 
 @given(sent=st.lists(values | frames | likely, max_size=12))
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 def test_no_frame_makes_a_dialect_raise(sent):
     """All of them read the same: to make the frames costs more than to read them."""
     for provider in ALL:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, random_script
-from support.repeated import repeated
+from support.repeated import examples, repeated
 from support.running import run
 
 from .raw import CorrectFamilyClient, CorrectGeminiClient
@@ -24,7 +24,7 @@ def client_of(fake):
 
 @pytest.mark.parametrize("provider", FAKES)
 @given(chance=st.randoms(use_true_random=False))
-@repeated(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@repeated(max_examples=min(examples(10), 100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_correct_client_comes_through_any_script(provider, chance):
     script, faults = random_script(chance, provider=provider, turns=3, late=0.001)
     with provider(script, faults=faults) as fake:
