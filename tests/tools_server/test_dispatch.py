@@ -15,9 +15,9 @@ import pytest
 
 from patchbay import ToolCall
 from patchbay.executor import Executor
+from patchbay.server import callback_tool
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.callbacks import CallbackHealth
-from patchbay.server.http_client import HttpClient
 from patchbay.tools.registry import Registration, ToolRegistry
 from ports import kept_port
 from tools_server.rig import BOUND, calling_back, hangs, says, serving, writes
@@ -357,12 +357,12 @@ def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server
     assert "1208925819614629174706176" in answer["content"]
 
 
-async def test_unused_connections_are_closed_but_not_those_of_running_calls() -> None:
+async def test_a_client_that_makes_room_for_another_ends_its_running_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callback_tool, "_MAX_CLIENTS", 1)
     go_on = threading.Event()
 
     def answers_slowly(connection: socket.socket, end: threading.Event) -> None:
-        if len(second.calls) > 1:
-            go_on.wait(BOUND)
+        go_on.wait(BOUND)
         says("done")(connection, end)
 
     with calling_back(says("done")) as first, calling_back(answers_slowly) as second:
@@ -371,31 +371,16 @@ async def test_unused_connections_are_closed_but_not_those_of_running_calls() ->
         health.registry = ToolRegistry(["ann"], dispatcher.tool)
         for name, callback in (("first", first), ("second", second)):
             health.registry.register(Registration(name, source="s", callback_url=callback.url))
-        tools = health.registry.snapshot("ann").tools
-        executor = Executor(tools.values())
+        executor = Executor(health.registry.snapshot("ann").tools.values())
 
         async def called(name: str) -> Any:
             [execution] = await executor.run([ToolCall("c", name, "{}")])
+            go_on.set()
             return execution.value if execution.error is None else execution.error
 
-        values = [await called("first"), await called("second")]
-        late: list[asyncio.Task[Any]] = []
-        close = HttpClient.close
-
-        async def closing(client: HttpClient) -> None:
-            if not late:  # while the first is being closed, a call of the second begins
-                late.append(asyncio.ensure_future(called("second")))
-                while len(second.calls) < 2:
-                    await asyncio.sleep(0.005)
-            await close(client)
-            go_on.set()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(HttpClient, "close", closing)
-            await dispatcher.keep_only(())
-        values.append(await late[0])
+        values = await asyncio.gather(called("second"), called("first"))
         await dispatcher.close()
-        assert ["done"] * 3 == values
+        assert ["done"] * 2 == values
 
 
 def test_a_stored_tool_whose_port_is_not_allowed_any_more_is_left_out(tmp_path: Any, caplog: Any) -> None:

@@ -227,7 +227,7 @@ async def _running(
             cleanup.push_async_callback(sessions.aclose)
         cleanup.push_async_callback(endpoint.aclose)
         if lease:
-            checks = asyncio.create_task(dispatcher.health.run(lease, dispatcher.keep_only))
+            checks = asyncio.create_task(dispatcher.health.run(lease))
             cleanup.push_async_callback(_cancel, checks)
         yield
 

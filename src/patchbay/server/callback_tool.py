@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
@@ -61,6 +61,7 @@ EXTRA_IMAGE_BYTES: Final = MOST_IMAGES * MOST_CHARS
 
 _MAX_QUOTED_CHARS: Final = 200
 _MAX_REPORTED: Final = 1000
+_MAX_CLIENTS: Final = 1000
 _JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _HEADERS: Final = (
@@ -112,8 +113,7 @@ class CallbackDispatcher:
         self.strict_arguments = strict_arguments
         self.health = health
         self._connect_timeout = connect_timeout
-        self._clients: dict[str, HttpClient] = {}
-        self._busy: dict[str, int] = {}
+        self._clients: dict[str, HttpClient] = {}  # the one that was used longest ago first
         self._reported: set[tuple[str, str]] = set()
 
     def tool(self, registration: Registration) -> Tool:
@@ -146,11 +146,12 @@ class CallbackDispatcher:
         TooMuchProgressError.
         """
         origin = callback.origin
-        client = self._clients.get(origin)
+        client = self._clients.pop(origin, None)
         if client is None:
-            target = Origin(origin, addresses=callback.addresses)
-            client = self._clients[origin] = HttpClient(target, connect_timeout=self._connect_timeout)
-        self._busy[origin] = self._busy.get(origin, 0) + 1
+            client = HttpClient(Origin(origin, addresses=callback.addresses), connect_timeout=self._connect_timeout)
+        self._clients[origin] = client
+        if len(self._clients) > _MAX_CLIENTS:
+            del self._clients[next(iter(self._clients))]  # its connections end once they are idle
         try:
             # Once: a callback that died may have run the call, and only the caller may repeat it.
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
@@ -164,22 +165,13 @@ class CallbackDispatcher:
         except (ConnectError, ConnectTimeoutError):
             self.health.failed(endpoint)
             raise
-        finally:
-            self._busy[origin] = self._busy.get(origin, 1) - 1
         self.health.succeeded(endpoint)
         return answer, read, whole
 
-    async def keep_only(self, origins: Collection[str]) -> None:
-        """Close the connections to all other origins, except those with a call in flight."""
-        for origin in [each for each in self._clients if each not in origins]:
-            if origin in self._clients and not self._busy.get(origin):  # checked again: calls begin while another is being closed
-                self._busy.pop(origin, None)
-                await self._clients.pop(origin).close()
-
     async def close(self) -> None:
         """Close all connections."""
-        self._busy.clear()
-        await self.keep_only(())
+        while self._clients:
+            await self._clients.popitem()[1].close()
 
 
 class CallbackTool(ForeignTool):

@@ -3,8 +3,8 @@
     a connection fails      its tools are hidden; at the third in a row those of ``plugin:*`` are dropped
     a connection succeeds   they are shown
 
-A tool whose process is gone stays registered and keeps its name, but models do not see it. An origin that stays dead is checked
-less and less often, and only some of the dead ones at a time.
+A tool whose process is gone stays registered and keeps its name, but models do not see it. Only some of the dead origins are
+checked at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, quote, urlsplit
@@ -96,9 +96,6 @@ MAX_CONCURRENT_CHECKS: Final = 32
 MAX_DEAD_CHECKED: Final = 100
 """Maximum dead origins per check."""
 
-MAX_SKIPPED_CHECKS: Final = 15
-"""Maximum checks between two checks of a dead origin."""
-
 HIDDEN_SECONDS: Final = 30.0
 """Seconds for which tools are hidden where callbacks are not checked."""
 
@@ -112,14 +109,6 @@ class CallbackEndpoint(NamedTuple):
     origin: str
 
 
-@dataclass(slots=True)
-class _DeadOrigin:
-    """An unreachable origin: failures in a row, and the number of the check in which it is due."""
-
-    failures: int = 0
-    next_check: int = 0
-
-
 class CallbackHealth:
     """Counts failed connections in a row per endpoint, and hides or drops tools. For one event loop at a time.
 
@@ -128,18 +117,16 @@ class CallbackHealth:
     """
 
     def __init__(self, *, max_failures: int, connect_timeout: float, is_watched: bool = True) -> None:
-        self.registry: ToolRegistry | None = None
+        self.registry: ToolRegistry
         self.on_change: Callable[[Change], object] | None = None
         self._max_failures = max_failures
         self._connect_timeout = connect_timeout
         self._is_watched = is_watched
         self._failures: dict[CallbackEndpoint, int] = {}
-        self._dead: dict[str, _DeadOrigin] = {}
-        self._checks = 0
+        self._dead: dict[str, None] = {}  # unreachable origins, the one that was checked longest ago first
 
     def failed(self, endpoint: CallbackEndpoint) -> None:
         """Count a failed connection: refused, or not made in time."""
-        assert self.registry is not None
         count = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
         if count >= self._max_failures and endpoint.source.startswith(PLUGIN_PREFIX):
             self._failures.pop(endpoint, None)
@@ -152,13 +139,11 @@ class CallbackHealth:
                 asyncio.get_running_loop().call_later(HIDDEN_SECONDS, self._show_again, endpoint)
 
     def _show_again(self, endpoint: CallbackEndpoint) -> None:
-        assert self.registry is not None
         change = self.registry.show(endpoint.source, origin=endpoint.origin)
         self._report(change, "Callback %s is not checked; showing tools of %s again", endpoint)
 
     def succeeded(self, endpoint: CallbackEndpoint) -> None:
         """Reset the count, and show hidden tools."""
-        assert self.registry is not None
         self._dead.pop(endpoint.origin, None)
         if self._failures.pop(endpoint, None) is not None:
             change = self.registry.show(endpoint.source, origin=endpoint.origin)
@@ -172,7 +157,6 @@ class CallbackHealth:
 
     def endpoints(self) -> dict[CallbackEndpoint, str]:
         """Return the endpoints of all callbacks, each with one of its URLs."""
-        assert self.registry is not None
         return {
             CallbackEndpoint(each.source, each.origin): each.callback_url
             for each in self.registry.registrations()
@@ -185,25 +169,23 @@ class CallbackHealth:
             if self.on_change is not None:
                 self.on_change(change)
 
-    async def check(self) -> Collection[str]:
-        """Try to connect to every origin that is due; return all origins."""
+    async def check(self) -> None:
+        """Try to connect to every origin that is not known to be dead, and to the dead ones that have waited longest."""
         endpoints = self.endpoints()
         urls = {endpoint.origin: url for endpoint, url in endpoints.items()}
-        self._checks += 1
-        now = self._due(urls)
+        due = [each for each in urls if each not in self._dead] + [each for each in self._dead if each in urls][:MAX_DEAD_CHECKED]
         slots = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
         async def reached(url: str) -> bool:
             async with slots:
                 return await is_reachable(url, self._connect_timeout)
 
-        found = dict(zip(now, await asyncio.gather(*(reached(urls[origin]) for origin in now)), strict=True))
+        found = dict(zip(due, await asyncio.gather(*(reached(urls[origin]) for origin in due)), strict=True))
         still = self.endpoints()
         for origin, is_there in found.items():
+            self._dead.pop(origin, None)
             if not is_there:
-                dead = self._dead.setdefault(origin, _DeadOrigin())
-                dead.failures += 1
-                dead.next_check = self._checks + min(2 ** max(dead.failures - self._max_failures, 0), MAX_SKIPPED_CHECKS)
+                self._dead[origin] = None
         for endpoint in endpoints:
             if endpoint in still and endpoint.origin in found:  # it may have been removed meanwhile
                 (self.succeeded if found[endpoint.origin] else self.failed)(endpoint)
@@ -211,19 +193,13 @@ class CallbackHealth:
         for endpoint in [each for each in self._failures if each not in still]:
             del self._failures[endpoint]
         origins = {endpoint.origin for endpoint in still}
-        self._dead = {origin: dead for origin, dead in self._dead.items() if origin in origins}
-        return urls.keys()
+        self._dead = {origin: None for origin in self._dead if origin in origins}
 
-    def _due(self, origins: Collection[str]) -> list[str]:
-        """Return the origins to check now: those not known to be dead, and the dead ones that have waited longest."""
-        due = [(dead.next_check, each) for each in origins if (dead := self._dead.get(each)) and dead.next_check <= self._checks]
-        return [each for each in origins if each not in self._dead] + [each for _, each in sorted(due)[:MAX_DEAD_CHECKED]]
-
-    async def run(self, interval: float, on_checked: Callable[[Collection[str]], Awaitable[None]]) -> None:
-        """Check every ``interval`` seconds, forever; pass the known origins to ``on_checked``."""
+    async def run(self, interval: float) -> None:
+        """Check every ``interval`` seconds, forever."""
         while True:
             try:
-                await on_checked(await self.check())
+                await self.check()
             except Exception:
                 _logger.exception("The health check of callbacks failed")
             await asyncio.sleep(interval)

@@ -1,17 +1,16 @@
 """The event stream of a server: the runtime events of its turns, for a bounded number of readers, without slowing a turn.
 
-A hook observes turns while there are readers, and shortly after, so that a server without readers pays nothing. A reader gets the
-turns that begin after it subscribed, and those in progress only if others read too.
+The first reader mounts the hook that observes turns. A reader gets the turns that begin after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import secrets
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -33,10 +32,10 @@ MAX_BUFFERED: Final = 256
 MAX_EVENT_CHARS: Final = 256 * 1024
 """Maximum characters of an encoded event."""
 LINGER_SECONDS: Final = 60.0
-"""Seconds after the last reader until the hook is unmounted."""
+"""Seconds without readers after which nothing is buffered."""
 
-_MAX_DEPTH: Final = 32
-_MAX_ITEMS: Final = 1000
+_CUT: Final = "..."
+_MAX_CUT_CHARS: Final = 16 * 1024
 
 
 class TooManyReadersError(PatchbayError):
@@ -120,38 +119,20 @@ class EventReader:
         self._wakeup.set()
 
 
-class _Observer:
-    """The hook."""
-
-    def __init__(self, stream: EventStream) -> None:
-        self._stream = stream
-
-    async def on_runtime_event(self, event: Event) -> None:
-        self._stream.show(event)
-
-    async def aclose(self) -> None:
-        self._stream.unobserved(self)
-
-
 class EventStream:
-    """The events of ``manager``, for at most ``most_readers`` readers; in one event loop.
+    """The events of ``manager``, for at most ``most_readers`` readers; in one event loop. It is a hook, which ``join`` mounts."""
 
-    ``linger``: seconds after the last reader until the hook is unmounted.
-    """
-
-    def __init__(self, manager: HookManager, *, most_readers: int = MAX_READERS, linger: float = LINGER_SECONDS) -> None:
+    def __init__(self, manager: HookManager, *, most_readers: int = MAX_READERS) -> None:
         self._manager = manager
         self._most = most_readers
-        self._linger = linger
-        self._observer: _Observer | None = None
         self._readers: list[EventReader] = []
         self._last: deque[StreamedEvent] = deque()
         self._last_size = 0
         self._number = 0
         self._begun = secrets.token_hex(4)
         self._dropped = 0
-        self._stopping: asyncio.TimerHandle | None = None
-        self._is_stopped = False
+        self._unread_since = 0.0
+        self._is_mounted = self._is_stopped = False
 
     @property
     def readers(self) -> int:
@@ -172,62 +153,47 @@ class EventStream:
         if last_id:
             self._catch_up(reader, last_id)
         self._readers.append(reader)
-        self._observe()
+        if not self._is_mounted:
+            self._is_mounted = True
+            self._dropped = self._manager.events.dropped
+            self._manager.mount(NAME, self)
         return reader
 
     def gone(self, reader: EventReader) -> None:
         """Remove a reader."""
-        if reader not in self._readers:
-            return
-        self._readers.remove(reader)
-        if not self._readers and self._observer is not None and self._stopping is None:
-            self._stopping = asyncio.get_running_loop().call_later(self._linger, self._stop_observing)
+        if reader in self._readers:
+            self._readers.remove(reader)
+            self._unread_since = time.monotonic()
 
     def leave(self) -> None:
         """End all streams, and accept no readers: the server is shutting down."""
         self._is_stopped = True
         self._end_all()
 
-    def show(self, event: Event) -> None:
+    async def on_runtime_event(self, event: Event) -> None:
         """Send an event to the readers that want it."""
         missing, self._dropped = self._manager.events.dropped - self._dropped, self._manager.events.dropped
         if missing > 0:  # dropped by the dispatcher: of unknown sessions
             for reader in self._readers:
                 reader.miss(missing)
         self._number += 1
+        if not self._readers and time.monotonic() > self._unread_since + LINGER_SECONDS:
+            self._last.clear()
+            self._last_size = 0
+            return
         event_out = StreamedEvent(f"{self._begun}-{self._number}", event.kind, event.meta.session_key, encoded(event))
-        self._remember(event_out)
-        for reader in self._readers:
-            if reader.wants(event_out):
-                reader.take(event_out)
-
-    def unobserved(self, observer: _Observer) -> None:
-        """End all streams: other code has unmounted the hook."""
-        if observer is self._observer:
-            self._observer = None
-            self._end_all()
-
-    def _observe(self) -> None:
-        if self._stopping is not None:
-            self._stopping.cancel()
-            self._stopping = None
-        if self._observer is None:
-            self._observer = _Observer(self)
-            self._dropped = self._manager.events.dropped
-            self._manager.mount(NAME, self._observer)
-
-    def _stop_observing(self) -> None:
-        self._stopping = None
-        self._observer = None
-        self._last.clear()
-        self._last_size = 0
-        self._manager.unmount(NAME)
-
-    def _remember(self, event_out: StreamedEvent) -> None:
         self._last.append(event_out)
         self._last_size += len(event_out.data)
         while len(self._last) > MAX_BUFFERED or self._last_size > MAX_QUEUED_BYTES:
             self._last_size -= len(self._last.popleft().data)
+        for reader in self._readers:
+            if reader.wants(event_out):
+                reader.take(event_out)
+
+    async def aclose(self) -> None:
+        """End all streams: the hook was unmounted."""
+        self._is_mounted = False
+        self._end_all()
 
     def _catch_up(self, reader: EventReader, last_id: str) -> None:
         begun, _, number = last_id.rpartition("-")
@@ -247,52 +213,33 @@ class EventStream:
 
 
 def encoded(event: Event) -> bytes:
-    """Return an event's envelope as ASCII JSON; what is too long or too deep is cut, and ``attrs.cut`` is set."""
-    budget = _SizeBudget()
-    envelope = budget.cut(encode_event(event), 0)
-    if budget.is_cut:
-        envelope["attrs"] = {**envelope.get("attrs", {}), "cut": True}
-    return json.dumps(envelope, separators=(",", ":"), allow_nan=False).encode()
+    """Return an event's envelope as ASCII JSON. Members of its payload that are too long, or not JSON, are cut: ``attrs.cut``."""
+    envelope = encode_event(event)
+    if (text := _json(envelope, MAX_EVENT_CHARS)) is None:
+        left = MAX_EVENT_CHARS
+        payload: dict[str, Any] = {}
+        for name, value in event.payload.items():
+            if (member := _json(value, left)) is None:
+                payload[name] = value[:_MAX_CUT_CHARS] + _CUT if isinstance(value, str) else _CUT
+            else:
+                payload[name] = value
+                left -= len(member)
+        text = json.dumps({**envelope, "payload": payload, "attrs": {**envelope.get("attrs", {}), "cut": True}}, default=str)
+    return text.encode()
 
 
-class _SizeBudget:
-    """The remaining size of an encoded event."""
+def _json(value: Any, limit: int) -> str | None:
+    """Return a value as JSON; None if that is longer than ``limit`` characters, or is not JSON."""
+    pieces: list[str] = []
+    try:
+        for piece in _encoder.iterencode(value):  # piece by piece: a value may be endless
+            limit -= len(piece)
+            if limit < 0:
+                return None
+            pieces.append(piece)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return "".join(pieces)
 
-    def __init__(self) -> None:
-        self.left = MAX_EVENT_CHARS
-        self.is_cut = False
 
-    def cut(self, value: Any, depth: int) -> Any:
-        """Return a value as JSON, cut to the remaining size."""
-        kind = type(value)
-        if kind is str:
-            return self._text(value)
-        self.left -= 2
-        if value is None or kind is bool:
-            return value
-        if kind is int:
-            return value if -(2**63) <= value < 2**64 else self._text(hex(value))
-        if kind is float:
-            return value if math.isfinite(value) else str(value)
-        if depth >= _MAX_DEPTH or self.left <= 0:
-            self.is_cut = True
-            return "..."
-        if isinstance(value, Mapping):
-            return {self._text(str(key)): self.cut(item, depth + 1) for key, item in self._items(value.items())}
-        if isinstance(value, list | tuple):
-            return [self.cut(item, depth + 1) for item in self._items(value)]
-        return self._text(str(value))
-
-    def _items(self, values: Iterable[Any]) -> Iterable[Any]:
-        for place, each in enumerate(values):
-            if place >= _MAX_ITEMS or self.left <= 0:
-                self.is_cut = True
-                return
-            yield each
-
-    def _text(self, text: str) -> str:
-        if len(text) > self.left:
-            self.is_cut = True
-            text = f"{text[: max(0, self.left)]}..."
-        self.left -= len(text) + 2
-        return text
+_encoder: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str)

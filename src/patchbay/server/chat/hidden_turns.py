@@ -1,20 +1,20 @@
 """Messages of a conversation that its client does not see, stored between two requests.
 
 A client is handed the calls of its own tools only. The rounds before, and the registry's calls with their results, are stored
-under the random ids of the calls that were handed out. The next request quotes these ids; the message that holds them is replaced
-by what was stored, so the model sees what really happened, each call with one result. What is gone (a restart, a limit) is no
-error: the conversation goes on with what the client has.
+under a random id that is part of the ids of the calls that were handed out. The next request quotes these; the message that
+holds them is replaced by what was stored, so the model sees what really happened, each call with one result. What is gone (a
+restart, a limit) is no error: the conversation goes on with what the client has.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from patchbay.cache import SizedCache
 from patchbay.models.wire import decode, encode
 from patchbay.tools.result_store import MemoryResultStore
 from patchbay.transcript import insert_results
@@ -31,7 +31,6 @@ class _HiddenTurn:
     body: bytes
     handed_out: frozenset[str]
     results: MemoryResultStore
-    size: int
     used: float
 
 
@@ -44,20 +43,20 @@ class RestoredHistory:
     found: bool
 
 
+_ID: Final = slice(len("call_"), len("call_") + 28)
+"""Where the id of a hidden turn stands in those of its calls."""
+
+
 class HiddenTurnStore:
-    """Bounded storage of hidden turns; the least recently used go first. For one event loop.
+    """Bounded storage of hidden turns; the least recently used go first.
 
     ``most`` limits their number, ``most_bytes`` their size, ``seconds`` their idle time.
     """
 
     def __init__(self, *, most: int, most_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
         self._seconds = seconds
         self._clock = clock
-        self._kept: OrderedDict[str, _HiddenTurn] = OrderedDict()  # by the first of the ids
-        self._first: dict[str, str] = {}
-        self._size = 0
+        self._kept: SizedCache[str, _HiddenTurn] = SizedCache(most=most, most_bytes=most_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -67,23 +66,16 @@ class HiddenTurnStore:
 
         ``pending`` are the calls of its last message with calls that the client is to answer.
         """
-        fresh = {call.id: f"call_{secrets.token_hex(16)}" for call in pending}
+        turn_id = secrets.token_hex(14)
+        fresh = {call.id: f"call_{turn_id}{place:04x}" for place, call in enumerate(pending)}
         body = encode([_renamed(message, fresh) for message in messages])
         # The texts of long results are shared by all hidden turns of a conversation; each pays for them, so the limit holds.
-        hidden = _HiddenTurn(body, frozenset(fresh.values()), results, len(body) + 4 * results.size, self._clock())
-        if hidden.size <= self._most_bytes:  # one that is larger would only push out all others
-            first = next(iter(fresh.values()))
-            self._kept[first] = hidden
-            self._first.update(dict.fromkeys(hidden.handed_out, first))
-            self._size += hidden.size
-            self._make_room()
+        size = len(body) + 4 * results.size
+        self._kept.put(turn_id, _HiddenTurn(body, frozenset(fresh.values()), results, self._clock()), size)
         return tuple(replace(call, id=fresh[call.id]) for call in pending)
 
     def restored(self, messages: list[Message]) -> RestoredHistory:
         """Return a conversation with the hidden turns that it quotes restored."""
-        self._make_room()
-        if not self._kept:
-            return RestoredHistory(messages, MemoryResultStore(max_chars=RESULT_CHARS), found=False)
         view: list[Message] = []
         results: MemoryResultStore | None = None
         index = 0
@@ -111,24 +103,16 @@ class HiddenTurnStore:
         if message.get("role") != "assistant" or not isinstance(calls, list) or not calls:
             return None
         ids = [call.get("id") if isinstance(call, Mapping) else None for call in calls]
-        first = self._first.get(ids[0]) if isinstance(ids[0], str) else None
-        if first is None or not all(isinstance(each, str) and self._first.get(each) == first for each in ids):
+        turn_id = ids[0][_ID] if isinstance(ids[0], str) else ""
+        hidden = self._kept.get(turn_id)
+        if hidden is None or not all(isinstance(each, str) and each in hidden.handed_out for each in ids):
             return None
-        hidden = self._kept[first]
-        hidden.used = self._clock()
-        self._kept.move_to_end(first)
+        now = self._clock()
+        if now - hidden.used >= self._seconds:
+            self._kept.pop(turn_id)
+            return None
+        hidden.used = now
         return hidden
-
-    def _make_room(self) -> None:
-        oldest = self._clock() - self._seconds
-        while self._kept:
-            first, hidden = next(iter(self._kept.items()))
-            if len(self._kept) <= self._most and self._size <= self._most_bytes and hidden.used > oldest:
-                return
-            del self._kept[first]
-            self._size -= hidden.size
-            for each in hidden.handed_out:
-                del self._first[each]
 
 
 def _renamed(message: Message, ids: Mapping[str, str]) -> Message:
