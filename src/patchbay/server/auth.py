@@ -20,11 +20,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.errors import PatchbayError, RequestTooLargeError
 from patchbay.loopback import is_local_peer, is_this_machine
 from patchbay.media import SCHEME
+from patchbay.models.error_bodies import error_body
+from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import (
     VENDOR_KEYS,
+    Headers,
     Receive,
     ResponseWriter,
     Send,
@@ -55,24 +58,50 @@ _HINTS: Final = {
 """How an operator allows such requests."""
 
 
-class Rejected(Exception):  # noqa: N818  (a response, not a fault)
+class Rejected(PatchbayError):  # noqa: N818  (a response, not a fault)
     """A rejected request: its HTTP status, a code for programs, and the reason in one sentence."""
 
     def __init__(self, status: int, code: str, reason: str, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(reason)
         self.status = status
         self.code = code
+        self.kind = "authentication_error" if status == 401 else "invalid_request_error"
         self.headers = headers
 
-    @property
-    def body(self) -> dict[str, Any]:
-        """The response's JSON object."""
-        hint = _HINTS.get(self.code)
-        if self.code == "untrusted_host":
-            return {"ok": False, "error_code": self.code, "error": str(self), "hint": hint}
-        if self.code == "not_json":  # as FastAPI would word it, which a cross-site form must not reach
-            return {"detail": [{"type": "model_attributes_type", "loc": ["body"], "msg": str(self), "input": None}]}
-        return {"detail": str(self), "error_code": self.code, **({} if hint is None else {"hint": hint})}
+
+def _rejection_body(error: PatchbayError) -> dict[str, Any]:
+    """Return the body of a rejection, as the seeds' clients read it."""
+    hint = _HINTS.get(error.code)
+    if error.code == "untrusted_host":
+        return {"ok": False, "error_code": error.code, "error": str(error), "hint": hint}
+    if error.code == "not_json":  # as FastAPI would word it, which a cross-site form must not reach
+        return {"detail": [{"type": "model_attributes_type", "loc": ["body"], "msg": str(error), "input": None}]}
+    return {"detail": str(error), "error_code": error.code, **({} if hint is None else {"hint": hint})}
+
+
+def _encoded(error: PatchbayError, *, as_openai: bool) -> tuple[Headers, bytes]:
+    """Return the headers and the body of a rejection."""
+    body = error_body(error) if as_openai else _rejection_body(error)
+    return [JSON_TYPE, *(error.headers if isinstance(error, Rejected) else ())], msgspec.json.encode(body)
+
+
+async def reject(scope: Any, send: Send, error: PatchbayError, *, as_openai: bool = False) -> None:
+    """Answer a request with an error, and log it."""
+    log_error_response(scope, error.status, str(error))
+    headers, body = _encoded(error, as_openai=as_openai)
+    await ResponseWriter(send, []).whole(error.status, headers, body)
+
+
+async def reject_websocket(scope: Any, send: Send, error: PatchbayError, *, as_openai: bool = False) -> None:
+    """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
+    path = own_path(scope)[:_MAX_PATH_CHARS]
+    log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {error.status}, {error}")
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers, body = _encoded(error, as_openai=as_openai)
+    await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
 
 
 def headers_of(scope: Any) -> HeaderLists:
@@ -185,6 +214,8 @@ BEARER: Final = "bearer."
 """Prefix of a token sent as a WebSocket subprotocol: a web page can set no other header."""
 
 _MAX_PATH_CHARS: Final = 200
+_NOT_REUSED: Final = ((b"connection", b"close"),)
+"""The header of a response to a body of which the rest is not read."""
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -204,44 +235,30 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        if scope["type"] == "lifespan":
+        kind = scope["type"]
+        if kind == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            await self._open(scope, receive, send)
-            return
-        try:
-            scope[TRUSTED] = self._admit(scope)
-            if scope["method"] == "POST":
-                receive = await self._read_body(receive)
-        except Rejected as rejection:
-            log_error_response(scope, rejection.status, str(rejection))
-            body = msgspec.json.encode(openai_error(rejection) if _is_model_api(scope) else rejection.body)
-            await ResponseWriter(send, []).whole(
-                rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
-            )
-        except ClientDisconnect:
-            return
-        else:
-            await self._app(scope, receive, send)
-
-    async def _open(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket; a rejection answers the handshake."""
-        if self._sockets is None:
+        app = self._app if kind == "http" else self._sockets
+        if app is None:
             await send({"type": "websocket.close", "code": 1008})
             return
+        is_model = is_model_api(own_path(scope), OPENAI_BASE)
         try:
-            scope[TRUSTED] = self._admit(scope)
-            if self._token is not None and not scope[TRUSTED] and not _is_model_api(scope):
+            scope[TRUSTED] = self._admit(scope, is_model=is_model)
+            if kind == "websocket" and self._token is not None and not scope[TRUSTED] and not is_model:
                 raise _unauthorized("a session must send the token")
-        except Rejected as rejection:
-            body = msgspec.json.encode(openai_error(rejection)) if _is_model_api(scope) else None
-            await reject_websocket(scope, send, rejection, body=body)
+            if scope.get("method") == "POST":
+                receive = await self._read_body(receive)
+        except ClientDisconnect:
+            return
+        except PatchbayError as error:
+            await (reject if kind == "http" else reject_websocket)(scope, send, error, as_openai=is_model)
         else:
-            await self._sockets(scope, receive, send)
+            await app(scope, receive, send)
 
-    def _admit(self, scope: Any) -> bool:
-        """Return whether the caller is trusted. Raises Rejected."""
+    def _admit(self, scope: Any, *, is_model: bool) -> bool:
+        """Return whether the caller is trusted. Raises PatchbayError."""
         headers = headers_of(scope)
         peer = peer_of(scope)
         through_proxy = peer in self._settings.proxies
@@ -252,14 +269,15 @@ class AccessMiddleware:
         authorization = headers.get(b"authorization", [])
         if not authorization and scope["type"] == "websocket":
             authorization = _by_subprotocol(scope)
-        is_model = _is_model_api(scope)
         if not authorization and is_model:
             authorization = [b"Bearer " + key for name in VENDOR_KEYS for key in headers.get(name, [])]
         trusted = self._is_trusted(authorization, or_key=is_model)
         if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
             raise _unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
-            self._check_body(headers)
+            check_json(headers)
+            lengths = headers.get(b"content-length")
+            check_length(declared_length(lengths[0] if lengths else None), self._settings.max_body_size)
         return trusted
 
     def _is_trusted(self, values: list[bytes], *, or_key: bool) -> bool:
@@ -274,24 +292,16 @@ class AccessMiddleware:
             raise _unauthorized("the token is not the one of this server")
         return True
 
-    def _check_body(self, headers: HeaderLists) -> None:
-        check_json(headers)
-        lengths = headers.get(b"content-length")
-        try:
-            check_length(declared_length(lengths[0] if lengths else None), self._settings.max_body_size)
-        except InvalidRequestError as error:
-            raise Rejected(error.status, error.code, str(error)) from None
-
     async def _read_body(self, receive: Receive) -> Receive:
         """Read the body, and return a ``receive`` that replays it."""
         try:
             async with asyncio.timeout(self._settings.body_timeout):
                 body = await read_body(receive, self._settings.max_body_size)
         except RequestTooLargeError as error:
-            raise _unread(error.status, error.code, str(error)) from None
+            raise Rejected(error.status, error.code, str(error), headers=_NOT_REUSED) from None
         except TimeoutError:
             why = f"The request body did not come within {self._settings.body_timeout:g} s."
-            raise _unread(408, "body_timeout", why) from None
+            raise Rejected(408, "body_timeout", why, headers=_NOT_REUSED) from None
         message: Any = {"type": "http.request", "body": body, "more_body": False}
 
         async def replay() -> Any:
@@ -304,40 +314,10 @@ class AccessMiddleware:
         return replay
 
 
-def _is_model_api(scope: Any) -> bool:
-    return is_model_api(own_path(scope), OPENAI_BASE)
-
-
-def _unread(status: int, code: str, why: str) -> Rejected:
-    """Reject a body of which the rest is not read: the connection cannot be reused."""
-    return Rejected(status, code, why, headers=((b"connection", b"close"),))
-
-
-async def reject_websocket(scope: Any, send: Send, rejection: Rejected, *, body: bytes | None = None) -> None:
-    """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason.
-
-    ``body``: the response's, if not the rejection's own.
-    """
-    path = own_path(scope)[:_MAX_PATH_CHARS]
-    log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection}")
-    if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    headers = [(b"content-type", b"application/json"), *rejection.headers]
-    await send({"type": "websocket.http.response.start", "status": rejection.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body or msgspec.json.encode(rejection.body)})
-
-
 def _by_subprotocol(scope: Any) -> list[bytes]:
     """Return a token offered as a subprotocol, in the form of an Authorization header."""
     offered = [each.removeprefix(BEARER) for each in scope.get("subprotocols") or () if each.startswith(BEARER)]
     return [b"Bearer " + each.encode("utf-8", "replace") for each in offered]
-
-
-def openai_error(rejection: Rejected) -> dict[str, Any]:
-    """Return the body of a rejection as OpenAI's clients read it."""
-    kind = "authentication_error" if rejection.status == 401 else "invalid_request_error"
-    return {"error": {"message": str(rejection), "type": kind, "code": rejection.code, "param": None}}
 
 
 def _unauthorized(why: str) -> Rejected:

@@ -9,15 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
-import msgspec
-
 import patchbay
-from patchbay.errors import InvalidRequestError, UnknownRoleError
-from patchbay.server.auth import TRUSTED, HeaderLists, Rejected, headers_of
+from patchbay.errors import InvalidRequestError, PatchbayError, UnknownRoleError
+from patchbay.server.auth import TRUSTED, HeaderLists, Rejected, headers_of, reject
 from patchbay.server.chat.handler import SESSION_HEADER, session_of
 from patchbay.server.governance import Governance
-from patchbay.server.http import Receive, ResponseWriter, Send
-from patchbay.server.request_log import log_error_response
+from patchbay.server.http import Receive, Send
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.threads import run_in_thread
@@ -55,13 +52,13 @@ class McpEndpoint:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         try:
-            self._check_token(scope)
+            if self._settings.token is not None and not scope[TRUSTED]:
+                reason = "Unauthorized: an MCP client must send the token."
+                raise Rejected(401, "wrong_token", reason, headers=((b"www-authenticate", b"Bearer"),))
             session = _session_of(headers_of(scope))
             sessions = await self._sessions_of(self._role_of(scope))
-        except Rejected as rejection:
-            log_error_response(scope, rejection.status, str(rejection))
-            head = [(b"content-type", b"application/json"), *rejection.headers]
-            await ResponseWriter(send, []).whole(rejection.status, head, msgspec.json.encode(rejection.body))
+        except PatchbayError as error:
+            await reject(scope, send, error)
             return
         await sessions({**scope, "patchbay.session": session}, receive, send)
 
@@ -77,17 +74,11 @@ class McpEndpoint:
         for sessions in self._roles.values():
             await sessions.aclose()
 
-    def _check_token(self, scope: Any) -> None:
-        if self._settings.token is not None and not scope[TRUSTED]:
-            reason = "Unauthorized: an MCP client must send the token."
-            raise Rejected(401, "wrong_token", reason, headers=((b"www-authenticate", b"Bearer"),))
-
     def _role_of(self, scope: Any) -> str:
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         role = query["role"][0] if "role" in query else next(iter(self._registry.roles), "")
         if role not in self._registry.roles:
-            error = UnknownRoleError(role)
-            raise Rejected(404, error.code, str(error))
+            raise UnknownRoleError(role)
         return role
 
     async def _sessions_of(self, role: str) -> HttpSessions:

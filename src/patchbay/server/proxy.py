@@ -268,7 +268,7 @@ class ProxyApp:
 
     async def _open_socket(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve a WebSocket; a rejection answers the handshake."""
-        from patchbay.server.auth import TRUSTED, Rejected, check_origin, headers_of, openai_error, reject_websocket
+        from patchbay.server.auth import TRUSTED, check_origin, headers_of, reject_websocket
         from patchbay.server.responses_socket import ResponsesSockets, request_scope
 
         if self._sockets is None:
@@ -282,10 +282,7 @@ class ProxyApp:
                 raise NoWebSocketError
             self._sockets.check()
         except PatchbayError as error:
-            rejection = Rejected(error.status, error.code, str(error))
-            await reject_websocket(scope, send, rejection, body=error_body(error))
-        except Rejected as rejection:
-            await reject_websocket(scope, send, rejection, body=encode(openai_error(rejection)))
+            await reject_websocket(scope, send, error, as_openai=True)
         else:
             await self._sockets(scope, receive, send)
 

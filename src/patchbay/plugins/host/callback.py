@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.errors import InvalidRequestError
 from patchbay.plugins import envelope
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.protocol import MAX_FRAME_BYTES, Progress
@@ -90,7 +90,7 @@ class CallbackApp:
                 await progress.finish(body)
             else:
                 await reply.whole(200, [_JSON_TYPE], body)
-        except Rejected as error:
+        except (Rejected, InvalidRequestError) as error:
             headers = [_JSON_TYPE, (b"connection", b"close")]
             if error.status == 405:
                 headers.append((b"allow", b"POST"))
@@ -108,13 +108,8 @@ class CallbackApp:
             raise Rejected(404, "not_found", "Not Found")
         if scope["method"] != "POST":
             raise Rejected(405, "method_not_allowed", "Method Not Allowed")
-        try:
-            check_length(declared_length(_single(headers, b"content-length") or None), MAX_BODY_BYTES)
-            body = await read_body(receive, MAX_BODY_BYTES)
-        except RequestTooLargeError as error:
-            raise Rejected(413, error.code, str(error)) from None
-        except InvalidRequestError as error:
-            raise Rejected(400, error.code, str(error)) from None
+        check_length(declared_length(_single(headers, b"content-length") or None), MAX_BODY_BYTES)
+        body = await read_body(receive, MAX_BODY_BYTES)
         target = await self._find(plugin_id, name)
         if target is None:
             return envelope.not_registered(plugin_id, name).encode()

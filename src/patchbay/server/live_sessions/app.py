@@ -418,11 +418,10 @@ def _is_for_requests(mounted: RegisteredHook) -> bool:
     return "before_llm" in mounted.methods
 
 
-def _no_such_socket(scope: Any) -> Rejected:
+def _no_such_socket(scope: Any) -> PatchbayError:
     path = own_path(scope)[:_MAX_PATH_CHARS]
     if is_model_api(path, OPENAI_BASE):
-        error = NoWebSocketError()
-        return Rejected(error.status, error.code, str(error))
+        return NoWebSocketError()
     return Rejected(404, NO_SUCH_SOCKET, f"There is nothing at {path!r}, but sessions at {PATH}ROLE.")
 
 
