@@ -7,7 +7,7 @@ import contextlib
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # not needed by a server without live sessions
 _ADMIN_PATHS: Final = tuple(f"/api/{part}" for part in ("approvals", "events", "audit", "media"))
 
 
+@dataclass(eq=False, repr=False)
 class ToolsApp:
     """A tool server; create it with ``create_tools_app``. ``managers`` are for tools of this process and live sessions, by role.
 
@@ -53,29 +54,24 @@ class ToolsApp:
     is None where there is no model for them, and no WebSockets are spoken then.
     """
 
-    def __init__(
-        self,
-        registry: ToolRegistry,
-        managers: dict[str, LLMSessionManager],
-        api: FastAPI,
-        middleware: AccessMiddleware,
-        governance: Governance,
-        sessions: LiveSessionsApp | None,
-        mcp: McpEndpoint,
-        proxy: ProxyApp | None,
-        mcp_host: McpHost,
-        read_servers: Callable[[], Iterable[McpServer]] | None,
-    ) -> None:
-        self.registry = registry
-        self.managers = managers
-        self.api = api
-        self.governance = governance
-        self.sessions = sessions
-        self.mcp_host = mcp_host
-        self._mcp = mcp
-        self._proxy = proxy
-        self._read_servers = read_servers
-        self._middleware = middleware
+    registry: ToolRegistry
+    managers: dict[str, LLMSessionManager]
+    governance: Governance
+    sessions: LiveSessionsApp | None
+    mcp_host: McpHost
+    _settings: ToolsSettings
+    _proxy: ProxyApp | None
+    _dispatcher: CallbackDispatcher
+    _writer: RegistrationWriter | None
+    _mcp: McpEndpoint
+    _read_servers: Callable[[], Iterable[McpServer]] | None
+
+    def __post_init__(self) -> None:
+        self.api = _make_api(
+            lambda _api: self._running(), summary="The registry of tools: who may call what, and where it answers."
+        )
+        sockets = self._serve if self.sessions is not None else None
+        self._middleware = AccessMiddleware(self._serve, self._settings, sockets=sockets)
 
     @property
     def speaks_websocket(self) -> bool:
@@ -98,6 +94,46 @@ class ToolsApp:
         if scope["type"] != "lifespan":
             await self.governance.open()  # also where no lifespan reaches the application: no call runs without its hooks
         await self._middleware(scope, receive, send)
+
+    async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve a scope that the middleware has admitted."""
+        kind = scope["type"]
+        app: AsgiApp = self.api
+        if kind != "lifespan":
+            path = own_path(scope)
+            is_model = is_model_api(path, OPENAI_BASE)
+            if is_model and self._proxy is not None:
+                app = self._proxy
+            elif kind == "websocket" and self.sessions is not None:
+                app = self.sessions
+            elif is_model or (path == "/" and scope["method"] == "HEAD"):
+                app = self._proxy or no_upstream
+            elif path == MCP_PATH:
+                app = self._mcp
+        await app(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Start the parts of the server, and close them in reverse order."""
+        async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(self.governance.aclose)
+            if self._writer is not None:
+                await self._writer.open()
+                cleanup.push_async_callback(self._writer.close)
+            await self.governance.open()
+            cleanup.push_async_callback(self._dispatcher.close)
+            cleanup.push_async_callback(self.mcp_host.aclose)
+            await self.mcp_host.start(wait=False)
+            if self._proxy is not None:
+                cleanup.push_async_callback(self._proxy.aclose)
+            if self.sessions is not None:
+                self.sessions.warn_of_unsupported_hooks()
+                cleanup.push_async_callback(self.sessions.aclose)
+            cleanup.push_async_callback(self._mcp.aclose)
+            if lease := self._settings.lease:
+                checks = asyncio.create_task(self._dispatcher.health.run(lease))
+                cleanup.push_async_callback(_cancel, checks)
+            yield
 
     def stopping(self) -> None:
         """Prepare for shutdown, before the server waits for running requests."""
@@ -174,24 +210,34 @@ def create_tools_app(
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     if upstream is not None and upstream.response_store is None and store is not None:
         upstream = replace(upstream, response_store=store.database.url.render_as_string(hide_password=False))
-    proxy = _chat_proxy(upstream, registry, chat or ChatSettings(), settings, governance) if upstream is not None else None
-    sessions = _live_sessions(upstream, realtime, chat, managers, governance)
+    proxy = sessions = None
+    if upstream is not None:
+        # The middleware has limited the body already, and checked the token where one is required.
+        proxied = replace(upstream, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
+        tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token)
+        proxy = ProxyApp(proxied, tools.make_exchange, tools=tools)
+    if upstream is not None or realtime is not None:
+        from patchbay.server.live_sessions.app import LiveSessionsApp
+        from patchbay.server.live_sessions.protocol import LiveSessionsSettings
+
+        wanted = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat)
+        sessions = LiveSessionsApp(managers, governance, wanted)
+    endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
+    app = ToolsApp(registry, managers, governance, sessions, mcp, settings, proxy, dispatcher, writer, endpoint, read_servers)
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
 
-    endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
+    async def check_health() -> Health:
+        problem = service.store_problem
+        return Health(status="ok" if problem is None else "degraded", problem=problem)
 
-    lease = settings.lease
-    api = _make_api(
-        lambda _app: _running(governance, writer, dispatcher, mcp, proxy, sessions, endpoint, lease),
-        summary="The registry of tools: who may call what, and where it answers.",
-    )
+    api = app.api
     api.include_router(make_router(service, callback_ports=settings.callback_ports))
-    api.add_api_route("/health", partial(_health, service), response_model=Health, tags=["tools"], summary="Whether all is well")
+    health_route: dict[str, Any] = {"operation_id": "check_health", "tags": ["tools"], "summary": "Whether all is well"}
+    api.add_api_route("/health", check_health, response_model=Health, **health_route)
     governance.add_routes(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
-    middleware = AccessMiddleware(_by_path(api, proxy or no_upstream, endpoint), settings, sockets=_sockets(sessions, proxy))
-    return ToolsApp(registry, managers, api, middleware, governance, sessions, endpoint, proxy, mcp, read_servers)
+    return app
 
 
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:
@@ -199,49 +245,11 @@ def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], 
     return FastAPI(title="Patchbay", version=patchbay.__version__, lifespan=lifespan, docs_url=None, redoc_url=None, **options)
 
 
-@contextlib.asynccontextmanager
-async def _running(
-    governance: Governance,
-    writer: RegistrationWriter | None,
-    dispatcher: CallbackDispatcher,
-    mcp: McpHost,
-    proxy: ProxyApp | None,
-    sessions: LiveSessionsApp | None,
-    endpoint: McpEndpoint,
-    lease: float,
-) -> AsyncIterator[None]:
-    """Start the parts of a tool server, and close them in reverse order."""
-    async with contextlib.AsyncExitStack() as cleanup:
-        cleanup.push_async_callback(governance.aclose)
-        if writer is not None:
-            await writer.open()
-            cleanup.push_async_callback(writer.close)
-        await governance.open()
-        cleanup.push_async_callback(dispatcher.close)
-        cleanup.push_async_callback(mcp.aclose)
-        await mcp.start(wait=False)
-        if proxy is not None:
-            cleanup.push_async_callback(proxy.aclose)
-        if sessions is not None:
-            sessions.warn_of_unsupported_hooks()
-            cleanup.push_async_callback(sessions.aclose)
-        cleanup.push_async_callback(endpoint.aclose)
-        if lease:
-            checks = asyncio.create_task(dispatcher.health.run(lease))
-            cleanup.push_async_callback(_cancel, checks)
-        yield
-
-
 def renamed_oversight(governance: Governance | None, oversight: Governance | None) -> Governance | None:
     """Return ``governance``, or with a DeprecationWarning what was given under its old name."""
     if oversight is not None:
         warnings.warn("oversight is governance now; the old name ends with the next release.", DeprecationWarning, 3)
     return governance if governance is not None else oversight
-
-
-async def _health(service: RegistryService) -> Health:
-    problem = service.store_problem
-    return Health(status="ok" if problem is None else "degraded", problem=problem)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -253,61 +261,6 @@ def _sync_sessions(managers: Mapping[str, LLMSessionManager], change: Change) ->
     for role in change.affected_roles:
         if role in managers:
             managers[role].sync_later()
-
-
-def _chat_proxy(
-    upstream: ProxySettings, registry: ToolRegistry, chat: ChatSettings, settings: ToolsSettings, governance: Governance
-) -> ProxyApp:
-    # The middleware has limited the body already, and checked the token where one is required.
-    proxied = replace(upstream, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
-    tools = ToolChat(proxied.upstream, registry, chat, governance, token=settings.token)
-    return ProxyApp(proxied, tools.make_exchange, tools=tools)
-
-
-def _live_sessions(
-    upstream: ProxySettings | None,
-    realtime: RealtimeSettings | None,
-    chat: ChatSettings | None,
-    managers: Mapping[str, LLMSessionManager],
-    governance: Governance,
-) -> LiveSessionsApp | None:
-    if upstream is None and realtime is None:
-        return None
-    from patchbay.server.live_sessions.app import LiveSessionsApp
-    from patchbay.server.live_sessions.protocol import LiveSessionsSettings
-
-    return LiveSessionsApp(managers, governance, LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat))
-
-
-def _by_path(api: AsgiApp, chat: AsgiApp, mcp: AsgiApp) -> AsgiApp:
-    """Return an application that sends requests below ``/v1`` to ``chat``, and those of ``/mcp`` to ``mcp``."""
-
-    async def serve(scope: Any, receive: Receive, send: Send) -> None:
-        app = api
-        if scope["type"] == "http":
-            path = own_path(scope)
-            app = (
-                chat
-                if is_model_api(path, OPENAI_BASE) or (path == "/" and scope["method"] == "HEAD")
-                else mcp
-                if path == MCP_PATH
-                else api
-            )
-        await app(scope, receive, send)
-
-    return serve
-
-
-def _sockets(sessions: LiveSessionsApp | None, proxy: ProxyApp | None) -> AsgiApp | None:
-    """Return an application that serves the WebSockets below ``/v1`` with ``proxy``, and the others with ``sessions``."""
-    if sessions is None or proxy is None:
-        return sessions
-
-    async def serve(scope: Any, receive: Receive, send: Send) -> None:
-        app: AsgiApp = proxy if is_model_api(own_path(scope), OPENAI_BASE) else sessions
-        await app(scope, receive, send)
-
-    return serve
 
 
 class GovernedProxy(ProxyApp):
