@@ -18,7 +18,6 @@ from patchbay.server.settings import MIB, ProxySettings, parse_size
 
 if TYPE_CHECKING:
     from patchbay.models.options import TextOptions
-    from patchbay.server.chat.completion import ExchangeFactory
     from patchbay.server.governance import Governance
 
 __all__ = ["ProxyApp", "create_app"]
@@ -42,7 +41,6 @@ def create_app(
     options: TextOptions | None = None,
     governance: Governance | None = None,
     oversight: Governance | None = None,
-    _make_exchange: ExchangeFactory | None = None,
     **text_options: Any,
 ) -> ProxyApp:
     """Return the proxy before ``upstream`` (a base URL such as ``http://127.0.0.1:11434/v1``) as an ASGI application.
@@ -81,7 +79,11 @@ def create_app(
         governance = renamed_oversight(governance, oversight)
         assert governance is not None
         return GovernedProxy(settings, _options(options, text_options), governance)
-    return ProxyApp(settings, _make_exchange or _exchanges(_options(options, text_options)))
+    from patchbay.models.capabilities import Capabilities
+    from patchbay.models.exchange import Exchange
+
+    capabilities, text = Capabilities(), _options(options, text_options)
+    return ProxyApp(settings, lambda body, encoder=None: Exchange(body, text, capabilities, encoder))
 
 
 def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions:
@@ -92,12 +94,3 @@ def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions
     if fields:
         raise ConfigurationError(f"give either options or its fields, not both: {', '.join(sorted(fields))}.")
     return options
-
-
-def _exchanges(options: TextOptions) -> ExchangeFactory:
-    """Return a factory of each request's Exchange; all share the capabilities."""
-    from patchbay.models.capabilities import Capabilities
-    from patchbay.models.exchange import Exchange
-
-    capabilities = Capabilities()
-    return lambda body, encoder=None: Exchange(body, options, capabilities, encoder)

@@ -239,8 +239,11 @@ class FakeExchange:
 
 
 def make_proxy(upstream: str, **settings: Any) -> Any:
-    settings.setdefault("_make_exchange", FakeExchange)
-    return create_app(upstream, **settings)
+    make_exchange = settings.pop("make_exchange", FakeExchange)
+    app = create_app(upstream, **settings)
+    if make_exchange is not None:
+        app._make_exchange = make_exchange
+    return app
 
 
 @dataclass

@@ -285,7 +285,7 @@ def test_a_bug_is_500_without_its_details() -> None:
     def explode(body: bytes, _encoder: object) -> object:
         raise BrokenError("inner secret")
 
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, _make_exchange=explode)) as port:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, make_exchange=explode)) as port:
         answer = ask(port, "POST", CHAT, chat_body())
         assert 500 == answer.status
         assert b"secret" not in answer.body

@@ -51,7 +51,7 @@ def read_stream(answer: Answer) -> list[Any]:
 
 
 def real(url: str, **settings: Any) -> Any:
-    return make_proxy(url, _make_exchange=None, tools="text", **settings)
+    return make_proxy(url, make_exchange=None, tools="text", **settings)
 
 
 def gathered(events: list[Any]) -> tuple[str, str, str, str | None]:

@@ -156,10 +156,12 @@ class CallbackDispatcher:
             # Once: a callback that died may have run the call, and only the caller may repeat it.
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
+                most = self.max_result_size + EXTRA_IMAGE_BYTES
                 if _is_in_lines(answer):
-                    read, whole = await _read_lines(answer, self.max_result_size + EXTRA_IMAGE_BYTES, on_progress)
+                    read, whole = await _read_lines(answer, most, on_progress)
                 else:
-                    read, whole = await _read(answer, self.max_result_size)
+                    read = await answer.read_up_to(most)
+                    whole = len(read) <= most
             finally:
                 answer.close()
         except (ConnectError, ConnectTimeoutError):
@@ -274,7 +276,7 @@ class CallbackTool(ForeignTool):
         kind, limit = answer.content_type, self._dispatcher.max_result_size
         if not _may_be_text(kind, body, whole=whole):
             raise self._error(f"remote tool callback answered {kind}, which is not text")
-        if not whole:
+        if not whole or (len(body) > limit and b'"images"' not in body):
             return _cut(body, limit)
         if kind == NDJSON and not body:
             raise self._error("remote tool callback's answer ended before its result; the tool may have run")
@@ -311,20 +313,6 @@ class CallbackTool(ForeignTool):
 def signature_of(body: bytes, secret: bytes) -> str:
     """Return the value of the SIGNATURE header for a body."""
     return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
-
-
-async def _read(answer: Response, limit: int) -> tuple[bytes, bool]:
-    """Read at most ``limit`` bytes of a body, EXTRA_IMAGE_BYTES more if it seems to have images; return whether that was all."""
-    pieces: list[bytes] = []
-    size, most = 0, limit
-    while piece := await answer.read():
-        pieces.append(piece)
-        size += len(piece)
-        if size > most == limit and b'"images"' in (read := b"".join(pieces)):
-            pieces, most = [read], limit + EXTRA_IMAGE_BYTES
-        if size > most:
-            return b"".join(pieces)[:most], False
-    return b"".join(pieces), True
 
 
 async def _read_lines(answer: Response, limit: int, on_progress: Callable[[Progress], object]) -> tuple[bytes, bool]:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
@@ -18,6 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.frontends.base import KEEP_ALIVE
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
+
+if TYPE_CHECKING:
+    from patchbay.models.exchange import Exchange
 
 Headers = list[tuple[bytes, bytes]]
 """Headers as ASGI has them: lower-case names."""
@@ -269,15 +272,6 @@ async def _next_message(receive: Receive) -> Any:
     return message
 
 
-class StreamTransform(Protocol):
-    """What a streamed answer is fed through."""
-
-    finished: bool
-
-    def feed(self, data: bytes, /) -> bytes:
-        """Take a piece of the upstream's stream; return what to write."""
-
-
 class StreamDone(Exception):  # noqa: N818  (control flow, not a fault)
     """The exchange wants no more of the upstream's stream."""
 
@@ -383,7 +377,7 @@ class ResponseWriter:
             await self.write(self.keep_alive)
 
     def direct_sink(
-        self, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
+        self, exchange: Exchange, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
     ) -> Callable[[bytes], bool] | None:
         """Return a sink that feeds pieces of a started stream and writes the results straight to uvicorn's transport.
 

@@ -76,6 +76,17 @@ class Response:
             resume()
         return data
 
+    async def read_up_to(self, limit: int) -> bytes:
+        """Return the whole body, or somewhat more than ``limit`` bytes of it. Raises as ``read``."""
+        pieces: list[bytes] = []
+        size = 0
+        while size <= limit and (piece := await self.read()):
+            pieces.append(piece)
+            size += len(piece)
+            if self.complete:
+                break
+        return b"".join(pieces)
+
     async def pass_to(self, sink: Callable[[bytes], bool]) -> None:
         """Pass each piece to ``sink`` within the network callback, as it arrives, until it returns False.
 

@@ -18,8 +18,9 @@ from patchbay._redaction import Redactor, secret_values
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends import Frontend
 from patchbay.models.encoder import AnswerEncoder
+from patchbay.models.exchange import Exchange
 from patchbay.models.wire import encode
-from patchbay.server.chat.completion import ChatCompletion, ExchangeFactory, run_chat
+from patchbay.server.chat.completion import run_chat
 from patchbay.server.errors import (
     HEALTH_BODY,
     JSON_TYPE,
@@ -121,7 +122,7 @@ class ProxyApp:
 
     speaks_websocket = True
 
-    def __init__(self, settings: ProxySettings, make_exchange: ExchangeFactory, *, tools: ToolChat | None = None) -> None:
+    def __init__(self, settings: ProxySettings, make_exchange: Callable[..., Exchange], *, tools: ToolChat | None = None) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
         self._tools = tools
@@ -185,7 +186,7 @@ class ProxyApp:
                 return
 
     async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
-        exchange: ChatCompletion | None = None
+        exchange: Exchange | ToolChatTurn | None = None
         frontend: Frontend | None = None
         turn: ToolChatTurn | None = None
         request_id = ""
@@ -375,7 +376,7 @@ class ProxyApp:
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
     async def _send_error(
-        self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError, frontend: Frontend | None
+        self, reply: ResponseWriter, exchange: Exchange | ToolChatTurn | None, error: PatchbayError, frontend: Frontend | None
     ) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
         if not reply.started:

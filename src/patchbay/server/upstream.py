@@ -177,18 +177,11 @@ async def read_error_body(answer: Response, watch: RequestWatchdog, upstream: Up
 
 
 async def read_bounded(answer: Response, limit: int, upstream: Upstream) -> bytes:
-    """Return the whole body, or slightly more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
-    pieces: list[bytes] = []
-    size = 0
+    """Return the whole body, or somewhat more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
     try:
-        while size <= limit and (piece := await answer.read()):
-            pieces.append(piece)
-            size += len(piece)
-            if answer.complete:
-                break
+        return await answer.read_up_to(limit)
     except ClientError as error:
         raise upstream.failure(error) from error
-    return b"".join(pieces)
 
 
 def upstream_status_error(answer: Response, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> UpstreamStatusError:

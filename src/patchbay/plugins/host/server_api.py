@@ -208,17 +208,15 @@ class HttpToolsApi:
             async with asyncio.timeout(self._timeout):
                 answer = await self._client.request(method, self._base + path, head, data)
                 try:
-                    body = b""
-                    while piece := await answer.read():
-                        body += piece
-                        if len(body) > _MOST_BYTES:
-                            raise ServerUnavailableError(f"the answer is longer than {_MOST_BYTES} bytes")
+                    body = await answer.read_up_to(_MOST_BYTES)
                 finally:
                     answer.close()
         except TimeoutError as error:
             raise ServerUnavailableError(f"{self._is_away}: no answer within {self._timeout:g} s") from error
         except ClientError as error:
             raise ServerUnavailableError(f"{self._is_away}: {error}") from error
+        if len(body) > _MOST_BYTES:
+            raise ServerUnavailableError(f"the answer is longer than {_MOST_BYTES} bytes")
         read = _object(body)
         self._token_was_sent = self._token is not None
         if answer.status in (401, 403) or _is_untrusted(read):

@@ -6,18 +6,17 @@ Per chunk of a stream: one read, one feed, at most one write; without middleware
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.models.exchange import Rejection
-from patchbay.models.exchange_driver import Steppable, drive_async
+from patchbay.errors import UpstreamError
+from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange_driver import drive_async
 from patchbay.server.errors import JSON_TYPE, excerpt
 from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
 from patchbay.server.origin import ClientError
 from patchbay.server.upstream import is_event_stream, read_bounded, read_error_body, relay, upstream_status_error
 
 if TYPE_CHECKING:
-    from patchbay.models.encoder import AnswerEncoder
     from patchbay.server.http_client import Response
     from patchbay.server.request_log import BodyCapture
     from patchbay.server.upstream import ProxyRequest
@@ -35,29 +34,6 @@ OWN_HEADERS: dict[tuple[bool, bool], OwnHeaders] = {
     (False, True): own_headers({**_READABLE, "Accept": "text/event-stream"}),
 }
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-
-
-class ChatCompletion(Protocol):
-    """A chat completion that has begun."""
-
-    streaming: bool
-
-    def error_event(self, error: PatchbayError, /) -> bytes:
-        """Return the event for an error within a stream."""
-
-
-class ChatExchange(ChatCompletion, Steppable, Protocol):
-    """What this driver needs of ``patchbay.models.exchange.Exchange``: see there for the meaning of each."""
-
-    transparent: bool
-    request: bytes
-
-
-class ExchangeFactory(Protocol):
-    """Begins the exchange of a request."""
-
-    def __call__(self, body: bytes, encoder: AnswerEncoder | None = None, /) -> ChatExchange:
-        """``encoder`` writes the answer; without one it is one of chat completions."""
 
 
 class ChatUpstream:
@@ -131,7 +107,7 @@ class ChatUpstream:
         return Rejection(answer.status, body.decode("utf-8", "replace"), error)
 
 
-async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
+async def run_chat(request: ProxyRequest, exchange: Exchange) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
     reply, watch, request_log = request.reply, request.watch, request.request_log
     streaming = exchange.streaming
@@ -154,9 +130,7 @@ async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
         request_log.record("response", request.id, status=reply.status, stream=streaming, **capture.fields())
 
 
-async def _pass_through(
-    request: ProxyRequest, exchange: ChatExchange, upstream: ChatUpstream, capture: BodyCapture | None
-) -> None:
+async def _pass_through(request: ProxyRequest, exchange: Exchange, upstream: ChatUpstream, capture: BodyCapture | None) -> None:
     try:
         rejection = await upstream.open(exchange.request)
         if rejection is not None:
@@ -167,7 +141,7 @@ async def _pass_through(
 
 
 async def _write(
-    request: ProxyRequest, exchange: ChatExchange, upstream: ChatUpstream, out: bytes, capture: BodyCapture | None
+    request: ProxyRequest, exchange: Exchange, upstream: ChatUpstream, out: bytes, capture: BodyCapture | None
 ) -> None:
     """Write a piece of the client's response; the last one ends it."""
     reply = request.reply
