@@ -13,6 +13,7 @@ import logging
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
@@ -114,7 +115,7 @@ class CallbackDispatcher:
         self.health = health
         self._connect_timeout = connect_timeout
         self._clients: dict[str, HttpClient] = {}  # the one that was used longest ago first
-        self._reported: set[tuple[str, str]] = set()
+        self._report = lru_cache(maxsize=_MAX_REPORTED)(_log_problem)  # once: hosts register their tools again and again
 
     def tool(self, registration: Registration) -> Tool:
         """Create the tool of a registration. Raises ConfigurationError for a callback_url that is not allowed."""
@@ -122,14 +123,6 @@ class CallbackDispatcher:
         if tool.problem is not None:
             self._report(tool.name, tool.problem)
         return tool
-
-    def _report(self, name: str, problem: str) -> None:
-        """Log a problem once: hosts register their tools again and again."""
-        if (name, problem) not in self._reported:
-            if len(self._reported) >= _MAX_REPORTED:
-                self._reported.clear()
-            self._reported.add((name, problem))
-            _logger.warning("The tool %r is not offered to models: %s", name, problem)
 
     async def post(
         self,
@@ -308,6 +301,10 @@ class CallbackTool(ForeignTool):
 
     def _error(self, message: str, *, ran: Literal["no", "unknown"] = "unknown") -> CallbackError:
         return CallbackError(message, tool_name=self.name, ran=ran)
+
+
+def _log_problem(name: str, problem: str) -> None:
+    _logger.warning("The tool %r is not offered to models: %s", name, problem)
 
 
 def signature_of(body: bytes, secret: bytes) -> str:

@@ -1,7 +1,11 @@
-"""Requests of other protocols: which front-end decodes them, how they look to the rest of the proxy, and stored responses."""
+"""Requests of other protocols: which front-end decodes them, how they look to the rest of the proxy, and stored responses.
+
+Front-ends also ask the upstream which models it has, and how many tokens a prompt has.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,20 +20,26 @@ from patchbay.frontends.gemini import PATH as GEMINI_PATH
 from patchbay.frontends.responses import list_items, with_ids
 from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.encoder import AnswerEncoder
-from patchbay.models.wire import encode
+from patchbay.models.wire import decode, encode
+from patchbay.server.chat.completion import check_is_plain, read_whole
 from patchbay.server.errors import NotFoundError, NoWebSocketError
-from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, Send, find_tail
+from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, OwnHeaders, Send, find_tail, own_headers
 from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
 from patchbay.server.stored_responses import BackgroundResponses, ConnectionResponses, MemoryResponses, ResponseStore
 from patchbay.server.upstream import ProxyRequest
-from patchbay.server.upstream_queries import TokenCounter, list_models
 
 CONNECTION: Final = "patchbay.connection"
 """The scope's key for the ConnectionResponses of a request that came over a WebSocket."""
 
 _OWN_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
 _DAY: Final = 86400.0
+_JSON: Final[OwnHeaders] = own_headers(
+    {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+)
+_COUNTING: Final = 5.0
+"""Seconds for the upstream to count: an estimate is better than a long wait."""
+
 _MOST_ITEM_BYTES: Final = 32 * 1024 * 1024
 """The most bytes of a conversation that is gone on with by its last response."""
 
@@ -67,7 +77,7 @@ class Frontends:
             f"{base}/responses/compact": FrontendRoute(self._responses, wants="compaction"),
         }
         self._store = _store(settings)
-        self._counter = TokenCounter()
+        self._counter = _TokenCounter()
         self._background = BackgroundResponses(self._store, redact)
         self._logs = EventLogs()
         self._redact = redact
@@ -133,7 +143,7 @@ class Frontends:
         """Answer a request for the models, or for one of them. Raises NotFoundError, UpstreamError."""
         frontend = self._messages if route.frontend is self._messages else self._gemini
         try:
-            models = await list_models(request)
+            models = await _models(request)
         except (ValueError, RecursionError):
             raise UpstreamError("The upstream's list of models is not JSON.") from None
         if route.model is None:
@@ -272,3 +282,48 @@ def chat_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 def _query(scope: Mapping[str, Any]) -> dict[str, list[str]]:
     return parse_qs(scope.get("query_string", b"").decode("latin-1"))
+
+
+async def _ask(request: ProxyRequest, method: str, tail: str, body: bytes | None = None, *, at_root: bool = False) -> Any:
+    """Return the JSON that the upstream answers. Raises PatchbayError, ValueError."""
+    request.watch.wait()
+    answer = await request.upstream.open(method, tail, b"", request.upward(_JSON), body, at_root=at_root)
+    try:
+        if answer.status >= 400:
+            raise (await request.read_rejection(answer, chat=False))[1]
+        check_is_plain(answer)
+        return decode(await read_whole(request, answer))
+    finally:
+        answer.close()
+
+
+async def _models(request: ProxyRequest) -> list[dict[str, Any]]:
+    """Return the upstream's models, each with its ``id``. Raises PatchbayError, ValueError."""
+    answer = await _ask(request, "GET", "/models")
+    models = answer.get("data") if isinstance(answer, dict) else None
+    return [each for each in models or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
+
+
+class _TokenCounter:
+    """Counts with the upstream's own tokenizer where it has one, as llama.cpp does; whether it has is asked once."""
+
+    def __init__(self) -> None:
+        self._has_tokenizer = True
+
+    async def count(self, request: ProxyRequest, body: bytes) -> int | None:
+        """Return the tokens of the prompt that ``body``, one of chat completions, becomes; None where that is not known."""
+        if not self._has_tokenizer:
+            return None
+        try:
+            async with asyncio.timeout(_COUNTING):
+                prompt = await _ask(request, "POST", "/apply-template", body, at_root=True)
+                content = encode({"content": prompt["prompt"], "add_special": True, "parse_special": True})
+                answer = await _ask(request, "POST", "/tokenize", content, at_root=True)
+            return len(answer["tokens"])
+        except (ValueError, KeyError, TypeError):
+            self._has_tokenizer = False  # it answers something else there
+        except PatchbayError as error:
+            self._has_tokenizer = error.status not in (404, 405, 501)
+        except TimeoutError:
+            pass
+        return None

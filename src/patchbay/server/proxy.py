@@ -52,10 +52,10 @@ from patchbay.server.http import (
     read_body,
     stream_body,
 )
-from patchbay.server.request_log import BodyCapture, RequestLog, log_error_response, log_requests
+from patchbay.server.request_log import RequestLog, log_error_response, log_requests
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
-from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
+from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, relay
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
@@ -68,40 +68,30 @@ _LOGGED_TYPES = (b"application/json", b"text/")
 
 async def run_passthrough(request: ProxyRequest, tail: str) -> None:
     """Send the request to ``tail`` below the upstream's base, and forward the response. Raises PatchbayError."""
-    scope, watch, reply, request_log = request.scope, request.watch, request.reply, request.request_log
+    scope, watch = request.scope, request.watch
     method: str = scope["method"]
     incoming = dict(scope["headers"])
     headers = request.upward()
-    sent = BodyCapture() if request_log is not None and _is_text(incoming.get(b"content-type")) else None
+    sent = request.capture() if incoming.get(b"content-type", b"").lower().startswith(_LOGGED_TYPES) else None
     body, length = None, None
     if b"content-length" in incoming or b"transfer-encoding" in incoming:
         body = await stream_body(request.receive, watch, note=sent.add if sent is not None else None)
         length = declared_length(incoming.get(b"content-length"))
-    if request_log is not None:
-        request_log.record("upstream_request", request.id, method=method, path=tail)
+    request.log("upstream_request", method=method, path=tail)
     watch.wait()
     answer = await request.upstream.open(method, tail, scope.get("query_string", b""), headers, body, length=length)
     try:
-        if request_log is not None and sent is not None:
-            request_log.record("upstream_request_body", request.id, **sent.fields())
+        if sent is not None:
+            request.log("upstream_request_body", **sent.fields())
         if answer.status >= 400 and method != "HEAD":
-            rejection = await read_error_body(answer, watch, request.upstream)
-            if request_log is not None:
-                request_log.record("upstream_error", request.id, status=answer.status, body=rejection)
-            raise upstream_status_error(answer, rejection, chat=False, own_key=request.own_key, redact=request.redact)
+            raise (await request.read_rejection(answer, chat=False))[1]
         is_text = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
         capture = request.capture() if is_text else None
         bodiless = method == "HEAD" or answer.status in (204, 304)
-        await relay(answer, reply, watch, request.upstream, capture=capture, bodiless=bodiless)
-        if request_log is not None:
-            fields: dict[str, Any] = capture.fields() if capture is not None else {}
-            request_log.record("response", request.id, status=answer.status, path=tail, **fields)
+        await relay(request, answer, capture=capture, bodiless=bodiless)
+        request.log("response", status=answer.status, path=tail, **(capture.fields() if capture is not None else {}))
     finally:
         answer.close()
-
-
-def _is_text(content_type: bytes | None) -> bool:
-    return content_type is not None and content_type.lower().startswith(_LOGGED_TYPES)
 
 
 _logger = logging.getLogger("patchbay.proxy")

@@ -121,27 +121,45 @@ class ProxyRequest:
         return upward(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
 
     def capture(self) -> BodyCapture | None:
-        """Return a collector of the response for the request log, None without a log."""
+        """Return a collector of a body for the request log, None without a log."""
         return BodyCapture() if self.request_log is not None else None
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Write a line of the request log, if there is one."""
+        if self.request_log is not None:
+            self.request_log.record(event, self.id, **fields)
+
+    async def read(self, answer: Response, limit: int) -> bytes:
+        """Return the whole body, or somewhat more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
+        self.watch.wait()
+        try:
+            return await answer.read_up_to(limit)
+        except ClientError as error:
+            raise self.upstream.failure(error) from error
+
+    async def read_rejection(self, answer: Response, *, chat: bool) -> tuple[bytes, UpstreamStatusError]:
+        """Return the body of an error response, decompressed and at most ERROR_LIMIT bytes, and the error that a client gets."""
+        body = decompress((await self.read(answer, ERROR_LIMIT))[:ERROR_LIMIT], answer.header(b"content-encoding"))
+        self.log("upstream_error", status=answer.status, body=body)
+        forwarded = upstream_error_body(
+            answer.status, answer.header(b"content-type"), body, chat=chat, own_key=self.own_key, redact=self.redact
+        )
+        headers: Headers = (chat_downward if chat else downward)(answer.headers)
+        # The body may be another than the one these describe.
+        kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding", b"etag")]
+        return body, UpstreamStatusError(answer.status, forwarded, [JSON_TYPE, *kept])
 
 
 class TruncatedResponseError(UpstreamError):
     """The upstream broke off a body whose head was already sent to the client."""
 
 
-async def relay(
-    answer: Response,
-    reply: ResponseWriter,
-    watch: RequestWatchdog,
-    upstream: Upstream,
-    *,
-    capture: BodyCapture | None,
-    bodiless: bool = False,
-) -> None:
+async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture | None, bodiless: bool = False) -> None:
     """Forward status, headers and body, piece by piece. Raises TruncatedResponseError where the upstream breaks off.
 
     Memory stays bounded: the next piece is read once the client has taken the last.
     """
+    reply, watch = request.reply, request.watch
     stream = is_event_stream(answer) and not answer.header(b"content-encoding")
     if not reply.started:
         await reply.start(answer.status, downward(answer.headers))
@@ -164,35 +182,9 @@ async def relay(
                 reply.passed(piece)
             watch.wait()
     except ClientError as error:
-        raise TruncatedResponseError(str(upstream.failure(error))) from error
+        raise TruncatedResponseError(str(request.upstream.failure(error))) from error
     await watch.wrote()
     await reply.finish()
-
-
-async def read_error_body(answer: Response, watch: RequestWatchdog, upstream: Upstream) -> bytes:
-    """Return the decompressed body of an error response, at most ERROR_LIMIT bytes."""
-    watch.wait()
-    body = await read_bounded(answer, ERROR_LIMIT, upstream)
-    return decompress(body[:ERROR_LIMIT], answer.header(b"content-encoding"))
-
-
-async def read_bounded(answer: Response, limit: int, upstream: Upstream) -> bytes:
-    """Return the whole body, or somewhat more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
-    try:
-        return await answer.read_up_to(limit)
-    except ClientError as error:
-        raise upstream.failure(error) from error
-
-
-def upstream_status_error(answer: Response, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> UpstreamStatusError:
-    """Return the error that carries the client's response to an upstream's error status."""
-    forwarded = upstream_error_body(
-        answer.status, answer.header(b"content-type"), body, chat=chat, own_key=own_key, redact=redact
-    )
-    headers: Headers = (chat_downward if chat else downward)(answer.headers)
-    # The body may be another than the one these describe.
-    kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding", b"etag")]
-    return UpstreamStatusError(answer.status, forwarded, [JSON_TYPE, *kept])
 
 
 def is_event_stream(answer: Response) -> bool:

@@ -14,7 +14,7 @@ from patchbay.models.exchange_driver import drive_async
 from patchbay.server.errors import JSON_TYPE, excerpt
 from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
 from patchbay.server.origin import ClientError
-from patchbay.server.upstream import is_event_stream, read_bounded, read_error_body, relay, upstream_status_error
+from patchbay.server.upstream import is_event_stream, relay
 
 if TYPE_CHECKING:
     from patchbay.server.http_client import Response
@@ -51,8 +51,7 @@ class ChatUpstream:
     async def open(self, body: bytes) -> Rejection | None:
         """Send a request; return a rejection for an error status, else None before the body is read."""
         request = self._request
-        if request.request_log is not None:
-            request.request_log.record("upstream_request", request.id, stream=self._streaming, body=body)
+        request.log("upstream_request", stream=self._streaming, body=body)
         request.watch.wait()
         self.answer = answer = await request.upstream.open(
             "POST", CHAT, request.scope.get("query_string", b""), self._headers, body
@@ -100,16 +99,13 @@ class ChatUpstream:
                 f"The upstream answered with a redirect (HTTP {answer.status}) to "
                 f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
             )
-        body = await read_error_body(answer, request.watch, request.upstream)
-        if request.request_log is not None:
-            request.request_log.record("upstream_error", request.id, status=answer.status, body=body)
-        error = upstream_status_error(answer, body, chat=True, own_key=request.own_key, redact=request.redact)
+        body, error = await request.read_rejection(answer, chat=True)
         return Rejection(answer.status, body.decode("utf-8", "replace"), error)
 
 
 async def run_chat(request: ProxyRequest, exchange: Exchange) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
-    reply, watch, request_log = request.reply, request.watch, request.request_log
+    reply, watch = request.reply, request.watch
     streaming = exchange.streaming
     upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), streaming=streaming)
     if streaming:
@@ -126,8 +122,8 @@ async def run_chat(request: ProxyRequest, exchange: Exchange) -> None:
                     upstream.sink = reply.direct_sink(exchange, watch, None if capture is None else capture.add)
         finally:
             await pieces.aclose()
-    if request_log is not None and capture is not None:
-        request_log.record("response", request.id, status=reply.status, stream=streaming, **capture.fields())
+    if capture is not None:
+        request.log("response", status=reply.status, stream=streaming, **capture.fields())
 
 
 async def _pass_through(request: ProxyRequest, exchange: Exchange, upstream: ChatUpstream, capture: BodyCapture | None) -> None:
@@ -135,7 +131,7 @@ async def _pass_through(request: ProxyRequest, exchange: Exchange, upstream: Cha
         rejection = await upstream.open(exchange.request)
         if rejection is not None:
             raise rejection.error
-        await relay(upstream.answer, request.reply, request.watch, request.upstream, capture=capture)
+        await relay(request, upstream.answer, capture=capture)
     finally:
         await upstream.close()
 
@@ -161,8 +157,7 @@ async def _write(
 
 async def read_whole(request: ProxyRequest, answer: Response) -> bytes:
     """Read a response that is not a stream. Raises UpstreamError for one that is too large or not JSON."""
-    request.watch.wait()
-    body = await read_bounded(answer, ANSWER_LIMIT, request.upstream)
+    body = await request.read(answer, ANSWER_LIMIT)
     if len(body) > ANSWER_LIMIT:
         raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
     if not is_json(answer) and body.lstrip()[:1] not in (b"{", b"["):

@@ -353,9 +353,9 @@ class ToolChatTurn:
             if not reply.started:
                 await reply.start(200, EVENT_STREAM + model.headers)
             await reply.finish(out)
-        if request.request_log is not None and capture is not None:
+        if capture is not None:
             capture.add(out)
-            request.request_log.record("response", request.id, status=reply.status, stream=self.streaming, **capture.fields())
+            request.log("response", status=reply.status, stream=self.streaming, **capture.fields())
 
     def _scope(self, request: ProxyRequest) -> HookScope:
         chat, role = self._chat, self._tools.snapshot.role
