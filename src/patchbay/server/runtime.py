@@ -195,7 +195,7 @@ def _websocket_protocol(**options: Any) -> asyncio.Protocol:
 
 
 class _Lifespan:
-    """The application; a PatchbayError at its startup is kept in ``failure`` instead of logged with a traceback."""
+    """The application; a PatchbayError at its startup is kept in ``failure``, and not logged."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = log_requests(app)
@@ -205,27 +205,22 @@ class _Lifespan:
         return self._live(scope, receive, send) if scope["type"] == "lifespan" else self._app(scope, receive, send)
 
     async def _live(self, scope: Any, receive: Any, send: Any) -> None:
-        failed: dict[str, Any] | None = None
+        started = False
 
         async def forward(message: Any) -> None:
-            nonlocal failed
-            if message["type"].endswith(".failed"):
-                failed = message  # its text is a traceback, shown unless the application raises a PatchbayError
-            else:
+            nonlocal started
+            if not message["type"].endswith(".failed"):  # its text is a traceback: uvicorn logs the one of what is raised
+                started = True
                 await send(message)
 
         try:
             await self._app(scope, receive, forward)
         except PatchbayError as error:
-            if failed is None or failed["type"] != "lifespan.startup.failed":
-                raise
-            self.failure = error
-            failed = {**failed, "message": ""}
-        except asyncio.CancelledError:
-            failed = None  # stopped by a second signal
-        finally:
-            if failed is not None:
-                await send(failed)
+            if not started:
+                self.failure = error
+            raise
+        except asyncio.CancelledError:  # stopped by a second signal
+            pass
 
 
 def _settle_collector() -> None:

@@ -144,14 +144,12 @@ async def _write(
     await request.watch.wrote()
     if capture is not None:
         capture.add(out)
-    if exchange.streaming and reply.started:
-        await (reply.finish(out) if exchange.complete else reply.write(out))
-        return
-    headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
+    headers = [] if reply.started or exchange.fell_back else chat_downward(upstream.answer.headers)
     if not exchange.streaming:
         await reply.whole(200, [JSON_TYPE, *headers], out)
         return
-    await reply.start(200, EVENT_STREAM + headers)
+    if not reply.started:
+        await reply.start(200, EVENT_STREAM + headers)
     await (reply.finish(out) if exchange.complete else reply.write(out))
 
 
