@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from websockets.asyncio.client import connect
@@ -106,6 +108,17 @@ class Line:
             await self.send({"client_content": {"turns": [{"role": "user", "parts": [{"text": text}]}], "turnComplete": True}})
         else:
             await self.send(said(text), {"type": "response.create"})
+
+
+@asynccontextmanager
+async def talking(fake, text: str = "", **session: Any) -> AsyncIterator[Line]:
+    """A connection whose session is configured, and on which this text is said."""
+    async with opened(fake) as socket:
+        line = Line(socket)
+        await line.configure(fake.provider, **session)
+        if text:
+            await line.say(text, fake.provider)
+        yield line
 
 
 def said(text: str) -> dict[str, Any]:

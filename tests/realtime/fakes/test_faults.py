@@ -27,9 +27,8 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
-from support.running import run
 
-from .raw import SESSIONS, SETUP, Line, headers, opened, result, said
+from .raw import SESSIONS, SETUP, Line, headers, opened, result, said, talking
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 DELTA = "response.function_call_arguments.delta"
@@ -46,16 +45,16 @@ async def until_lost(line: Line) -> list[dict]:
     return seen
 
 
-def one_response(fake, *, configured: bool = True) -> list[dict]:
-    async def talk():
-        async with opened(fake) as socket:
-            line = Line(socket)
-            if configured:
-                await line.configure(fake.provider)
-            await line.say("hello", fake.provider)
-            return await line.until("response.done")
+async def close_code(line: Line, kind: str = "never") -> int:
+    """The code with which the server closes instead of sending this."""
+    with pytest.raises(ConnectionClosed) as closed:
+        await line.until(kind)
+    return closed.value.rcvd.code
 
-    return run(talk())
+
+async def one_response(fake) -> list[dict]:
+    async with talking(fake, "hello") as line:
+        return await line.until("response.done")
 
 
 def kinds(events) -> list[str]:
@@ -72,66 +71,50 @@ def test_a_sync_test_may_use_a_fake_as_well():
             fake.wait_until(lambda: False, within=0.01)
 
 
-def test_fake_leaves_no_thread_and_no_connection_behind():
+async def test_fake_leaves_no_thread_and_no_connection_behind():
     before = set(threading.enumerate())
-
-    async def talk(fake):
-        async with opened(fake) as socket:
-            await Line(socket).next()
-            await asyncio.to_thread(fake.__exit__)
-            with pytest.raises(ConnectionClosed):
-                await Line(socket).until("never")
-
     fake = FakeOpenAI()
     fake.__enter__()
-    run(talk(fake))
-    assert set() == set(threading.enumerate()) - before  # those of other tests may end meanwhile
+    async with opened(fake) as socket:
+        await Line(socket).next()
+        await asyncio.to_thread(fake.__exit__)
+        with pytest.raises(ConnectionClosed):
+            await Line(socket).until("never")
+    left = {thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")}
+    assert set() == left  # those of other tests may end meanwhile
 
 
 @pytest.mark.parametrize("how", ["reset", "503"])
-def test_the_first_connections_are_refused(how):
+async def test_the_first_connections_are_refused(how):
     with FakeQwen(faults=Faults(refuse=2, refuse_with=how)) as fake:
-
-        async def talk():
-            for _ in range(2):
-                with pytest.raises((OSError, InvalidHandshake, InvalidMessage, EOFError)) as refused:
-                    await opened(fake)
-                assert (how == "503") == (isinstance(refused.value, InvalidStatus) and refused.value.response.status_code == 503)
-            async with opened(fake) as socket:
-                await Line(socket).until("session.created")
-
-        run(talk())
+        for _ in range(2):
+            with pytest.raises((OSError, InvalidHandshake, InvalidMessage, EOFError)) as refused:
+                await opened(fake)
+            assert (how == "503") == (isinstance(refused.value, InvalidStatus) and refused.value.response.status_code == 503)
+        async with opened(fake) as socket:
+            await Line(socket).until("session.created")
         assert (3, 1) == (fake.attempts, fake.connections)
 
 
 @pytest.mark.parametrize("provider", FAKES)
-def test_wrong_key_is_refused(provider):
-    with provider(api_key="other") as fake:
-
-        async def talk():
-            with pytest.raises(InvalidStatus, match="401"):
-                await opened(fake)
-
-        run(talk())
+async def test_wrong_key_is_refused(provider):
+    with provider(api_key="other") as fake, pytest.raises(InvalidStatus, match="401"):
+        await opened(fake)
 
 
-def test_session_updates_are_refused_or_unconfirmed_by_script():
+async def test_session_updates_are_refused_or_unconfirmed_by_script():
     with FakeOpenAI(faults=Faults(updates=["silent", "refuse", "ok"])) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                update = {"type": "session.update", "session": SESSIONS["openai"]}
-                await line.send(update, update)
-                seen = await line.until("error")
-                assert ["session.created", "error"] == kinds(seen)
-                assert "session.tools" == seen[-1]["error"]["param"]
-                assert [] == fake.tools
-                await line.send(update)
-                await line.until("session.updated")
-                assert ["get_weather"] == fake.tools
-
-        run(talk())
+        async with opened(fake) as socket:
+            line = Line(socket)
+            update = {"type": "session.update", "session": SESSIONS["openai"]}
+            await line.send(update, update)
+            seen = await line.until("error")
+            assert ["session.created", "error"] == kinds(seen)
+            assert "session.tools" == seen[-1]["error"]["param"]
+            assert [] == fake.tools
+            await line.send(update)
+            await line.until("session.updated")
+            assert ["get_weather"] == fake.tools
         assert [] == fake.violations
 
 
@@ -143,29 +126,29 @@ def test_session_updates_are_refused_or_unconfirmed_by_script():
         ("unheralded", {DONE: 1, "response.output_item.added": 0, "response.output_item.done": 0}),
     ],
 )
-def test_faulty_call_deltas_are_complete_in_response_done(fault, told):
+async def test_faulty_call_deltas_are_complete_in_response_done(fault, told):
     with FakeOpenAI([Call("get_weather", {"city": "Rome"}, faults=frozenset({fault}))]) as fake:
-        seen = one_response(fake)
+        seen = await one_response(fake)
         assert told == {kind: kinds(seen).count(kind) for kind in told}
         (item,) = seen[-1]["response"]["output"]
         assert ("get_weather", '{"city":"Rome"}', fake.calls[0].call_id) == (item["name"], item["arguments"], item["call_id"])
 
 
-def test_names_and_ids_are_omitted_by_script():
+async def test_names_and_ids_are_omitted_by_script():
     with FakeStepFun([Call("get_weather", faults=frozenset({"no_name", "no_call_id"}))]) as fake:
-        (done,) = [event for event in one_response(fake) if event["type"] == DONE]
+        (done,) = [event for event in await one_response(fake) if event["type"] == DONE]
         assert ("name" in done, "call_id" in done, "item_id" in done) == (False, False, True)
     with FakeGLM([Call("get_weather", {"city": "Rome"})]) as fake:
-        seen = one_response(fake)
+        seen = await one_response(fake)
         (done,) = [event for event in seen if event["type"] == DONE]
         assert {"event_id", "type", "client_timestamp", "response_id", "output_index", "name", "arguments"} == set(done)
         assert DELTA not in kinds(seen)
 
 
-def test_pieces_of_an_old_response_calls_in_one_anothers_midst_and_noise_come_when_they_should():
+async def test_pieces_of_an_old_response_calls_in_one_anothers_midst_and_noise_come_when_they_should():
     calls = [Call("a", {"n": "x" * 30}), Call("b", {"n": "y" * 30})]
     with FakeOpenAI([Answer(calls, faults=frozenset({"stale", "mixed", "fragments"}))], faults=Faults(noise=True)) as fake:
-        seen = one_response(fake)
+        seen = await one_response(fake)
         assert {"resp_of_old", fake.calls[0].response_id} == {event["response_id"] for event in seen if event["type"] == DELTA}
         places = [event["output_index"] for event in seen if event["type"] == DELTA and event["response_id"] != "resp_of_old"]
         assert places == [0, 1] * (len(places) // 2)
@@ -174,196 +157,128 @@ def test_pieces_of_an_old_response_calls_in_one_anothers_midst_and_noise_come_wh
 
 @pytest.mark.parametrize("provider", FAKES)
 @pytest.mark.parametrize("point", ["created", "deltas", "calls", "running"])
-def test_connection_is_killed_by_script(provider, point):
+async def test_connection_is_killed_by_script(provider, point):
     with provider([Answer([Say("Hm. " * 20), Call("get_weather", {"city": "R" * 50}, call_id="c")], kill=point)]) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure(fake.provider)
-                await line.say("hello", fake.provider)
-                return await until_lost(line)
-
-        seen = json.dumps(run(talk()))
+        async with talking(fake, "hello") as line:
+            seen = json.dumps(await until_lost(line))
         ended = "toolCall" if provider is FakeGemini and point == "running" else "response.done"
         assert (point == "running") == (ended in seen)
         assert ("Hm. " in seen) == (point != "created")
-        fake.wait_until(lambda: fake.idle)
+        await fake.until(lambda: fake.idle)
         assert ([], []) == (fake.violations, fake.unanswered)
 
 
 @pytest.mark.parametrize(("point", "heard"), [("result", ["one"]), ("results", ["one", "two"])])
-def test_connection_is_killed_between_results_and_the_next_request(point, heard):
+async def test_connection_is_killed_between_results_and_the_next_request(point, heard):
     calls = [Call("a", call_id="c1"), Call("b", call_id="c2")]
     with FakeOpenAI([Answer(calls, kill=point)]) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("openai")
-                await line.say("hello", "openai")
-                await line.until("response.done")
-                await line.send(result("one", "c1"), result("two", "c2"), {"type": "response.create"})
-                await until_lost(line)
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("openai")
-                await line.send(result("late", "c2"), {"type": "input_audio_buffer.clear"})
-                await line.until("error")
-
-        run(talk())
+        async with talking(fake, "hello") as line:
+            await line.until("response.done")
+            await line.send(result("one", "c1"), result("two", "c2"), {"type": "response.create"})
+            await until_lost(line)
+        async with talking(fake) as line:
+            await line.send(result("late", "c2"), {"type": "input_audio_buffer.clear"})
+            await line.until("error")
         assert heard == [told.text for told in fake.heard if told.kind == "result"]
         assert 1 == len(fake.violations)
         assert "call of connection 1, which is gone" in fake.violations[0]
         assert [] == fake.unasked
 
 
-def test_a_test_can_drop_speak_and_send_at_any_time():
+async def test_a_test_can_drop_speak_and_send_at_any_time():
     with FakeOpenAI([Answer([Say("hello"), Pause(30), Say("never said")]), Quote()]) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("openai")
-                await line.say("hi", "openai")
-                await line.until("response.output_item.done")
-                assert not fake.idle
-                fake.send({"type": "made.up"})
-                await line.until("made.up")
-                fake.speak("Stop.")
-                seen = await line.until("response.done")
-                assert ("cancelled", "turn_detected") == (
-                    seen[-1]["response"]["status"],
-                    seen[-1]["response"]["status_details"]["reason"],
-                )
-                seen = await line.until("response.done")
-                assert "I was told: Stop." == "".join(event.get("delta", "") for event in seen)
-                fake.drop()
-                await until_lost(line)
-
-        run(talk())
+        async with talking(fake, "hi") as line:
+            await line.until("response.output_item.done")
+            assert not fake.idle
+            fake.send({"type": "made.up"})
+            await line.until("made.up")
+            fake.speak("Stop.")
+            cut = (await line.until("response.done"))[-1]["response"]
+            assert ("cancelled", "turn_detected") == (cut["status"], cut["status_details"]["reason"])
+            seen = await line.until("response.done")
+            assert "I was told: Stop." == "".join(event.get("delta", "") for event in seen)
+            fake.drop()
+            await until_lost(line)
         assert [] == fake.violations
 
 
-def test_audio_is_split_into_utterances_or_committed_by_the_client():
+async def test_audio_is_split_into_utterances_or_committed_by_the_client():
     audio = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(3200)).decode()}
     with FakeQwen([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("qwen")
-                await line.send(audio, audio)
-                seen = await line.until("response.done")
-                assert "input_audio_buffer.speech_started" in kinds(seen)
-                assert ["first"] == [
-                    event["transcript"] for event in seen if "input_audio_transcription.completed" in event["type"]
-                ]
-                await line.send(audio, {"type": "input_audio_buffer.commit"}, {"type": "response.create"})
-                assert "I was told: second" in json.dumps(await line.until("response.done"))
-
-        run(talk())
+        async with talking(fake) as line:
+            await line.send(audio, audio)
+            seen = await line.until("response.done")
+            assert "input_audio_buffer.speech_started" in kinds(seen)
+            assert ["first"] == [event["transcript"] for event in seen if "input_audio_transcription.completed" in event["type"]]
+            await line.send(audio, {"type": "input_audio_buffer.commit"}, {"type": "response.create"})
+            assert "I was told: second" in json.dumps(await line.until("response.done"))
         assert 9600 == fake.audio_bytes
         assert "..." == next(frame["audio"] for _, frame in fake.frames if "audio" in frame)
         assert [] == fake.violations
 
 
-def test_a_connection_on_which_nothing_comes_is_closed():
+async def test_a_connection_on_which_nothing_comes_is_closed():
     with FakeQwen(faults=Faults(idle=0.02)) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                with pytest.raises(ConnectionClosed) as closed:
-                    await Line(socket).until("never")
-                return closed.value.rcvd.code
-
-        assert 1001 == run(talk())
+        async with opened(fake) as socket:
+            assert 1001 == await close_code(Line(socket))
 
 
-def test_gemini_fake_sends_go_away_and_closes():
+async def test_gemini_fake_sends_go_away_and_closes():
     with FakeGemini([Answer([Say("well")], then=[GoAway(0.05)])]) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("gemini")
-                await line.say("hello", "gemini")
-                assert {"goAway": {"timeLeft": "0.05s"}} in await until_lost(line)
-
-        run(talk())
+        async with talking(fake, "hello") as line:
+            assert {"goAway": {"timeLeft": "0.05s"}} in await until_lost(line)
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_gemini_session_is_resumed_with_or_without_its_calls(knows):
+async def test_gemini_session_is_resumed_with_or_without_its_calls(knows):
     answer = {"id": "c", "name": "a", "response": {"result": "late"}}
     with FakeGemini([Answer([Call("a", call_id="c")], then=[Drop()])], resumes_calls=knows, crossing=0.0) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("gemini")
-                await line.say("hello", "gemini")
-                seen = await until_lost(line)
-            updates = [each["sessionResumptionUpdate"] for each in seen if "sessionResumptionUpdate" in each]
-            assert knows == updates[-1]["resumable"]
-            handle = next(update["newHandle"] for update in reversed(updates) if update["resumable"])
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("gemini", sessionResumption={"handle": handle})
-                await line.send({"toolResponse": {"functionResponses": [answer]}})
-                if knows:
-                    assert "late" in json.dumps(await line.until("turnComplete"))
-                else:
-                    await fake.until(lambda: bool(fake.violations))
-
-        run(talk())
+        async with talking(fake, "hello") as line:
+            seen = await until_lost(line)
+        updates = [each["sessionResumptionUpdate"] for each in seen if "sessionResumptionUpdate" in each]
+        assert knows == updates[-1]["resumable"]
+        handle = next(update["newHandle"] for update in reversed(updates) if update["resumable"])
+        async with talking(fake, sessionResumption={"handle": handle}) as line:
+            await line.send({"toolResponse": {"functionResponses": [answer]}})
+            if knows:
+                assert "late" in json.dumps(await line.until("turnComplete"))
+            else:
+                await fake.until(lambda: bool(fake.violations))
         assert 1 == fake.resumed
         assert knows == (fake.violations == [])
 
 
-def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
+async def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
     with FakeGemini() as fake:
 
         async def resume(handle: str) -> int:
             async with opened(fake) as socket:
                 await Line(socket).send({"setup": {**SETUP, "sessionResumption": {"handle": handle}}})
-                with pytest.raises(ConnectionClosed) as closed:
-                    await Line(socket).until("setupComplete")
-                return closed.value.rcvd.code
+                return await close_code(Line(socket), "setupComplete")
 
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("gemini")
-                handle = (await line.until("sessionResumptionUpdate"))[-1]["sessionResumptionUpdate"]["newHandle"]
-                assert 1011 == await resume(handle)
-                assert 1008 == await resume("made up")
-
-        run(talk())
+        async with talking(fake) as line:
+            handle = (await line.until("sessionResumptionUpdate"))[-1]["sessionResumptionUpdate"]["newHandle"]
+            assert 1011 == await resume(handle)
+            assert 1008 == await resume("made up")
         assert ["connection 3: resumes with 'made up', which is no handle"] == fake.violations
 
 
-def test_a_frame_of_the_script_goes_out_as_it_is():
+async def test_a_frame_of_the_script_goes_out_as_it_is():
     with FakeOpenAI([Answer([Frame({"type": "made.up", "n": 1}), Say("hi")])]) as fake:
-        assert {"type": "made.up", "n": 1} in one_response(fake)
+        assert {"type": "made.up", "n": 1} in await one_response(fake)
 
 
 @pytest.mark.parametrize("fake_type", FAKES)
-def test_action_on_a_closed_connection_is_a_clear_error(fake_type):
+async def test_action_on_a_closed_connection_is_a_clear_error(fake_type):
     with fake_type() as fake:
-        for do in (fake.drop, lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})):
+        acts = [lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})]
+        for act in (fake.drop, *acts):
             with pytest.raises(RuntimeError, match="No client has connected yet"):
-                do()
-
-        async def talk() -> None:
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure(fake.provider)
-                await asyncio.to_thread(fake.drop)
-                for do in (lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})):
-                    with pytest.raises(RuntimeError, match="connection is over: a client has to connect again"):
-                        await asyncio.to_thread(do)
-                await asyncio.to_thread(fake.drop)  # as it is already
-
-        run(talk())
+                act()
+        async with talking(fake):
+            await asyncio.to_thread(fake.drop)
+            for act in acts:
+                with pytest.raises(RuntimeError, match="connection is over: a client has to connect again"):
+                    await asyncio.to_thread(act)
+            await asyncio.to_thread(fake.drop)  # as it is already
         assert [] == fake.heard

@@ -19,9 +19,8 @@ from patchbay.testing.realtime import (
     Pause,
     Say,
 )
-from support.running import run
 
-from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, said
+from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, said, talking
 
 FAMILY = {"openai": FakeOpenAI, "qwen": FakeQwen, "glm": FakeGLM, "stepfun": FakeStepFun}
 CREATE = {"type": "response.create"}
@@ -29,29 +28,22 @@ ASK = Call("get_weather", {"city": "Rome"}, call_id="call_1")
 TWO = [ASK, Call("get_weather", {"city": "Oslo"}, call_id="call_2")]
 
 
-def play(fake, *frames, after: int = 1):
+async def play(fake, *frames, after: int = 1):
     """Configure a session, say something, wait for ``after`` responses, send the frames and return the next response or errors."""
-
-    async def talk():
-        async with opened(fake) as socket:
-            line = Line(socket)
-            await line.configure(fake.provider)
-            await line.say("hello", fake.provider)
-            for _ in range(after):
-                await line.until("response.done")
-            await line.send(*frames, {"type": "input_audio_buffer.clear"})
-            return await line.until("input_audio_buffer.cleared")
-
-    return run(talk())
+    async with talking(fake, "hello") as line:
+        for _ in range(after):
+            await line.until("response.done")
+        await line.send(*frames, {"type": "input_audio_buffer.clear"})
+        return await line.until("input_audio_buffer.cleared")
 
 
 def errors(events) -> list[tuple[str, str | None]]:
     return [(event["error"]["code"], event["error"].get("param")) for event in events if event["type"] == "error"]
 
 
-def test_two_ordered_results_and_one_request_are_valid():
+async def test_two_ordered_results_and_one_request_are_valid():
     with FakeOpenAI([TWO]) as fake:
-        play(fake, result("a", "call_1"), result("b", "call_2"))
+        await play(fake, result("a", "call_1"), result("b", "call_2"))
         assert [] == fake.violations
         assert [] == fake.unanswered
         assert (["a"], ["b"]) == (fake.results("call_1"), fake.results("call_2"))
@@ -72,16 +64,16 @@ def test_two_ordered_results_and_one_request_are_valid():
     ],
 )
 @pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
-def test_misnumbered_or_misordered_results_and_requests_are_violations(provider, frames, violation):
+async def test_misnumbered_or_misordered_results_and_requests_are_violations(provider, frames, violation):
     with FAMILY[provider]([TWO, Pause(30)]) as fake:
-        play(fake, *frames)
+        await play(fake, *frames)
         assert 1 == len(fake.violations)
         assert violation in fake.violations[0]
 
 
-def test_refused_frame_is_answered_with_the_servers_error():
+async def test_refused_frame_is_answered_with_the_servers_error():
     with FakeOpenAI([TWO]) as fake:
-        seen = play(
+        seen = await play(
             fake,
             result("a", "call_9"),
             result("a", "call_1"),
@@ -96,45 +88,45 @@ def test_refused_frame_is_answered_with_the_servers_error():
 
 
 @pytest.mark.parametrize(("provider", "refusals"), [(FakeOpenAI, ["response_cancel_not_active"]), (FakeQwen, [])])
-def test_cancel_of_an_older_response_is_refused_if_cancels_have_ids(provider, refusals):
+async def test_cancel_of_an_older_response_is_refused_if_cancels_have_ids(provider, refusals):
     with provider([Answer((Say("One."), Pause(30)))]) as fake:
-        play(fake, {"type": "response.cancel", "response_id": "resp_of_old"}, after=0)
+        await play(fake, {"type": "response.cancel", "response_id": "resp_of_old"}, after=0)
         assert refusals == fake.refusals
 
 
-def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_not():
+async def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_not():
     with FakeOpenAI(["first", "second", "third"]) as fake:
-        play(fake, said("more"), CREATE)
+        await play(fake, said("more"), CREATE)
         assert [] == fake.violations
     with FakeOpenAI(["first", "second"]) as fake:
-        play(fake, CREATE)
+        await play(fake, CREATE)
         assert ["connection 1: response.create, and nothing new was said"] == fake.violations
 
 
-def test_a_wish_that_crosses_a_response_of_the_servers_own_accord_is_refused_but_no_violation():
+async def test_a_wish_that_crosses_a_response_of_the_servers_own_accord_is_refused_but_no_violation():
     script = [Answer(TWO, then=[Interrupt("Stop.")]), Call("get_weather", {}, call_id="call_3")]
     with FakeOpenAI(script) as fake:
-        play(fake, CREATE, after=2)
+        await play(fake, CREATE, after=2)
         assert [] == fake.violations
         assert ["call_1", "call_2", "call_3"] == [call.call_id for call in fake.calls]
 
 
-def test_glm_matches_results_by_order_and_does_not_take_an_id():
+async def test_glm_matches_results_by_order_and_does_not_take_an_id():
     with FakeGLM([TWO]) as fake:
-        play(fake, result("a"), result("b"))
+        await play(fake, result("a"), result("b"))
         assert [["a"], ["b"]] == [call.results for call in fake.calls]
         assert [] == fake.violations
     with FakeGLM([TWO]) as fake:
-        play(fake, result("a", "glm_1"), result("b"), result("c"))
+        await play(fake, result("a", "glm_1"), result("b"), result("c"))
         assert [
             "connection 1: call_id 'glm_1' in a result",
             "connection 1: result for 'a call without an id': unknown call_id",
         ] == fake.violations
 
 
-def test_glm_fake_refuses_empty_frames():
+async def test_glm_fake_refuses_empty_frames():
     with FakeGLM([TWO]) as fake:
-        seen = play(fake, result(""), said(""))
+        seen = await play(fake, result(""), said(""))
         assert ["invalid_value", "invalid_value"] == [code for code, _ in errors(seen)]
         assert ["connection 1: 'item.output' is empty.", "connection 1: The text of 'item.content' is empty."] == fake.violations
         assert [[], []] == [call.results for call in fake.calls]
@@ -159,17 +151,11 @@ def test_glm_fake_refuses_empty_frames():
         ("glm", {"beta_fields": {"chat_mode": "video_passive"}}, "invalid_value", None),
     ],
 )
-def test_a_change_of_the_session_that_is_wrong_is_refused_and_changes_nothing(provider, change, code, param):
+async def test_a_change_of_the_session_that_is_wrong_is_refused_and_changes_nothing(provider, change, code, param):
     with FAMILY[provider]() as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure(provider, **({"voice": "one"} if provider == "stepfun" else {}))
-                await line.send({"type": "session.update", "event_id": "mine", "session": {**SESSIONS[provider], **change}})
-                return (await line.until("error"))[-1]["error"]
-
-        error = run(talk())
+        async with talking(fake, **({"voice": "one"} if provider == "stepfun" else {})) as line:
+            await line.send({"type": "session.update", "event_id": "mine", "session": {**SESSIONS[provider], **change}})
+            error = (await line.until("error"))[-1]["error"]
         assert (code, param) == (error["code"], error.get("param"))
         assert (provider == "openai") == (error.get("event_id") == "mine")
         assert 1 == len(fake.violations)
@@ -177,58 +163,46 @@ def test_a_change_of_the_session_that_is_wrong_is_refused_and_changes_nothing(pr
         assert 2 == len(fake.sessions)
 
 
-def test_rejected_voice_may_be_sent_again():
+async def test_rejected_voice_may_be_sent_again():
     with FakeStepFun(faults=Faults(updates=("refuse",))) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                for kind in ("error", "session.updated", "error"):
-                    await line.send({"type": "session.update", "session": {**SESSIONS["stepfun"], "voice": "one"}})
-                    await line.until(kind)
-
-        run(talk())
+        async with opened(fake) as socket:
+            line = Line(socket)
+            for kind in ("error", "session.updated", "error"):
+                await line.send({"type": "session.update", "session": {**SESSIONS["stepfun"], "voice": "one"}})
+                await line.until(kind)
         assert ["connection 1: The voice of a session cannot be set again."] == fake.violations
 
 
-def test_an_older_client_may_leave_the_type_out_where_the_fake_is_not_strict():
+async def test_an_older_client_may_leave_the_type_out_where_the_fake_is_not_strict():
     with FakeOpenAI(strict_type=False) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.send({"type": "session.update", "session": {"tools": [FLAT], "tool_choice": "auto"}})
-                await line.until("session.updated")
-
-        run(talk())
+        async with opened(fake) as socket:
+            line = Line(socket)
+            await line.send({"type": "session.update", "session": {"tools": [FLAT], "tool_choice": "auto"}})
+            await line.until("session.updated")
         assert [] == fake.violations
         assert ["get_weather"] == fake.tools
 
 
-def test_stepfun_has_no_system_messages():
+async def test_stepfun_has_no_system_messages():
     with FakeStepFun() as fake:
-        seen = play(fake, {"type": "conversation.item.create", "item": {**message("x"), "role": "system"}})
+        seen = await play(fake, {"type": "conversation.item.create", "item": {**message("x"), "role": "system"}})
         assert [("invalid_value", "item.role")] == errors(seen)
 
 
-def gemini(fake, *frames, before: str = "setupComplete", seen: str = "turnComplete"):
+async def gemini(fake, *frames, before: str = "setupComplete", seen: str = "turnComplete"):
     """Send frames after what ``before`` shows, and return what comes up to ``seen``, or the code of the close."""
-
-    async def talk():
-        async with opened(fake) as socket:
-            line = Line(socket)
-            if before:
-                await line.configure("gemini")
-            if before not in ("", "setupComplete"):
-                await line.say("hello", "gemini")
-                await line.until(before)
-            await line.send(*frames)
-            try:
-                return await line.until(seen)
-            except ConnectionClosed as closed:
-                return closed.rcvd.code
-
-    return run(talk())
+    async with opened(fake) as socket:
+        line = Line(socket)
+        if before:
+            await line.configure("gemini")
+        if before not in ("", "setupComplete"):
+            await line.say("hello", "gemini")
+            await line.until(before)
+        await line.send(*frames)
+        try:
+            return await line.until(seen)
+        except ConnectionClosed as closed:
+            return closed.rcvd.code
 
 
 def told(*responses):
@@ -239,16 +213,16 @@ A = {"id": "call_1", "name": "get_weather", "response": {"result": "a"}}
 B = {"id": "call_2", "name": "get_weather", "response": {"result": "b"}}
 
 
-def test_gemini_fake_continues_after_all_results_in_either_spelling():
+async def test_gemini_fake_continues_after_all_results_in_either_spelling():
     with FakeGemini([TWO]) as fake:
-        seen = gemini(fake, {"toolResponse": {"functionResponses": [A, B]}}, before="toolCall")
+        seen = await gemini(fake, {"toolResponse": {"functionResponses": [A, B]}}, before="toolCall")
         text = "".join(
             part["text"] for each in seen for part in each.get("serverContent", {}).get("modelTurn", {}).get("parts", ())
         )
         assert 'I was told: {"result": "a"} | {"result": "b"}' == text
         assert ([], []) == (fake.violations, fake.unanswered)
     with FakeGemini([TWO]) as fake:
-        gemini(fake, told(A), told(B), before="toolCall")
+        await gemini(fake, told(A), told(B), before="toolCall")
         assert ([], []) == (fake.violations, fake.unanswered)
 
 
@@ -272,9 +246,9 @@ def test_gemini_fake_continues_after_all_results_in_either_spelling():
         ([told({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is no object"),
     ],
 )
-def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
+async def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
     with FakeGemini([TWO]) as fake:
-        assert 1007 == gemini(fake, *frames, before=before, seen="never")
+        assert 1007 == await gemini(fake, *frames, before=before, seen="never")
         assert 1 == len(fake.violations)
         assert violation in fake.violations[0]
 
@@ -287,62 +261,57 @@ def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
         ([told({**A, "name": "other"}, B)], "result for 'call_1' as one of 'other', which is 'get_weather'"),
     ],
 )
-def test_gemini_results_that_are_wrong_are_violations(frames, violation):
+async def test_gemini_results_that_are_wrong_are_violations(frames, violation):
     with FakeGemini([TWO]) as fake:
-        gemini(fake, *frames, before="toolCall")
+        await gemini(fake, *frames, before="toolCall")
         assert [f"connection 1: {violation}"] == fake.violations
 
 
-def test_result_of_a_cancelled_call_is_a_violation_unless_it_crossed():
+async def test_result_of_a_cancelled_call_is_a_violation_unless_it_crossed():
     for crossing, violations in ((0.0, ["connection 1: result for 'call_1', which was taken back"]), (60.0, [])):
         with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])], crossing=crossing) as fake:
-            gemini(fake, told(A, B), before="toolCallCancellation")
+            await gemini(fake, told(A, B), before="toolCallCancellation")
             assert violations == fake.violations
             assert [] == fake.unanswered
 
 
-def test_result_does_not_wait_for_an_earlier_cancelled_call():
+async def test_result_does_not_wait_for_an_earlier_cancelled_call():
     with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])]) as fake:
-        gemini(fake, told(B), before="toolCallCancellation")
+        await gemini(fake, told(B), before="toolCallCancellation")
         assert [] == fake.violations
 
 
-def test_user_input_cancels_calls():
+async def test_user_input_cancels_calls():
     with FakeGemini([Answer(TWO, then=[Interrupt("Stop.")])]) as fake:
-        gemini(fake, before="toolCallCancellation")
+        await gemini(fake, before="toolCallCancellation")
         assert ["not", "not"] == [call.wanted for call in fake.calls]
     with FakeGemini([TWO, "well"]) as fake:
-        seen = gemini(fake, {"clientContent": {"turns": [{"parts": [{"text": "no"}]}], "turnComplete": True}}, before="toolCall")
+        seen = await gemini(
+            fake, {"clientContent": {"turns": [{"parts": [{"text": "no"}]}], "turnComplete": True}}, before="toolCall"
+        )
         assert {"ids": ["call_1", "call_2"]} in [each.get("toolCallCancellation") for each in seen]
         assert [] == fake.unanswered
 
 
-def test_calls_of_a_response_that_was_cut_may_be_answered_and_need_not_be():
+async def test_calls_of_a_response_that_was_cut_may_be_answered_and_need_not_be():
     for frames in ([result("did not run", "call_1"), result("did not run", "call_2")], []):
         with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
-            play(fake, *frames)
+            await play(fake, *frames)
             assert ([], []) == (fake.violations, fake.unanswered)
     with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
-        play(fake, result("did not run", "call_1"), CREATE)
+        await play(fake, result("did not run", "call_1"), CREATE)
         assert ["connection 1: response.create, and nothing new was said"] == fake.violations
 
 
-def test_calls_without_results_and_results_without_a_request_are_detected():
+async def test_calls_without_results_and_results_without_a_request_are_detected():
     with FakeOpenAI([TWO]) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure("openai")
-                await line.say("hello", "openai")
-                response = (await line.until("response.done"))[-1]["response"]["id"]
-                assert ["call_1", "call_2"] == fake.unanswered
-                assert [] == fake.unasked
-                await line.send(result("a", "call_1"), result("b", "call_2"))
-                await fake.until(lambda: not fake.unanswered)
-                assert [response] == fake.unasked
-                await line.send(CREATE)
-                await line.until("response.done")
-                assert [] == fake.unasked
-
-        run(talk())
+        async with talking(fake, "hello") as line:
+            response = (await line.until("response.done"))[-1]["response"]["id"]
+            assert ["call_1", "call_2"] == fake.unanswered
+            assert [] == fake.unasked
+            await line.send(result("a", "call_1"), result("b", "call_2"))
+            await fake.until(lambda: not fake.unanswered)
+            assert [response] == fake.unasked
+            await line.send(CREATE)
+            await line.until("response.done")
+            assert [] == fake.unasked

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
-from support.running import run
 
-from .raw import Line, opened
+from .raw import Line, talking
 
 SOUND = base64.b64encode(bytes(3200)).decode()
 ON: dict[str, dict[str, Any]] = {"stepfun": {"turn_detection": {"type": "server_vad"}}}
@@ -42,37 +41,24 @@ async def answer(line: Line, provider: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_audio_begins_no_turn_by_itself_where_the_session_does_not_detect_turns(kind):
+async def test_audio_begins_no_turn_by_itself_where_the_session_does_not_detect_turns(kind):
     with kind([Quote()], hears=["all of it"], utterance=1000) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure(fake.provider, **OFF[fake.provider])
-                if fake.provider == "gemini":
-                    begins, ends = {"realtimeInput": {"activityStart": {}}}, [{"realtimeInput": {"activityEnd": {}}}]
-                    await line.send(begins)
-                else:
-                    ends = [{"type": "input_audio_buffer.commit"}, {"type": "response.create"}]
-                await line.send(*sounds(fake.provider, 3), *ends)
-                assert "I was told: all of it" in await answer(line, fake.provider)
-
-        run(talk())
+        begins: list[dict[str, Any]] = []
+        ends: list[dict[str, Any]] = [{"type": "input_audio_buffer.commit"}, {"type": "response.create"}]
+        if fake.provider == "gemini":
+            begins, ends = [{"realtimeInput": {"activityStart": {}}}], [{"realtimeInput": {"activityEnd": {}}}]
+        async with talking(fake, **OFF[fake.provider]) as line:
+            await line.send(*begins, *sounds(fake.provider, 3), *ends)
+            assert "I was told: all of it" in await answer(line, fake.provider)
         assert (9600, 0, [], []) == (fake.audio_bytes, fake.remaining, fake.refusals, fake.violations)
         assert ["all of it"] == [told.text for told in fake.heard]
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_each_so_many_bytes_of_audio_are_a_turn_where_the_session_detects_turns(kind):
+async def test_each_so_many_bytes_of_audio_are_a_turn_where_the_session_detects_turns(kind):
     with kind([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
-
-        async def talk():
-            async with opened(fake) as socket:
-                line = Line(socket)
-                await line.configure(fake.provider, **ON.get(fake.provider, {}))
-                for text in ("first", "second"):
-                    await line.send(*sounds(fake.provider, 2))
-                    assert f"I was told: {text}" in await answer(line, fake.provider)
-
-        run(talk())
+        async with talking(fake, **ON.get(fake.provider, {})) as line:
+            for text in ("first", "second"):
+                await line.send(*sounds(fake.provider, 2))
+                assert f"I was told: {text}" in await answer(line, fake.provider)
         assert ([], []) == (fake.refusals, fake.violations)
