@@ -19,7 +19,7 @@ from patchbay.realtime.connection import AUDIO_BUFFER_LIMIT, SEND_BUFFER_LIMIT, 
 from patchbay.realtime.events import ConnectionEvent, ResponseEndEvent
 from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.realtime.session import RealtimeSession
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Pause, Quote, Say
+from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 
 from .peers import Peer, content, served
 from .playing import Played, abandoned, limits, playing, run, soon
@@ -133,33 +133,6 @@ def _snapshot():
     return LLMSessionManager("ann").snapshot()
 
 
-async def test_a_session_is_connected_once_and_not_used_before_or_after():
-    with FakeOpenAI() as fake:
-        session = session_at(fake.url)
-        with pytest.raises(ConfigurationError, match="not open"):
-            await session.send_text("Hello?")
-        async with session:
-            with pytest.raises(ConfigurationError, match="once"):
-                await session.connect()
-        await session.close()
-        for use in (
-            session.send_text("x"),
-            session.send_audio(b"xx"),
-            session.respond(),
-            session.interrupt(),
-            session.connect(),
-        ):
-            with pytest.raises(ConfigurationError):
-                await use
-        assert not session.idle
-
-
-async def test_a_session_that_was_never_connected_can_be_closed():
-    session = session_at("ws://localhost:1/")
-    await session.close()
-    assert ["closed"] == [event.state async for event in session.events()]
-
-
 async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
 
     complaining(complaints)
@@ -220,23 +193,6 @@ async def test_audio_waits_where_the_server_does_not_read_and_control_does_not()
         await connection.close()
 
 
-async def test_invalid_json_is_skipped_and_an_oversized_frame_ends_the_connection():
-    async def odd(socket) -> None:
-        await socket.send("{nonsense")
-        await socket.send(b"\xff\xfe")
-        await socket.send(json.dumps({"fine": True}))
-        await socket.send(json.dumps({"long": "x" * 5000}))
-        await socket.wait_closed()
-
-    async with serve(odd, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-        assert {"fine": True} == await soon(connection.receive())
-        with pytest.raises(EOFError):
-            await soon(connection.receive())
-        await connection.close()
-
-
 async def test_a_redirect_is_not_followed():
     asked: list[str] = []
 
@@ -268,33 +224,6 @@ def test_silent_server_is_abandoned_at_the_connect_timeout():
                 await abandoned(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
 
     run(work(), MovedLoop)
-
-
-async def test_a_hundred_sessions_share_a_process(complaints):
-    complaining(complaints)
-    with FakeOpenAI([step for _ in range(100) for step in (Call("quick"),)]) as fake:
-        sessions = [session_at(fake.url, lambda_tool()) for _ in range(100)]
-        await soon(asyncio.gather(*(session.connect() for session in sessions)))
-
-        async def turn(session: RealtimeSession) -> None:
-            await session.send_text("Go.")
-            async for event in session.events():
-                if isinstance(event, TextEvent):
-                    break
-
-        await soon(asyncio.gather(*map(turn, sessions)))
-        await soon(asyncio.gather(*(session.close() for session in sessions)))
-        await fake.until(lambda: not fake.unanswered)
-        assert [] == fake.violations
-
-
-async def test_noise_between_pieces_and_a_pause_do_not_disturb():
-    with FakeOpenAI([[Say("One"), Pause(0.01), Say(" two")]]) as fake:
-        async with playing(fake) as played:
-            fake.send({"type": "what.is.this", "x": [1]})
-            fake.send({"no": "type"})
-            await played.session.send_text("Go.")
-            await played.until(lambda: "One two" == played.text)
 
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])

@@ -54,8 +54,9 @@ async def test_empty_text_is_not_sent_and_interrupts_nothing(kind):
 async def test_reading_events_before_connect_is_an_error(kind):
     async with made(kind) as session:
         events = session.events()
-        with pytest.raises(ConfigurationError, match="not open: connect it"):
-            await soon(anext(events))
+        for use in (anext(events), session.send_text("Hello?")):
+            with pytest.raises(ConfigurationError, match="not open"):
+                await soon(use)
         reading = asyncio.ensure_future(anext(events))  # it has its first moment when the session connects
         await session.connect()
         assert ConnectionEvent("open") == await soon(reading)
@@ -66,22 +67,27 @@ async def test_reading_events_before_connect_is_an_error(kind):
         await session.close()
 
 
-@pytest.mark.parametrize("kind", ["offline"])
-async def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(kind):
-    async with made(kind) as session:
-        await session.close()
-        assert ["closed"] == [event.state async for event in session.events()]
+@pytest.mark.parametrize("make", [lambda: ChatSession(ScriptedModel([])), lambda: RealtimeSession("glm/m", api_key="k")])
+async def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(make):
+    session = make()
+    await session.close()
+    assert ["closed"] == [event.state async for event in session.events()]
 
 
 @KINDS
 async def test_ended_session_error_does_not_suggest_connecting(kind):
     async with made(kind) as session:
         async with session:
+            with pytest.raises(ConfigurationError, match="once"):
+                await session.connect()
             await session.send_text("Hello?")
             async for event in session.events():
                 if isinstance(event, IdleEvent):
                     break
-        for use in (session.send_text("x"), session.respond(), session.interrupt()):
+        await session.close()  # once more, which does nothing
+        assert not session.idle
+        uses = [session.send_text("x"), session.respond(), session.interrupt()]
+        for use in [*uses, session.send_audio(b"xx")] if kind == "realtime" else uses:
             with pytest.raises(ConfigurationError, match=r"not open any more.*make another one") as caught:
                 await use
             assert "async with" not in str(caught.value)

@@ -107,43 +107,6 @@ async def test_new_connection_gets_finished_results_and_running_calls(provider):
     ] == told
 
 
-async def test_gemini_is_resumed_and_the_call_answered_by_its_id():
-    held = Held()
-    with FakeGemini([Say("Hello."), Call("slow"), Quote()]) as fake:
-        async with playing(fake, held.slow) as played:
-            await played.session.send_text("Hello?")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            await played.session.send_text("What is the answer?")
-            await held.began.wait()
-            fake.drop()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            held.may_end.set()
-            await played.until(lambda: "forty-two" in played.text)
-        assert 1 == len(fake.calls[0].results)
-
-
-@pytest.mark.parametrize("provider", ALL)
-async def test_a_result_that_was_sent_and_not_answered_is_not_lost_with_its_connection(provider):
-    def answer() -> str:
-        return "forty-two"
-
-    with provider([Answer((Call("answer"),), kill="results"), Quote()]) as fake:
-        async with playing(fake, answer) as played:
-            await played.session.send_text("What is the answer?")
-            await played.until(lambda: "forty-two" in played.text)
-            assert 1 == len(played.of(ToolCallEvent))
-        assert len(fake.calls[0].results) <= 1
-
-
-@pytest.mark.parametrize("point", ["asked", "created"])
-async def test_lost_answer_without_output_is_requested_again(point):
-    with FakeOpenAI([Answer((Say("Lost."),), kill=point), Say("Here I am.")]) as fake:
-        async with playing(fake) as played:
-            await played.session.send_text("Are you there?")
-            await played.until(lambda: "Here I am." in played.text)
-            assert ["open", "lost", "open"] == played.states
-
-
 async def test_truncated_response_runs_no_calls_and_fails():
     ran: list[str] = []
 
@@ -205,50 +168,23 @@ async def test_a_server_that_is_away_for_a_while_is_tried_again():
             await played.until(lambda: "Hello?" in played.text)
 
 
-async def test_a_server_that_stays_away_ends_the_session():
+@pytest.mark.parametrize("reconnects", [0, 2])
+async def test_a_server_that_stays_away_ends_the_session(reconnects):
     with FakeOpenAI() as fake:
-        async with playing(fake, limits=limits(reconnects=2)) as played:
+        async with playing(fake, limits=limits(reconnects=reconnects)) as played:
             fake.faults = Faults(refuse=1000)
             fake.drop()
             await played.until(lambda: "closed" in played.states)
             assert not played.session.is_open
             with pytest.raises(ConfigurationError, match="not open"):
                 await played.session.send_text("Hello?")
-        assert 3 == fake.attempts
-
-
-async def test_no_other_connection_is_opened_where_none_may_be():
-    with FakeOpenAI() as fake:
-        async with playing(fake, limits=limits(reconnects=0)) as played:
-            fake.drop()
-            await played.until(lambda: "closed" in played.states)
-        assert 1 == fake.attempts
+        assert 1 + reconnects == fake.attempts
 
 
 def session_at(url: str, **fields: object) -> RealtimeSession:
     from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     return RealtimeSession(RealtimeSettings(model="m", url=url, **{"api_key": "a-secret-key", **fields}), dialect=OpenAIDialect)
-
-
-async def test_a_server_that_refuses_the_key_is_an_error_that_does_not_hold_it():
-    with FakeOpenAI(api_key="another") as fake:
-        with pytest.raises(UpstreamError, match="HTTP 401") as raised:
-            await session_at(fake.url).connect()
-        assert 401 == raised.value.upstream_status
-        assert "a-secret-key" not in f"{raised.value} {raised.value.body}"
-
-
-async def test_the_key_is_in_no_log_and_no_repr(caplog):
-    caplog.set_level("DEBUG")
-    with FakeOpenAI([Say("Hello.")]) as fake:
-        session = session_at(fake.url, limits=limits())
-        async with session:
-            await session.send_text("Hello?")
-            await anext(session.events())
-        assert "a-secret-key" not in repr(vars(session))
-    ours = [record for record in caplog.records if not record.name.startswith("websockets.server")]
-    assert "a-secret-key" not in "".join(record.getMessage() for record in ours)
 
 
 async def test_a_server_that_cannot_be_reached_is_an_error_that_names_it():

@@ -81,6 +81,7 @@ async def test_redaction_precedes_truncation_of_a_server_error(caplog):
     async with serving(Peer.listen, **refuse) as (url, _):
         with pytest.raises(UpstreamError, match="HTTP 401") as raised:
             await soon(at(url).connect())
+        assert 401 == raised.value.upstream_status
         assert SECRET[:6] not in f"{raised.value} {raised.value.body}"
 
     async def handle(peer: Peer) -> None:

@@ -140,15 +140,3 @@ def test_settings_are_given_once():
 
     with pytest.raises(ConfigurationError, match="voice"):
         RealtimeSession(RealtimeSettings(model="openai/x"), voice="alloy")
-
-
-async def test_custom_provider_needs_a_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
-        await RealtimeSession("openai/gpt-realtime").connect()
-
-
-async def test_the_key_of_the_environment_is_for_the_providers_own_servers(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "the-key-of-the-environment")
-    with FakeOpenAI(api_key="the-key-of-the-environment") as fake, pytest.raises(Exception, match="401"):
-        await RealtimeSession("openai/gpt-realtime", url=fake.url).connect()

@@ -65,22 +65,6 @@ async def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_
         assert [[], ["one"], ["two"]] == peers[0].tools()
 
 
-async def test_the_late_confirmation_of_the_same_tools_is_one():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        await peer.until("session.update")
-        await peer.until("session.update")
-        await peer.send({"type": "session.updated"})  # one was lost on its way
-        await peer.listen()
-
-    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
-        with pytest.raises(ToolSyncError, match="did not confirm"):
-            await soon(played.session.use_tools(of("one")))
-        played.session._engine.tool_sync._seconds = 20.0
-        await soon(played.session.use_tools(of("one")))
-        assert [[], ["one"], ["one"]] == peers[0].tools()
-
-
 async def test_replaced_tool_is_not_excluded_for_the_refusal_of_its_predecessor():
     async def handle(peer: Peer) -> None:
         await peer.open()

@@ -504,17 +504,3 @@ async def test_stopping_server_completes_current_answers_and_accepts_no_new_inpu
         assert ["server_stopping"] == [frame["error"]["code"] for frame in talking.frames if frame["type"] == "error"]
         await doorway.close()
     assert [] == fake.violations
-
-
-async def test_a_hundred_roles_talk_at_once():
-    roles = tuple(f"role{number}" for number in range(100))
-    with FakeOpenAI([f"Answer {number}." for number in range(100)]) as fake:
-        doorway = Doorway(fake, roles)
-        clients = [Client(doorway, role) for role in roles]
-        for client in clients:
-            client.text("Hello.")
-        await asyncio.gather(*(client.until("response_end") for client in clients))
-        said = sorted("".join(frame.get("delta", "") for frame in client.frames) for client in clients)
-        assert sorted(f"Answer {number}." for number in range(100)) == said
-        await doorway.close()
-    assert [] == fake.violations

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-
 import pytest
 
 from patchbay.testing import Message, ScriptedUpstream
@@ -111,24 +108,3 @@ def test_call_denied_by_a_rule_is_an_error_for_the_model(flags):
             assert (True, "tool_denied") == (result["is_error"], result["code"])
         assert [] == callback.calls
     assert [] == fake.unanswered
-
-
-def test_server_event_stream_includes_realtime_sessions(flags):
-    with (
-        FakeOpenAI([Call("look"), Quote()]) as fake,
-        calling_back(says({"output": "seen"})) as callback,
-        serving(fake, *flags) as server,
-    ):
-        server.http.register("look", callback.url)
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-        connection.request("GET", "/api/events?session=monday")
-        stream = connection.getresponse()
-        with server.session(query="output=text&session=monday") as client:
-            client.answer("Look.")
-            kinds = set()
-            while "agent.tool.exec_end" not in kinds:
-                line = stream.readline()
-                if line.startswith(b"data:"):
-                    kinds.add(json.loads(line[5:])["kind"])
-        connection.close()
-    assert {"agent.tool.exec_start", "agent.tool.exec_end"} <= kinds

@@ -19,7 +19,6 @@ import pytest
 
 from patchbay.testing import Raw, Recorded, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, Frame, Say
-from support.cli import run_cli
 from support.processes import listening
 from tools_server.rig import calling_back, says
 
@@ -256,13 +255,6 @@ def test_upstream_with_several_models_requires_one_and_a_single_one_is_the_defau
     assert ["/v1/models", "/v1/chat/completions"] == [request.path for request in upstream.requests]  # it is asked once
 
 
-def test_unknown_role_error_lists_the_roles():
-    with FakeOpenAI() as fake, serving(fake) as server:
-        code, reason, error = server.refused("main")
-    assert (4404, "unknown_role") == (code, error)
-    assert all(each in reason for each in ("'main'", "ann", "ben"))
-
-
 def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
     with FakeOpenAI() as fake, serving(fake) as server, server.session(query="output=text&detect_turns=0"):
         assert fake.sessions[0]["audio"]["input"]["turn_detection"] is None
@@ -293,8 +285,3 @@ def test_half_a_character_of_a_clients_is_replaced_as_a_programs_is():
         client.idle()
         assert [] == client.of("error")
         assert ["half \ufffd of it"] == [each.text for each in fake.heard if each.kind == "user"]
-
-
-def test_command_names_the_servers_that_receive_the_environment_key():
-    done = run_cli("serve", "--help", COLUMNS="400", NO_COLOR="1")
-    assert "never sent to another --realtime-url" in " ".join(done.stdout.split())
