@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from patchbay.executor import Executor, ToolExecution
 from patchbay.mcp import McpHost, McpServer
 from patchbay.tools.registry import DEFAULT_ROLE, ToolRegistry
 from patchbay.types import ToolCall
+from support.processes import Process
 
 HERE = Path(__file__).parent
 
@@ -21,6 +23,19 @@ HERE = Path(__file__).parent
 def sdk_server(name: str = "sdk", **options: Any) -> McpServer:
     """A server on the official SDK over stdio, which speaks both eras."""
     return McpServer(name=name, command=sys.executable, args=(str(HERE / "sdk_server.py"),), **options)
+
+
+@contextmanager
+def over_http(port: int, script: str = "sdk_server.py", *arguments: object) -> Iterator[None]:
+    """Run a server on the SDK over streamable HTTP, forked from a process that has imported the SDK; kill it at the end."""
+    command = [sys.executable, str(HERE / script), str(port), *map(str, arguments)]
+    with Process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("running on" in line for line in process.stderr)
+            yield
+        finally:
+            process.kill()
 
 
 def raw_server(*arguments: str, name: str = "raw", **options: Any) -> McpServer:

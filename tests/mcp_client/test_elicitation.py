@@ -91,16 +91,16 @@ async def test_a_question_that_no_person_answers_in_time_is_cancelled():
         assert {"action": "cancel"} == await ask(there, silent, policy=policy)
 
 
-async def test_where_no_person_can_be_asked_the_question_is_cancelled():
-    async with mounted(raw_server(), sdk_server()) as there:
+async def test_where_no_person_can_be_asked_the_question_is_cancelled(http_server):
+    async with mounted(raw_server(), http_server) as there:
         assert {"action": "cancel"} == json.loads((await there.call("mcp__raw__ask")).content)
         assert {"action": "cancel"} == json.loads((await there.call("mcp__sdk__ask")).content)
     params = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
     assert "cancel" == (await ask_person(raw_server(), params)).action
 
 
-async def test_sampling_is_refused():
-    async with mounted(sdk_server()) as there:
+async def test_sampling_is_refused(http_server):
+    async with mounted(http_server) as there:
         connection = there.host._mounts["sdk"].connection
         assert connection.client is not None
         assert (None, True) == (

@@ -6,9 +6,8 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -20,9 +19,9 @@ from patchbay.tools.registry import ToolRegistry
 from patchbay.types import ToolCall
 from ports import held_port
 
-from .rig import HERE, Mounted, mounted, raw_server
+from .rig import Mounted, mounted, over_http, raw_server
 
-ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "8"))
 
 
 async def test_each_call_has_one_result_when_its_server_is_killed_and_the_tools_come_back():
@@ -167,21 +166,6 @@ async def test_call_timeout_is_cancelled_at_the_server(tmp_path):
         late = await there.call("mcp__raw__slow", seconds=5)
         assert ("tool_timeout", "unknown") == (late.result.code, late.ran)
         await there.until((tmp_path / "state.cancelled").exists)
-
-
-@contextmanager
-def over_http(port: int):
-    """The server on the SDK over streamable HTTP; killed at the end."""
-    command = [sys.executable, str(HERE / "sdk_server.py"), str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "running on" in line:
-                break
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])

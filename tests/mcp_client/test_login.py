@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import urllib.request
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,25 +17,17 @@ from patchbay.mcp import McpServer
 from patchbay.mcp.config import ServersFile, default_file
 from patchbay.mcp.login import TokenStore, login
 from ports import held_port
+from support.processes import Process
 
-from .rig import HERE, mounted, raw_server
+from .rig import mounted, over_http, raw_server
 
 
 @contextmanager
 def guarded(seconds: int):
     """A server whose access tokens end after ``seconds``."""
     port, holder = held_port()
-    command = [sys.executable, str(HERE / "oauth_server.py"), str(port), str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "running on" in line:
-                break
-        try:
-            yield McpServer(name="guarded", url=f"http://127.0.0.1:{port}/mcp")
-        finally:
-            process.kill()
-    holder.close()
+    with closing(holder), over_http(port, "oauth_server.py", seconds):
+        yield McpServer(name="guarded", url=f"http://127.0.0.1:{port}/mcp")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +38,7 @@ def own_folder(monkeypatch, tmp_path):
 def log_in() -> str:
     """Log in on the command line; this is the browser."""
     command = [sys.executable, "-m", "patchbay", "mcp", "login", "guarded"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         said = []
         for line in process.stdout:

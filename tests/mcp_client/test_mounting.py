@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from patchbay.mcp import McpHost, McpServer
+from patchbay.mcp import McpHost
 from patchbay.mcp.call_results import describe_tool
 from patchbay.tools import tool
 from patchbay.tools.registry import Registration, ToolRegistry
 from patchbay.types import ToolCall
-from ports import held_port
 
-from .rig import HERE, mounted, raw_server, sdk_server
-
-
-@pytest.fixture(scope="module")
-def url():
-    """A server on the SDK over streamable HTTP."""
-    port, holder = held_port()
-    command = [sys.executable, str(HERE / "sdk_server.py"), str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        with closing(process.stderr):
-            for line in process.stderr:
-                if "running on" in line:
-                    break
-            yield f"http://127.0.0.1:{port}/mcp"
-            process.kill()
-    holder.close()
+from .rig import mounted, raw_server, sdk_server
 
 
 @pytest.fixture(params=["stdio", "http"])
 def server(request):
-    return sdk_server("ref") if request.param == "stdio" else McpServer(name="ref", url=request.getfixturevalue("url"))
+    return sdk_server("ref") if request.param == "stdio" else replace(request.getfixturevalue("http_server"), name="ref")
 
 
 async def test_a_server_of_each_transport_has_its_tools_called(server, tmp_path):
@@ -152,8 +133,8 @@ async def test_idle_connection_closes_and_reopens_with_the_next_call():
         assert first != (await there.call("mcp__raw__pid")).content
 
 
-async def test_resources_are_listed_and_read_by_an_optional_tool():
-    async with mounted(sdk_server(resources=True), raw_server(resources=True)) as there:  # the second one has none
+async def test_resources_are_listed_and_read_by_an_optional_tool(http_server):
+    async with mounted(replace(http_server, resources=True), raw_server(resources=True)) as there:  # the second one has none
         assert ["mcp__sdk__mcp_read_resource"] == [name for name in there.tools if "resource" in name]
         listed = (await there.call("mcp__sdk__mcp_read_resource")).value
         assert ["mem://notes", "mem://pictures/{number}"] == [each["uri"] for each in listed]
@@ -162,12 +143,12 @@ async def test_resources_are_listed_and_read_by_an_optional_tool():
         (picture,) = (await there.call("mcp__sdk__mcp_read_resource", uri="mem://pictures/7")).value.attachments
         assert ("image/png", b"7") == (picture.media_type, picture.data[-1:])
         assert "mcp_call_failed" == (await there.call("mcp__sdk__mcp_read_resource", uri="mem://none")).result.code
-    async with mounted(sdk_server()) as there:
+    async with mounted(http_server) as there:
         assert [] == [name for name in there.tools if "resource" in name]
 
 
-async def test_prompts_are_listed_and_rendered_by_an_optional_tool():
-    async with mounted(sdk_server(prompts=True), raw_server(prompts=True)) as there:  # the second one has none
+async def test_prompts_are_listed_and_rendered_by_an_optional_tool(http_server):
+    async with mounted(replace(http_server, prompts=True), raw_server(prompts=True)) as there:  # the second one has none
         assert ["mcp__sdk__mcp_get_prompt"] == [name for name in there.tools if "prompt" in name]
         listed = (await there.call("mcp__sdk__mcp_get_prompt")).value
         assert [{"name": "greet", "description": "Greet a person.", "arguments": ["name", "tone?"]}] == listed

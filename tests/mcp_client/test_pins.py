@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from patchbay.mcp import host as host_module
 from patchbay.mcp.config import ServersFile
 from patchbay.mcp.pins import Pins
+from support.processes import run_process
 
 from .rig import mounted, raw_server
 
@@ -24,7 +24,7 @@ def own_folder(monkeypatch, tmp_path):
 
 
 def run(*arguments):
-    done = subprocess.run([sys.executable, "-m", "patchbay", "mcp", *arguments], capture_output=True, text=True, timeout=60)
+    done = run_process([sys.executable, "-m", "patchbay", "mcp", *arguments], capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stderr
     return done.stdout
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from patchbay.loop import ToolProgressEvent, ToolResultEvent
-from patchbay.mcp import McpHost
+from patchbay.mcp import McpHost, McpServer
 from patchbay.mcp.config import ServersFile
 from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, FakeRealtime, Quote
@@ -18,18 +18,16 @@ from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, playing
 from realtime.server.rig import serving
 
-from .rig import sdk_server
-
 PROVIDERS = [FakeOpenAI, FakeGemini]
 
 
 @asynccontextmanager
-async def talking(fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Played]:
+async def talking(server: McpServer, fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Played]:
     """A realtime session with the tools of the server, which follows their changes."""
     manager = LLMSessionManager()
     for tool in more:
         manager.register_tool(tool)
-    host = McpHost([sdk_server()], manager.registry, on_change=lambda _: manager.sync_later())
+    host = McpHost([server], manager.registry, on_change=lambda _: manager.sync_later())
     try:
         await host.start()
         async with playing(fake) as played:
@@ -42,11 +40,11 @@ async def talking(fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Pl
 
 
 @pytest.mark.parametrize(("provider", "how"), [(FakeOpenAI, "interrupt"), (FakeGemini, "text")])
-async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interruption(provider, how, tmp_path):
+async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interruption(http_server, provider, how, tmp_path):
     calls = [Call("mcp__sdk__work", {"steps": 2}), Call("mcp__sdk__add", {"a": 1, "b": 2}), Call("mcp__sdk__fail", {})]
     mark = tmp_path / "mark"
     with provider([calls, Quote(), Call("mcp__sdk__wait", {"mark": str(mark)}), "Well.", "Well."]) as fake:
-        async with talking(fake) as played:
+        async with talking(http_server, fake) as played:
             await played.session.send_text("Work.")
             await played.until(lambda: "done" in played.text)
             assert ["step 1", "step 2"] == [each.progress.message for each in played.of(ToolProgressEvent)]
@@ -61,10 +59,10 @@ async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interr
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_tool_that_the_server_adds_in_a_session_is_offered_in_it(provider):
+async def test_a_tool_that_the_server_adds_in_a_session_is_offered_in_it(http_server, provider):
     script = [Call("mcp__sdk__grow", {"name": "later"}), "Grown.", Call("mcp__sdk__later", {}), Quote("It says ")]
     with provider(script) as fake:
-        async with talking(fake) as played:
+        async with talking(http_server, fake) as played:
             await played.session.send_text("Grow.")
             await played.until(lambda: "mcp__sdk__later" in fake.tools and played.session.is_synced)
             await played.until(lambda: "Grown." in played.text)
@@ -75,11 +73,11 @@ async def test_a_tool_that_the_server_adds_in_a_session_is_offered_in_it(provide
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_among_many_tools_those_of_the_server_are_found_by_search(provider):
+async def test_among_many_tools_those_of_the_server_are_found_by_search(http_server, provider):
     many = [ToolDefinition(f"other_{number}", "Something else.", handler=lambda _: "other") for number in range(41)]
     search = Call("tool_search", {"query": "add two integers"})
     with provider([search, "Found.", Call("mcp__sdk__add", {"a": 1, "b": 2}), Quote("Sum: ")]) as fake:
-        async with talking(fake, *many) as played:
+        async with talking(http_server, fake, *many) as played:
             assert "tool_search" in fake.tools
             assert "mcp__sdk__add" not in fake.tools
             await played.session.send_text("Add.")
@@ -90,9 +88,9 @@ async def test_among_many_tools_those_of_the_server_are_found_by_search(provider
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_sessions_of_a_server_have_the_tools_of_its_file_and_follow_their_changes(provider, tmp_path):
+def test_sessions_of_a_server_have_the_tools_of_its_file_and_follow_their_changes(http_server, provider, tmp_path):
     file = ServersFile(tmp_path / "mcp.json")
-    file.put(sdk_server())
+    file.put(http_server)
     script = ["Ready.", Call("mcp__sdk__grow", {"name": "later"}), "Grown.", Call("mcp__sdk__later", {}), Quote("It says ")]
     with provider(script) as fake, serving(fake, "--mcp-config", str(file.path)) as server, server.session() as client:
         asyncio.run(fake.until(lambda: "mcp__sdk__grow" in fake.tools))

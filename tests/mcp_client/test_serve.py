@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from patchbay.cli.children import listening
 from patchbay.mcp.config import McpServer, ServersFile
+from support.processes import listening, run_process
 
 from .rig import raw_server
 
@@ -66,7 +66,7 @@ def test_without_the_extra_the_error_names_it(config):
 
 def test_a_server_is_tested_by_its_name(config):
     command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(config), "raw", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = run_process(command, capture_output=True, text=True, timeout=60)
     assert ("ready", "mcp__raw__say") == ((found := json.loads(done.stdout))["state"], list(found["tools"])[-1])
 
 
@@ -74,7 +74,7 @@ def test_the_test_of_a_server_names_the_tools_that_are_left_out(tmp_path):
     file = ServersFile(tmp_path / "mcp.json")
     file.put(raw_server("schemas"))
     command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "raw"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = run_process(command, capture_output=True, text=True, timeout=60)
     assert ["bad", "remote"] == [line.split("'")[1] for line in done.stderr.splitlines()]
 
 
@@ -93,7 +93,7 @@ def test_test_of_a_url_that_is_not_an_mcp_server_reports_it_once(tmp_path):
         file = ServersFile(tmp_path / "mcp.json")
         file.put(McpServer(name="page", url=f"http://127.0.0.1:{site.server_port}/mcp"))
         command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "page"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = run_process(command, capture_output=True, text=True, timeout=60)
         site.shutdown()
     said = "patchbay: the MCP server 'page' cannot be connected: Unexpected content type: text/html"
     assert (1, [said]) == (done.returncode, done.stderr.splitlines())

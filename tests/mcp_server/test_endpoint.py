@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_server.rig import ERAS, connected, run
-from patchbay.cli.children import listening
+from patchbay.cli import children
+from support.processes import listening
 from tools_server.rig import BOUND, TOKEN, calling_back, says
 
 SERVE = ["serve", "--port", "0", "--store", "memory"]
@@ -43,8 +44,8 @@ def ask(port: int, body: Any = DISCOVER, *, path: str = "/mcp", **headers: str) 
         connection.close()
 
 
-def serving(*options: str, start: str = "from patchbay.cli import main; main()") -> Any:
-    return listening([sys.executable, "-c", start, *SERVE, *options], name="patchbay serve", timeout=BOUND)
+def serving(*options: str) -> Any:
+    return listening([sys.executable, "-m", "patchbay", *SERVE, *options], name="patchbay serve", timeout=BOUND)
 
 
 def port_of(child: Any) -> int:
@@ -87,7 +88,7 @@ def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
 
 def test_server_without_the_sdk_names_what_to_install() -> None:
     hidden = "import sys; sys.modules['mcp'] = sys.modules['mcp_types'] = None; from patchbay.cli import main; main()"
-    with serving(start=hidden) as child:
+    with children.listening([sys.executable, "-c", hidden, *SERVE], name="patchbay serve", timeout=BOUND) as child:
         status, body = ask(port_of(child))
         assert (501, "mcp_not_installed") == (status, body["error_code"])
         assert "pip install 'patchbay[mcp]'" in body["detail"]

@@ -21,6 +21,9 @@ def preload() -> None:
     import encodings.idna  # noqa: F401
 
     import fastapi  # noqa: F401
+    import mcp.server.mcpserver
+    import mcp.server.sse
+    import mcp.server.streamable_http_manager  # noqa: F401
     import psycopg  # noqa: F401
     import pydantic.v1  # noqa: F401  (FastAPI looks into it)
     import sqlalchemy.dialects.postgresql
@@ -35,10 +38,16 @@ def preload() -> None:
     import patchbay.cli.approvals
     import patchbay.cli.audit
     import patchbay.cli.commands
+    import patchbay.cli.mcp_serve
     import patchbay.cli.plugins
     import patchbay.cli.proxy
     import patchbay.cli.serve
     import patchbay.hooks
+    import patchbay.mcp.connection
+    import patchbay.mcp.http
+    import patchbay.mcp.login
+    import patchbay.mcp.server
+    import patchbay.mcp.stdio_server
     import patchbay.plugins
     import patchbay.plugins.host
     import patchbay.proxy
