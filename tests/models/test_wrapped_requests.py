@@ -65,6 +65,25 @@ def test_wrapped_client_sends_the_same_request_as_the_client(kind):
         assert expected == body_of(wrap(client, tools="native"), upstream, **ARGUMENTS[kind]())
 
 
+def test_a_number_that_is_not_finite_is_refused_as_by_the_client_itself():
+    with served(Text("Fine.")) as (client, upstream):
+        for sending in (client, wrap(client, tools="native")):
+            with pytest.raises(ValueError, match="not JSON compliant"):
+                sending.chat.completions.create(model="m", messages=[QUESTION], tools=[TOOL], temperature=float("nan"))
+        assert [] == upstream.requests
+
+
+def test_an_azure_client_still_names_the_deployment_in_its_url():
+    def path_of(sending: openai.OpenAI) -> str:
+        sending.chat.completions.create(model="m", messages=[QUESTION], tools=[TOOL])
+        return upstream.requests[-1].path
+
+    with ScriptedUpstream(lambda _request: Text("Fine.")) as upstream:
+        address = upstream.url.removesuffix("/v1")
+        with openai.AzureOpenAI(azure_endpoint=address, api_key="unused", api_version="1", max_retries=0) as client:
+            assert path_of(client) == path_of(wrap(client, tools="text"))
+
+
 def test_a_function_put_before_create_sees_all_arguments(monkeypatch):
     seen: list[dict[str, Any]] = []
     completions = openai.resources.chat.completions.Completions

@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MethodType
@@ -58,7 +59,7 @@ def wrapped(client: Client, options: TextOptions, capabilities: Capabilities) ->
     made = client.with_options(http_client=transforming)
     completions = made.chat.completions
     if _is_sdks_own(completions.create):
-        direct = _without_transform(completions.create, made.post, transforming.patchbay.library.Response)
+        direct = _without_transform(made, transforming.patchbay.library.Response)
         completions.create = direct  # type: ignore[method-assign]
     return made  # type: ignore[return-value]
 
@@ -68,28 +69,38 @@ def _is_sdks_own(create: Any) -> bool:
     return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
 
 
-def _without_transform(create: Callable[..., Any], post: Callable[..., Any], response: type) -> Callable[..., Any]:
+def _without_transform(client: Any, response: type) -> Callable[..., Any]:
     """Wrap the SDK's ``create``: what is plain JSON is sent as it is, by the client's ``post`` or as the ``extra_body``.
 
-    The SDK walks through all of a body to turn its own objects and iterables into JSON, which costs more than all the rest of a
-    long request. What holds such things takes that way as before, and so does the rest of a request that is more than a body.
-    ``patchbay_post`` returns the whole answer as the HTTP client read it; None for a request that ``create`` has to make.
+    The SDK walks through all of a body to turn its own objects and iterables into JSON, and writes it with ``json``, which costs
+    more than all the rest of a long request. What holds such things takes that way as before, and so does the rest of a request
+    that is more than a body. ``patchbay_post`` returns the whole answer as the HTTP client read it; None for a request that
+    ``create`` has to make.
     """
+    create, post = client.chat.completions.create, client.post
     known = inspect.signature(create).parameters.keys()
     completion = importlib.import_module("openai.types.chat").ChatCompletion
+    takes_bytes = _takes_bytes(client)
 
     def post_plain(body: dict[str, Any], cast_to: type = response) -> Any:
         names = body.keys()
-        if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY) and _is_plain(body)):
+        if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY)) or any(map(_is_not_finite, body.values())):
             return None
-        return post("/chat/completions", cast_to=cast_to, body=body, options={"security": {"bearer_auth": True}})
+        if (content := _plain_json(body)) is None:
+            return None
+        given = {"content": content} if takes_bytes else {"body": body}
+        return post("/chat/completions", cast_to=cast_to, options={"security": {"bearer_auth": True}}, **given)
 
     @functools.wraps(create)
     def direct(*args: Any, **given: Any) -> Any:
         if not args and given.keys() <= known and (answer := post_plain(given, completion)) is not None:
             return answer
         extra = given.get("extra_body")
-        moved = {name: given[name] for name in ("messages", "tools") if type(given.get(name)) is list and _is_plain(given[name])}
+        moved = {
+            name: given[name]
+            for name in ("messages", "tools")
+            if type(given.get(name)) is list and _plain_json(given[name]) is not None
+        }
         if moved and (extra is None or isinstance(extra, Mapping)):
             rest = {name: value for name, value in given.items() if name not in moved}
             if "messages" in moved:
@@ -106,12 +117,23 @@ _NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query
 """What ``create`` takes besides the members of a body, or sees to itself."""
 
 
-def _is_plain(value: Any) -> bool:
+def _takes_bytes(client: Any) -> bool:
+    """Whether a client may be given its body as bytes: those made from the SDK's own may read it (Azure's, for its URL)."""
+    sdk = importlib.import_module("openai")
+    return type(client) in (sdk.OpenAI, sdk.AsyncOpenAI) and "content" in inspect.signature(client.post).parameters
+
+
+def _is_not_finite(value: Any) -> bool:
+    """Whether the SDK refuses a number that our encoder would write as null."""
+    return type(value) is float and not math.isfinite(value)
+
+
+def _plain_json(value: Any) -> bytes | None:
+    """The JSON of what is nothing else; None for anything that the SDK has to turn into JSON."""
     try:
-        _json.encode(value)
+        return _json.encode(value)
     except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
 def _transforming_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
@@ -173,11 +195,14 @@ class _TransformingClient:
         """The request of the next attempt: the client's own, or one with another body."""
         if exchange.request is request.content:
             return request
+        library = self.patchbay.library
         headers = request.headers.copy()
         headers["content-length"] = str(len(exchange.request))
-        return self.patchbay.library.Request(
-            request.method, request.url, headers=headers, content=exchange.request, extensions=request.extensions
-        )
+        # As a stream: from content the HTTP client would work out the headers again.
+        body = library.ByteStream(exchange.request)
+        changed = library.Request(request.method, request.url, headers=headers, stream=body, extensions=request.extensions)
+        changed.read()  # hooks of the HTTP client may look at its content
+        return changed
 
     def _failure(self, request: Any, error: PatchbayError) -> Any:
         """An error as a server would have sent it; with the header that keeps the SDK from repeating what would fail again."""
