@@ -50,6 +50,7 @@ MOST_CALLS = {
     "ask for a reply with a fenced call": 240,
     "pass on a chunk of a stream": 11.5,
     "proxy a request": 340,
+    "proxy a Responses request": 400,
     "chat on a server with 1,000 tools": 500,
     "chat on a server with 1,000 tools, in text": 540,
     "run a tool": 75,
@@ -215,11 +216,11 @@ def stream() -> None:
 
 
 @asynccontextmanager
-async def proxy() -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """Open a proxy in this process before a real upstream."""
+async def proxy(path: str, body: bytes, called: bytes) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Open a proxy in this process before a real upstream; its answers hold ``called``."""
 
     async def ask() -> None:
-        assert b"tool_calls" in await post(app, REQUEST)
+        assert called in await post(app, body, path)
 
     with ScriptedUpstream(lambda _: FENCED) as upstream:
         app = create_app(upstream.url, tools="text")
@@ -227,8 +228,8 @@ async def proxy() -> AsyncIterator[Callable[[], Awaitable[object]]]:
         await app.aclose()
 
 
-async def post(app: Any, body: bytes) -> bytes:
-    """The answer of an application to a chat request."""
+async def post(app: Any, body: bytes, path: str = "/v1/chat/completions") -> bytes:
+    """The answer of an application to a request of a model."""
     bodies = iter([{"type": "http.request", "body": body, "more_body": False}])
     sent: list[dict[str, Any]] = []
 
@@ -239,7 +240,7 @@ async def post(app: Any, body: bytes) -> bytes:
         sent.append(message)
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "headers": headers}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
     await app({**scope, "client": ("127.0.0.1", 1)}, receive, send)
     assert 200 == sent[0]["status"]
     return bytes(sent[1]["body"])
@@ -299,6 +300,9 @@ async def agent() -> AsyncIterator[Callable[[], Awaitable[object]]]:
 
 
 REQUEST, STREAM_REQUEST = request(stream=False), request(stream=True)
+RESPONSES_REQUEST = json.dumps(
+    {"model": "m", "input": "Find abc.", "tools": [{"type": "function", **each["function"]} for each in TOOLS]}
+).encode()
 REPLY = json.dumps({"id": "c", "choices": [{"index": 0, "message": {"content": FENCED}, "finish_reason": "stop"}]}).encode()
 PIECES = [*CHUNKS, *(FENCED[at : at + 4] for at in range(0, len(FENCED), 4))]
 STREAM = [*(chunk({"content": piece}) for piece in PIECES), chunk({}, "stop")]
@@ -322,7 +326,8 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
 }
 """What is done, and by how many its calls are divided."""
 OPENED = {
-    "proxy a request": proxy,
+    "proxy a request": functools.partial(proxy, "/v1/chat/completions", REQUEST, b"tool_calls"),
+    "proxy a Responses request": functools.partial(proxy, "/v1/responses", RESPONSES_REQUEST, b"function_call"),
     "chat on a server with 1,000 tools": functools.partial(chats, "native"),
     "chat on a server with 1,000 tools, in text": functools.partial(chats, "text"),
     "run a tool": executor,

@@ -143,6 +143,15 @@ def test_openai_responses():
     assert {"name": "n", "schema": SCHEMA, "strict": True} == body["response_format"]["json_schema"]
 
 
+def test_tools_that_a_search_found_are_those_of_their_request_alone():
+    searched = [item for item in RESPONSES["input"] if item.get("type") == "tool_search_output"]
+    assert searched
+    without = {**RESPONSES, "input": [item for item in RESPONSES["input"] if item not in searched]}
+    for _ in range(2):
+        assert "later" in names(decode(RESPONSES))
+        assert "later" not in names(json.loads(encode(decode(without))))
+
+
 def test_gemini():
     body = decode(GEMINI)
     system, question, call, result = body["messages"]

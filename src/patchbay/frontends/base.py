@@ -12,7 +12,8 @@ from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.encoder import AnswerEncoder, AnswerHead
 from patchbay.models.providers import turn_start
-from patchbay.models.wire import decode, encode
+from patchbay.models.request import read_json
+from patchbay.models.wire import encode
 from patchbay.transcript import text_of
 from patchbay.types import Message
 
@@ -117,12 +118,7 @@ def estimate_tokens(chat: Mapping[str, Any]) -> int:
 
 def read_body(body: bytes) -> dict[str, Any]:
     """The JSON object of a request. Raises InvalidRequestError."""
-    try:
-        value = decode(body)
-    except RecursionError:
-        raise InvalidRequestError("The request body is nested too deeply.") from None
-    except ValueError as error:
-        raise InvalidRequestError(f"The request body is not valid JSON: {error}") from None
+    value = read_json(body)
     if not isinstance(value, dict):
         raise InvalidRequestError("The request body must be a JSON object.")
     return value
@@ -150,7 +146,9 @@ def drop_old_reasoning(messages: list[Message]) -> list[Message]:
     """The messages with the reasoning of the running turn only: servers that want it want it there, others count its tokens."""
     begin = turn_start(messages)
     return [
-        {key: value for key, value in message.items() if key != "reasoning_content"} if index < begin else message
+        {key: value for key, value in message.items() if key != "reasoning_content"}
+        if index < begin and "reasoning_content" in message
+        else message
         for index, message in enumerate(messages)
     ]
 

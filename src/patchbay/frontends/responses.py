@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import KEEP_ALIVE, DecodedRequest, member, read_body
+from patchbay.frontends.base import KEEP_ALIVE, DecodedRequest, member
 from patchbay.frontends.responses_answer import CompactionEncoder, ResponsesEncoder, error_body, new_id
 from patchbay.frontends.responses_request import SUMMARIZE, decode, read_items
+from patchbay.models.request import read_fields, read_json
 from patchbay.models.wire import encode
 
 _ITEM_PREFIXES: Final = {"function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs", "message": "msg"}
@@ -22,11 +23,13 @@ class StoredResponse:
     """A response with the items that led to it; ``items`` are the whole conversation before its output.
 
     ``lease``: until when, in seconds since the epoch, the server that makes it has promised to be alive; None: it is over.
+    ``size`` is about the number of bytes of ``response`` as JSON; 0 where it was not encoded yet.
     """
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
     lease: float | None = None
+    size: int = 0
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
@@ -45,8 +48,8 @@ class OpenAIResponses:
         return self.decode_fields(self.read(body))
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Read a request as far as it says what else must be read. Raises InvalidRequestError."""
-        given = read_body(body)
+        """Read a request as far as it says what else must be read; its tools stay JSON. Raises InvalidRequestError."""
+        given = {name: raw if name == "tools" else read_json(bytes(raw)) for name, raw in read_fields(body).items()}
         member(given, "model", str, "", "a string")
         if given.get("previous_response_id") is not None:
             member(given, "previous_response_id", str, "", "a string")
@@ -87,9 +90,10 @@ class OpenAIResponses:
 def with_ids(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Items as they are stored: each with its type and an id."""
     stored = []
-    for item in items:
+    unique = new_id("")
+    for place, item in enumerate(items):
         kind = str(item.get("type") or "message")
-        item_id = item["id"] if isinstance(item.get("id"), str) else new_id(_ITEM_PREFIXES.get(kind, "item"))
+        item_id = item["id"] if isinstance(item.get("id"), str) else f"{_ITEM_PREFIXES.get(kind, 'item')}{unique}{place:02x}"
         stored.append({**item, "id": item_id, "type": kind})
     return stored
 

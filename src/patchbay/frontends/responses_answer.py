@@ -25,7 +25,6 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "frequency_penalty": 0.0, "presence_penalty": 0.0,
 }  # fmt: skip
 """The fields of a response that repeat the request's, with what stands there where the request has none."""
-_FUNCTION: Final = {"description": None, "parameters": None, "strict": None}
 _TEXT: Final = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
     b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[]}\n\n'
@@ -46,7 +45,7 @@ class ResponsesEncoder(FrontendEncoder):
     """Writes the events of a streamed response, or a whole response.
 
     ``response`` is the object as far as it has come; its ``output`` holds the items that are complete.
-    ``complete``: all is written.
+    ``complete``: all is written; ``size`` is the number of bytes that the object then took.
     """
 
     def __init__(self, request: ResponsesRequest) -> None:
@@ -54,6 +53,7 @@ class ResponsesEncoder(FrontendEncoder):
         self.items = request.items
         """The items of the request, with those of the responses that it goes on with."""
         self.complete = False
+        self.size = 0
         self._routes = request.routes
         self._sequence = 0
         self._started = False
@@ -136,7 +136,9 @@ class ResponsesEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         out = self.start()
         self._complete()
-        return out + self._event(f"response.{self.response['status']}", response=self.response)
+        event = self._event(f"response.{self.response['status']}", response=self.response)
+        self.size = len(event)
+        return out + event
 
     def error(self, error: PatchbayError | str) -> bytes:
         """See AnswerEncoder."""
@@ -161,7 +163,9 @@ class ResponsesEncoder(FrontendEncoder):
             whole = _InputText().end(arguments)[0] if item["type"] == "custom_tool_call" else arguments
             self._output.append(self._done_call(item, arguments, whole))
         self._complete()
-        return encode(self.response)
+        body = encode(self.response)
+        self.size = len(body)
+        return body
 
     # items
 
@@ -290,12 +294,8 @@ class ResponsesEncoder(FrontendEncoder):
 
 
 def _echo(given: Any, default: Any) -> Any:
-    """A field of the request as the response repeats it, with what is left out of objects and functions."""
-    if isinstance(given, dict) and isinstance(default, dict):
-        return {**default, **given}
-    if default == [] and isinstance(given, list):
-        return [{**_FUNCTION, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool for tool in given]
-    return given
+    """A field of the request as the response repeats it, with what is left out of objects."""
+    return {**default, **given} if isinstance(given, dict) and isinstance(default, dict) else given
 
 
 class CompactionEncoder(ResponsesEncoder):

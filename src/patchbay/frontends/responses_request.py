@@ -12,8 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
 from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, member, objects
+from patchbay.models.request import read_json
+from patchbay.models.wire import Raw, encode
 from patchbay.types import PLAIN_TEXT, Message
 
 _omit = OmissionLog("OpenAI Responses")
@@ -47,19 +50,20 @@ class ToolRoute:
 class ResponsesRequest:
     """A decoded request.
 
-    ``given`` is the client's, ``items`` its input as items, ``routes`` the tools by the names of their functions.
+    ``given`` is the client's, its tools as the response repeats them; ``items`` its input as items, ``routes`` the tools by the
+    names of their functions.
     """
 
     given: dict[str, Any]
     items: list[dict[str, Any]]
     body: dict[str, Any]
-    routes: dict[str, ToolRoute] = field(default_factory=dict)
+    routes: Mapping[str, ToolRoute] = field(default_factory=dict)
 
 
 def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesRequest:
     """Make the body for a request with these items as its input. Raises InvalidRequestError."""
-    tools = _Tools()
-    tools.add(checked(given.get("tools") or [], list, "tools", "an array"), "tools")
+    listed = _read_tools(given["tools"]) if "tools" in given else _NO_TOOLS
+    tools = _Tools(listed.functions, listed.routes)
     conversation = _Conversation(tools)
     if isinstance(instructions := given.get("instructions"), str) and instructions:
         conversation.messages.append({"role": "system", "content": instructions})
@@ -70,14 +74,14 @@ def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesReque
     if (limit := given.get("max_output_tokens")) is not None:
         chat["max_tokens"] = checked(limit, int, "max_output_tokens", "a whole number")
     if tools.functions:
-        chat["tools"] = list(tools.functions.values())
+        chat["tools"] = listed.encoded if tools.functions is listed.functions else list(tools.functions.values())
         if (choice := tools.choice(given.get("tool_choice"))) is not None:
             chat["tool_choice"] = choice
     if (response_format := _response_format(given.get("text"))) is not None:
         chat["response_format"] = response_format
     if given.get("stream"):
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    return ResponsesRequest(given, items, chat, tools.routes)
+    return ResponsesRequest({**given, "tools": listed.echoed}, items, chat, tools.routes)
 
 
 def read_items(given: Any) -> list[dict[str, Any]]:
@@ -115,12 +119,49 @@ def _response_format(text: Any) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": schema}
 
 
+@dataclass(frozen=True)
+class _ListedTools:
+    """The tools of a request's list: as functions and as JSON, for the upstream and for the response, which repeats them."""
+
+    functions: dict[str, dict[str, Any]]
+    routes: dict[str, ToolRoute]
+    encoded: Raw
+    echoed: Raw
+
+
+_NO_TOOLS: Final = _ListedTools({}, {}, Raw(b"[]"), Raw(b"[]"))
+_FUNCTION: Final = {"description": None, "parameters": None, "strict": None}
+"""The members of a function that a response repeats also where the request left them out."""
+_listed: SizedCache[bytes, _ListedTools] = SizedCache(most=64, most_bytes=16 * 1024 * 1024)
+"""The tools of recent requests, by their bytes: a conversation sends the same ones with each of its requests."""
+
+
+def _read_tools(raw: Raw) -> _ListedTools:
+    """Read the member ``tools``; the same bytes are read once. Raises InvalidRequestError."""
+    key = bytes(raw)
+    if (listed := _listed.get(key)) is None:
+        given = checked(read_json(key) or [], list, "tools", "an array")
+        tools = _Tools({}, {})
+        tools.add(given, "tools")
+        echoed = [{**_FUNCTION, **tool} if tool.get("type") == "function" else tool for tool in given]
+        listed = _ListedTools(tools.functions, tools.routes, Raw(encode([*tools.functions.values()])), Raw(encode(echoed)))
+        _listed.put(key, listed, 4 * len(key))
+    return listed
+
+
 class _Tools:
     """The request's tools as functions, by name."""
 
-    def __init__(self) -> None:
-        self.functions: dict[str, dict[str, Any]] = {}
-        self.routes: dict[str, ToolRoute] = {}
+    def __init__(self, functions: dict[str, dict[str, Any]], routes: dict[str, ToolRoute]) -> None:
+        self.functions = functions
+        self.routes = routes
+
+    def add_found(self, tools: Iterable[Any], path: str) -> list[str]:
+        """Add tools that a search has found, and return the names of those that are new. Raises InvalidRequestError."""
+        before = self.functions
+        self.functions, self.routes = {**before}, {**self.routes}  # those of the list are shared with other requests
+        self.add([{**tool, "defer_loading": False} if isinstance(tool, dict) else tool for tool in tools], path)
+        return [name for name in self.functions if name not in before]
 
     def add(self, tools: Iterable[Any], path: str, namespace: str | None = None) -> None:
         """Add a list of tools. Raises InvalidRequestError."""
@@ -225,11 +266,7 @@ class _Conversation:
             self._add_output(item, path, item.get("output"))
         elif kind == "tool_search_output":
             found = checked(item.get("tools") or [], list, f"{path}.tools", "an array")
-            before = list(self._tools.functions)
-            self._tools.add(
-                [{**tool, "defer_loading": False} if isinstance(tool, dict) else tool for tool in found], f"{path}.tools"
-            )
-            names = [name for name in self._tools.functions if name not in before]
+            names = self._tools.add_found(found, f"{path}.tools")
             self._add_output(item, path, "These tools can be called from now on: " + (", ".join(names) or "none"))
         elif kind == "compaction":
             self._end_answer()

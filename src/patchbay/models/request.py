@@ -36,7 +36,7 @@ class RequestFields:
 
     def __init__(self, body: bytes) -> None:
         self.body = body
-        self.fields = _read_fields(body)
+        self.fields = read_fields(body)
         self.model: str = _field(self.fields, "model", str, "a string")
         self.stream = bool(_field(self.fields, "stream", bool, "a boolean", optional=True))
         count = _field(self.fields, "n", int, "a whole number", optional=True)
@@ -52,7 +52,7 @@ class RequestFields:
     def value(self, name: str) -> Any:
         """The value of a field, None where it is not there. Raises InvalidRequestError."""
         raw = self.fields.get(name)
-        return None if raw is None else _guarded(bytes(raw))
+        return None if raw is None else read_json(bytes(raw))
 
     @property
     def tools(self) -> Raw | None:
@@ -70,7 +70,7 @@ class RequestFields:
     def messages(self) -> list[Message]:
         """The messages, decoded once. Raises InvalidRequestError."""
         if self._messages is None:
-            messages = _guarded(bytes(self.fields["messages"]))
+            messages = read_json(bytes(self.fields["messages"]))
             _check(messages)
             self._messages = messages
         return self._messages
@@ -114,13 +114,14 @@ def has_other_tool_types(tools: Any) -> bool:
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
-def _read_fields(body: bytes) -> dict[str, Raw]:
+def read_fields(body: bytes) -> dict[str, Raw]:
+    """The members of a request's JSON object, unread. Raises InvalidRequestError."""
     try:
         fields = _fields.decode(body)
     except msgspec.ValidationError:
         raise InvalidRequestError("The request body must be a JSON object.") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        value = _guarded(body)  # lone surrogates, or not JSON at all
+        value = read_json(body)  # lone surrogates, or not JSON at all
         if not isinstance(value, dict):
             raise InvalidRequestError("The request body must be a JSON object.") from None
         fields = {name: Raw(encode(field)) for name, field in value.items()}
@@ -129,7 +130,8 @@ def _read_fields(body: bytes) -> dict[str, Raw]:
     return fields
 
 
-def _guarded(data: bytes) -> Any:
+def read_json(data: bytes) -> Any:
+    """The JSON of a request, or of a member of it. Raises InvalidRequestError."""
     try:
         return decode(data)
     except RecursionError:
@@ -146,7 +148,7 @@ def _field(fields: dict[str, Raw], name: str, kind: type, words: str, *, optiona
     raw = fields.get(name)
     if raw is None and not optional:
         raise InvalidRequestError(f"'{name}' is missing: it must be {words}.", param=name)
-    value = None if raw is None else _guarded(bytes(raw))
+    value = None if raw is None else read_json(bytes(raw))
     if value is None and optional:
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)) or value == "":

@@ -175,7 +175,7 @@ class Frontends:
     async def _put(self, encoder: ResponsesEncoder, of_connection: ConnectionResponses | None) -> None:
         if not encoder.complete:
             return
-        stored = StoredResponse(encoder.response, with_ids(encoder.items))
+        stored = StoredResponse(encoder.response, with_ids(encoder.items), size=encoder.size)
         if encoder.response["store"] is not False:
             await self._store.put(stored)
         if of_connection is not None:
@@ -202,7 +202,7 @@ class Frontends:
                     known = error if isinstance(error, PatchbayError) else UpstreamError("The server failed on this response.")
                     log.fail(self._redact(encoder.error(known).decode()).encode())
                 raise
-            return StoredResponse(encoder.response, items)
+            return StoredResponse(encoder.response, items, size=encoder.size)
 
         try:
             queued = await self._background.begin(StoredResponse(encoder.response, items), make, self._logs.end)
@@ -273,7 +273,7 @@ def chat_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
         elif not name.startswith(_OWN_PREFIXES):
             has_bearer = has_bearer or name == b"authorization"
             headers.append((name, value))
-    if key is None and (keys := _query(scope).get("key")):
+    if key is None and scope.get("query_string") and (keys := _query(scope).get("key")):
         key = keys[0].encode("latin-1")
     if key is not None and not has_bearer:
         headers.append((b"authorization", b"Bearer " + key))

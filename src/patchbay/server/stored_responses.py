@@ -149,7 +149,7 @@ def connection_cache() -> SizedCache[tuple[int, str], StoredResponse]:
 
 
 def _size(stored: StoredResponse) -> int:
-    return len(encode(stored.items)) + len(encode(stored.response))
+    return len(encode(stored.items)) + (stored.size or len(encode(stored.response)))
 
 
 class BackgroundResponses:
