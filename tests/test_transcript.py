@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from patchbay.transcript import NOT_SHOWN, normalize
 
 
-def asks(*ids: str) -> dict[str, Any]:
+def calling_message(*ids: str) -> dict[str, Any]:
     calls = [{"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call_id in ids]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
@@ -26,11 +26,11 @@ def user(text: str = "hi") -> dict[str, Any]:
 
 WHOLE = [
     user(),
-    asks("1", "2"),
+    calling_message("1", "2"),
     result("1"),
     result("2"),
     user("look"),
-    asks("1"),
+    calling_message("1"),
     result("1", "again"),
     {"role": "assistant", "content": "done"},
 ]
@@ -44,16 +44,22 @@ def test_messages_in_order_are_returned_as_they_are():
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
-        ([asks("1", "2"), result("2")], [asks("1", "2"), result("1", NOT_SHOWN), result("2")]),
-        ([asks("1", "2"), result("2"), result("1")], [asks("1", "2"), result("1"), result("2")]),
-        ([asks("1"), user(), result("1")], [asks("1"), result("1"), user()]),
-        ([asks("1"), result("1"), result("1", "twice")], [asks("1"), result("1")]),
-        ([result("1"), asks("1")], [asks("1"), result("1", NOT_SHOWN)]),
+        ([calling_message("1", "2"), result("2")], [calling_message("1", "2"), result("1", NOT_SHOWN), result("2")]),
+        ([calling_message("1", "2"), result("2"), result("1")], [calling_message("1", "2"), result("1"), result("2")]),
+        ([calling_message("1"), user(), result("1")], [calling_message("1"), result("1"), user()]),
+        ([calling_message("1"), result("1"), result("1", "twice")], [calling_message("1"), result("1")]),
+        ([result("1"), calling_message("1")], [calling_message("1"), result("1", NOT_SHOWN)]),
         ([result("1"), user()], [user()]),
-        ([asks("1"), asks("1"), result("1")], [asks("1"), result("1", NOT_SHOWN), asks("1"), result("1")]),
+        (
+            [calling_message("1"), calling_message("1"), result("1")],
+            [calling_message("1"), result("1", NOT_SHOWN), calling_message("1"), result("1")],
+        ),
         ([{"role": "assistant", "tool_calls": [5, {"id": 7}]}], [{"role": "assistant", "content": ""}]),
         ([{"role": "assistant", "content": "x", "tool_calls": "y"}], [{"role": "assistant", "content": "x"}]),
-        ([{**asks("1"), "tool_calls": [None, *asks("1")["tool_calls"]]}], [asks("1"), result("1", NOT_SHOWN)]),
+        (
+            [{**calling_message("1"), "tool_calls": [None, *calling_message("1")["tool_calls"]]}],
+            [calling_message("1"), result("1", NOT_SHOWN)],
+        ),
     ],
 )
 def test_missing_results_are_reported_and_surplus_ones_left_out(messages, expected):
@@ -62,7 +68,7 @@ def test_missing_results_are_reported_and_surplus_ones_left_out(messages, expect
 
 ids = st.sampled_from(["1", "2", "3"])
 some = st.one_of(
-    st.lists(ids, min_size=1, max_size=3, unique=True).map(lambda each: asks(*each)), ids.map(result), st.just(user())
+    st.lists(ids, min_size=1, max_size=3, unique=True).map(lambda each: calling_message(*each)), ids.map(result), st.just(user())
 )
 
 

@@ -16,7 +16,7 @@ from patchbay.testing import ScriptedModel
 TEXT = "".join(f"line {number}\n" for number in range(10_000))
 
 
-class Halting(DatabaseSessionService):
+class HaltingSessionService(DatabaseSessionService):
     """Comes to a halt at the moment, for good."""
 
     moment = ""
@@ -35,15 +35,15 @@ async def read_log() -> str:
     return TEXT
 
 
-async def halt(url: str, session_id: str, moment: str) -> None:
-    async with Halting(url) as service:
+async def halt_at(url: str, session_id: str, moment: str) -> None:
+    async with HaltingSessionService(url) as service:
         service.moment = moment
         agent = LlmAgent(name="a", model=ScriptedModel([ToolCall("c1", "read_log")]), tools=[read_log])
         async for _ in Runner(agent, "app", service).run("u", session_id, "hi"):
             pass
 
 
-async def keep(url: str, session_id: str, texts: list[str]) -> None:
+async def append_texts(url: str, session_id: str, texts: list[str]) -> None:
     async with DatabaseSessionService(url) as service:
         session = await service.get_session("app", "u", session_id)
         assert session is not None
@@ -53,4 +53,4 @@ async def keep(url: str, session_id: str, texts: list[str]) -> None:
 
 if __name__ == "__main__":
     url, session_id, *texts = sys.argv[1:]
-    asyncio.run(halt(url, session_id, texts[0]) if texts[0] in ("before", "after") else keep(url, session_id, texts))
+    asyncio.run(halt_at(url, session_id, texts[0]) if texts[0] in ("before", "after") else append_texts(url, session_id, texts))

@@ -23,14 +23,14 @@ from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, Usage
 from support.running import run
 
-from .turns import Does, Fails, Says, call, lines, log, roles, run_turn, state
+from .turns import FailingAgent, FunctionAgent, TextAgent, call, lines, log, roles, run_turn, state
 
 
 def helper(*steps, **fields) -> LlmAgent:
     return LlmAgent(**{"name": "helper", "model": ScriptedModel(steps), **fields})
 
 
-def asks(*agents, script=None, **fields) -> LlmAgent:
+def agent_calling(*agents, script=None, **fields) -> LlmAgent:
     """An agent that asks each of ``agents`` once, and says "done"."""
     calls = [call(agent.name, str(number), request=f"for {agent.name}") for number, agent in enumerate(agents, 1)]
     tools = [AgentTool(agent) for agent in agents]
@@ -43,7 +43,7 @@ def response(events, number: int = 0) -> dict:
 
 
 def test_agent_tool_has_one_required_parameter():
-    boss = asks(helper("x", description="Helps."), Says("other"))
+    boss = agent_calling(helper("x", description="Helps."), TextAgent("other"))
     run(run_turn(Runner(boss)))
     specs = {spec.name: spec for spec in boss.model.requests[0].tools}
     assert {"helper": "Helps.", "other": "Ask the agent other."} == {name: spec.description for name, spec in specs.items()}
@@ -51,8 +51,8 @@ def test_agent_tool_has_one_required_parameter():
 
 
 def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_result():  # defect 19
-    inner = helper(call("look", "1"), "It is blue.", tools=[AgentTool(Says("look", "blue"))])
-    boss = asks(inner)
+    inner = helper(call("look", "1"), "It is blue.", tools=[AgentTool(TextAgent("look", "blue"))])
+    boss = agent_calling(inner)
     runner = Runner(boss)
     events = run(run_turn(runner, "What colour?"))
     assert ["boss > helper", "boss < helper", "boss: done"] == [each for each in lines(events) if each != "boss: "]
@@ -65,13 +65,15 @@ def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_resul
 
 
 def test_the_users_question_stays_in_the_current_turn():  # defect 19
-    boss = asks(helper("blue"), include_contents="current_turn")
+    boss = agent_calling(helper("blue"), include_contents="current_turn")
     run(run_turn(Runner(boss), "What colour?"))
     assert "user: What colour?" == roles(boss.model.requests[1])[0]
 
 
 def test_several_answers_are_joined():
-    events = run(run_turn(Runner(asks(SequentialAgent(name="all", sub_agents=[Says("a", "1", "2"), Says("b")])))))
+    events = run(
+        run_turn(Runner(agent_calling(SequentialAgent(name="all", sub_agents=[TextAgent("a", "1", "2"), TextAgent("b")]))))
+    )
     assert {"result": "1\n\n2\n\nb"} == response(events)
 
 
@@ -87,7 +89,7 @@ def test_state_is_passed_to_the_agent_and_its_changes_are_returned():
         ctx.state.update({"colour": "blue", "old": 1, "temp:run": "of this run"})
 
     inner = helper(call("note"), "ok", tools=[note], instruction="{colour} {temp:run}", output_key="answer")
-    runner = Runner(asks(inner, before_agent_callback=lambda ctx: prepare(ctx)))
+    runner = Runner(agent_calling(inner, before_agent_callback=lambda ctx: prepare(ctx)))
     boss = runner.agent
 
     def first(tool_context) -> str:
@@ -108,7 +110,7 @@ async def test_state_changes_beside_a_rejected_answer_are_returned():
             ctx.state["refused"] = answer.content.text
 
     inner = helper("words", call("give_answer", answer=3), output_schema=int, after_model_callback=note)
-    runner = Runner(asks(inner))
+    runner = Runner(agent_calling(inner))
     await run_turn(runner)
     assert {"refused": "words"} == await state(runner)
 
@@ -117,7 +119,7 @@ def test_an_agent_that_fails_changes_nothing():
     def note(tool_context) -> None:
         tool_context.state["noted"] = True
 
-    runner = Runner(asks(helper(call("note"), RuntimeError("down"), tools=[note])))
+    runner = Runner(agent_calling(helper(call("note"), RuntimeError("down"), tools=[note])))
     run(run_turn(runner))
     assert {} == run(state(runner))
 
@@ -126,15 +128,18 @@ def test_an_agent_that_fails_changes_nothing():
     ("agent", "words"),
     [
         (helper(RuntimeError("the line is down")), "MODEL_ERROR: RuntimeError: the line is down"),
-        (Fails("helper", KeyError("foo")), "AGENT_ERROR: KeyError: 'foo'"),
-        (Fails("helper", asyncio.CancelledError()), "AGENT_ERROR"),
-        (SequentialAgent(name="helper", sub_agents=[Says("a"), Fails("b", ValueError("no"))]), "AGENT_ERROR: ValueError: no"),
-        (ParallelAgent(name="helper", sub_agents=[Says("c"), Fails("d", ValueError("no"))]), "PARALLEL_ERROR"),
+        (FailingAgent("helper", KeyError("foo")), "AGENT_ERROR: KeyError: 'foo'"),
+        (FailingAgent("helper", asyncio.CancelledError()), "AGENT_ERROR"),
+        (
+            SequentialAgent(name="helper", sub_agents=[TextAgent("a"), FailingAgent("b", ValueError("no"))]),
+            "AGENT_ERROR: ValueError: no",
+        ),
+        (ParallelAgent(name="helper", sub_agents=[TextAgent("c"), FailingAgent("d", ValueError("no"))]), "PARALLEL_ERROR"),
         (LlmAgent(name="helper"), "CONFIGURATION"),
     ],
 )
 def test_failure_of_the_agent_is_an_error_result(agent, words):  # defect 19
-    boss = asks(agent)
+    boss = agent_calling(agent)
     events = run(run_turn(Runner(boss)))
     assert words in response(events)["error"]
     assert "helper" in response(events)["error"]
@@ -148,14 +153,14 @@ def test_an_answer_without_words_is_empty_and_no_error():
         if False:
             yield ""
 
-    runner = Runner(asks(Does("helper", silent, [])))
+    runner = Runner(agent_calling(FunctionAgent("helper", silent, [])))
     assert {"result": ""} == response(run(run_turn(runner)))
     assert {"seen": True} == run(state(runner))
 
 
 def test_a_request_that_is_missing_is_answered_to_the_model():
     inner = helper("never")
-    events = run(run_turn(Runner(asks(inner, script=[call("helper"), "done"]))))
+    events = run(run_turn(Runner(agent_calling(inner, script=[call("helper"), "done"]))))
     assert "request" in response(events)["error"]
     assert [] == inner.model.requests
 
@@ -170,7 +175,7 @@ def test_two_at_the_same_time_do_not_see_each_other():  # defect 19
             return tool_context.idempotency_key
 
         inner = [helper(call("meet"), f"from {name}", name=name, tools=[meet]) for name in ("a", "b")]
-        runner = Runner(asks(*inner))
+        runner = Runner(agent_calling(*inner))
         events = await run_turn(runner)
         return inner, events, await state(runner)
 
@@ -198,7 +203,7 @@ async def test_the_same_agent_twice_at_the_same_time_is_two_agents():
 
     inner = helper(*[answer] * 4, tools=[meet])
     calls = [call("helper", "1", request="one"), call("helper", "2", request="two")]
-    events = await run_turn(Runner(asks(inner, script=[calls, "done"])))
+    events = await run_turn(Runner(agent_calling(inner, script=[calls, "done"])))
     assert response(events, 0) != response(events, 1)
 
 
@@ -219,7 +224,7 @@ async def test_a_call_that_is_taken_up_again_has_the_same_keys():
 
 def test_the_agents_model_calls_count_for_the_callers_limit():
     inner = helper(*[call("noop")] * 9, tools=[noop])
-    boss = asks(inner)
+    boss = agent_calling(inner)
     events = run(run_turn(Runner(boss), run_config=RunConfig(max_llm_calls=5)))
     assert (4, 1) == (len(inner.model.requests), len(boss.model.requests))
     assert "MAX_LLM_CALLS" in response(events)["error"]
@@ -228,7 +233,7 @@ def test_the_agents_model_calls_count_for_the_callers_limit():
 
 def test_the_agents_tool_calls_count_for_the_callers_limit():
     inner = helper(*[call("noop")] * 9, tools=[noop])
-    events = run(run_turn(Runner(asks(inner)), run_config=RunConfig(max_tool_calls=3)))
+    events = run(run_turn(Runner(agent_calling(inner)), run_config=RunConfig(max_tool_calls=3)))
     assert 4 == len(inner.model.requests) + 1
     assert "boss! MAX_TOOL_CALLS" == lines(events)[-1]
 
@@ -239,7 +244,7 @@ def noop() -> str:
 
 async def test_the_tokens_of_all_agents_are_counted():
     inner = helper(ModelReply(Reply("ok"), "stop", Usage(1, 1, 2)))
-    boss = asks(
+    boss = agent_calling(
         inner,
         script=[
             ModelReply(Reply(None, tool_calls=(call("helper", request="go"),)), "tool_calls", Usage(10, 10, 20)),
@@ -254,8 +259,8 @@ async def test_the_tokens_of_all_agents_are_counted():
 
 def test_agents_ask_agents_ask_agents():
     leaf = helper("deep", name="leaf")
-    middle = asks(leaf, name="middle", script=[call("leaf", request="down"), "from the middle"])
-    events = run(run_turn(Runner(asks(middle))))
+    middle = agent_calling(leaf, name="middle", script=[call("leaf", request="down"), "from the middle"])
+    events = run(run_turn(Runner(agent_calling(middle))))
     assert {"result": "from the middle"} == response(events)
     assert ["user: down"] == roles(leaf.model.requests[0])
 
@@ -276,8 +281,8 @@ def test_an_escalation_and_a_hand_over_inside_stay_inside():
         tool_context.actions.escalate = True
         tool_context.actions.transfer_to_agent = "below"
 
-    inner = helper(call("both"), tools=[both], sub_agents=[Says("below")])
-    boss = asks(inner, script=[call("helper", request="go"), "one", "two"])
+    inner = helper(call("both"), tools=[both], sub_agents=[TextAgent("below")])
+    boss = agent_calling(inner, script=[call("helper", request="go"), "one", "two"])
     loop = LoopAgent(name="loop", sub_agents=[boss], max_iterations=2)
     events = run(run_turn(Runner(loop)))
     assert {"result": "below"} == response(events)
@@ -288,7 +293,7 @@ async def test_agent_tool_publishes_inner_events_and_progress():
     bus, told = EventBus(), []
     bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
     inner = helper(call("noop"), "ok", tools=[noop])
-    events = await run_turn(Runner(asks(inner), bus=bus))
+    events = await run_turn(Runner(agent_calling(inner), bus=bus))
     await bus.drain()
     assert (["boss", "helper"], ["helper: noop"]) == (
         told,
@@ -304,8 +309,8 @@ async def test_a_stopped_run_stops_the_agents_that_work_as_tools():
         await asyncio.Event().wait()
         yield "never"
 
-    inner = asks(Does("hangs", hang, left), name="inner")
-    task = asyncio.create_task(run_turn(Runner(asks(inner))))
+    inner = agent_calling(FunctionAgent("hangs", hang, left), name="inner")
+    task = asyncio.create_task(run_turn(Runner(agent_calling(inner))))
     await running.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -322,7 +327,7 @@ def test_agent_tool_timeout_stops_the_agent_and_is_the_calls_error():
             await asyncio.Event().wait()
             yield "never"
 
-        tool = AgentTool(Does("helper", hang, left), timeout=0.01)
+        tool = AgentTool(FunctionAgent("helper", hang, left), timeout=0.01)
         boss = LlmAgent(name="boss", model=ScriptedModel([call("helper", request="go"), "done"]), tools=[tool])
         return left, await run_turn(Runner(boss))
 
@@ -346,7 +351,7 @@ def test_a_structured_answer_is_json():
         share: float
 
     inner = helper(call("give_answer", colour="blue", share=0.5), output_schema=Colour, output_key="colour")
-    boss = asks(inner)
+    boss = agent_calling(inner)
     runner = Runner(boss)
     run(run_turn(runner))
     assert '{"colour": "blue", "share": 0.5}' == boss.model.requests[1].messages[-1]["content"]

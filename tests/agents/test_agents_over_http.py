@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from executor.moved import MovedLoop, later
+from executor.moved import ManualClockLoop, later
 from patchbay.agents import GenerateContentConfig, LlmAgent, LlmRequest
 from patchbay.testing import ContractModel, Message, Raw, ScriptedUpstream, Text, events
 from patchbay.testing.script import error
@@ -34,7 +34,7 @@ def url(upstream: ScriptedUpstream, name: str = "m") -> str:
     return f"{upstream.url}#{name}"
 
 
-async def whole(chat: Chat, *messages: str, **settings: Any) -> list[Any]:
+async def run_turns(chat: Chat, *messages: str, **settings: Any) -> list[Any]:
     """Make a run for each message and close the model's connections; returns the last run's events."""
     async with chat.runner:
         for message in messages:
@@ -49,9 +49,9 @@ def test_a_model_that_calls_tools_by_itself(mode, streaming):
         chat = Chat(
             LlmAgent(name="a", model=url(upstream), instruction="Be so.", tools=[multiply], tool_mode=mode, output_key="out")
         )
-        told = asyncio.run(whole(chat, "What is 6 times 7?", streaming=streaming))
+        told = asyncio.run(run_turns(chat, "What is 6 times 7?", streaming=streaming))
         told = [event for event in told if not event.partial]
-        asyncio.run(whole(chat, "Again?", streaming=streaming))
+        asyncio.run(run_turns(chat, "Again?", streaming=streaming))
     assert ["?multiply?multiply", "!multiply!multiply", "It is 42."] == kinds(told)
     assert [{"result": 42}] * 2 == [each.response for each in told[1].get_function_responses()]
     assert {"out": "It is 42."} == told[-1].actions.state_delta
@@ -69,8 +69,8 @@ def test_a_model_that_calls_tools_by_itself(mode, streaming):
 def test_a_model_that_only_writes_text(mode, tools, streaming):
     with ScriptedUpstream(ContractModel(), tools=tools) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply], tool_mode=mode))
-        told = asyncio.run(whole(chat, "Please multiply 6 by 7.", streaming=streaming))
-        again = asyncio.run(whole(chat, "Please multiply 2 by 3.", streaming=streaming))
+        told = asyncio.run(run_turns(chat, "Please multiply 6 by 7.", streaming=streaming))
+        again = asyncio.run(run_turns(chat, "Please multiply 2 by 3.", streaming=streaming))
     for run, product in ((told, 42), (again, 6)):
         assert {"result": product} == response_of(run, "multiply")
         assert f"The tools say: {product}." in run[-1].content.text
@@ -84,7 +84,7 @@ def test_a_text_model_gives_an_answer_of_a_type():
     call = '```tool_call\n{"name": "give_answer", "arguments": {"answer": [4, 2]}}\n```'
     with ScriptedUpstream([Text(call)]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), output_schema=list[int], tool_mode="text", output_key="out"))
-        told = asyncio.run(whole(chat, "Which digits?"))
+        told = asyncio.run(run_turns(chat, "Which digits?"))
     assert "[4, 2]" == kinds(told)[-1]
     assert {"out": [4, 2]} == told[-1].actions.state_delta
 
@@ -92,7 +92,7 @@ def test_a_text_model_gives_an_answer_of_a_type():
 def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
     with ScriptedUpstream(["It is forty-two."]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        told = asyncio.run(whole(chat, "What is it?", streaming=True))
+        told = asyncio.run(run_turns(chat, "What is it?", streaming=True))
     *pieces, last = told
     assert all(event.partial for event in pieces)
     assert "It is forty-two." == "".join(event.content.text for event in pieces) == last.content.text
@@ -103,7 +103,7 @@ def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
 def test_reasoning_of_a_server_is_stored_and_sent_back_in_its_format(streaming):
     with ScriptedUpstream([native("c1", reasoning_content="six times seven"), "It is 42."]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply]))
-        told = [event for event in asyncio.run(whole(chat, "What is it?", streaming=streaming)) if not event.partial]
+        told = [event for event in asyncio.run(run_turns(chat, "What is it?", streaming=streaming)) if not event.partial]
     assert [("six times seven", True)] == [(part.text, part.thought) for part in told[0].content.parts if part.text]
     assert "six times seven" not in kinds(told)[0]
 
@@ -135,7 +135,7 @@ def test_the_text_of_a_stream_that_is_cut_is_not_lost():
     piece = {"choices": [{"index": 0, "delta": {"content": "half an answ"}, "finish_reason": None}]}
     with ScriptedUpstream([Raw([events(piece, done=False)], end="cut")]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        told = asyncio.run(whole(chat, "hi", streaming=True))
+        told = asyncio.run(run_turns(chat, "hi", streaming=True))
     assert ["~half an answ", "half an answ[UPSTREAM_ERROR]"] == kinds(told)
 
 
@@ -143,7 +143,7 @@ def test_unreachable_server_ends_the_run_with_an_error_event():
     with ScriptedUpstream([]) as upstream:
         model = url(upstream)
     chat = Chat(LlmAgent(name="a", model=model))
-    (event,) = asyncio.run(whole(chat, "hi", run_timeout=20.0))
+    (event,) = asyncio.run(run_turns(chat, "hi", run_timeout=20.0))
     assert event.error_code in ("UPSTREAM_ERROR", "RUN_TIMEOUT")
 
 
@@ -152,13 +152,13 @@ def test_cancelled_request_is_cancelled_at_the_server():
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
 
         async def main() -> Any:
-            asking = asyncio.ensure_future(whole(chat, "hi", llm_timeout=20.0))
+            asking = asyncio.ensure_future(run_turns(chat, "hi", llm_timeout=20.0))
             while not upstream.chats:
                 await asyncio.sleep(0.001)
             await later(21)
             return await asking
 
-        with asyncio.Runner(loop_factory=MovedLoop) as runner:
+        with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
             (event,) = runner.run(main())
         assert "TIMEOUT" == event.error_code
         assert upstream.chats[0].left.wait(60)
@@ -175,7 +175,7 @@ def test_model_callback_sees_the_bare_model_name_and_may_change_it():
     with ScriptedUpstream([native("c1"), "done", "again"]) as upstream:
         model = url(upstream, "org/small:7b")
         chat = Chat(LlmAgent(name="a", model=model, tool_mode="native", tools=[multiply], before_model_callback=before))
-        asyncio.run(whole(chat, "hi", "more"))
+        asyncio.run(run_turns(chat, "hi", "more"))
     assert ["org/small:7b"] * 3 == names
     assert ["org/small:7b", "bigger", "org/small:7b"] == [request.json["model"] for request in upstream.chats]
 
@@ -196,7 +196,7 @@ def test_named_model_is_requested_at_the_url_of_the_environment(monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)
         chat = Chat(LlmAgent(name="a", model="gpt-4o-mini"))
-        assert ["done"] == kinds(asyncio.run(whole(chat, "hi")))
+        assert ["done"] == kinds(asyncio.run(run_turns(chat, "hi")))
     assert ("gpt-4o-mini", "Bearer sk-test") == (upstream.chats[0].json["model"], upstream.chats[0].headers["authorization"])
 
 
@@ -219,4 +219,4 @@ def test_a_missing_key_is_looked_for_again_at_the_next_run(monkeypatch):
 def test_an_agents_model_works_in_one_event_loop_after_the_other():
     with ScriptedUpstream(["one", "two"]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        assert [["one"], ["two"]] == [kinds(asyncio.run(whole(chat, message))) for message in ("hi", "more")]
+        assert [["one"], ["two"]] == [kinds(asyncio.run(run_turns(chat, message))) for message in ("hi", "more")]

@@ -27,7 +27,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.types import Reply, ToolCall, Usage
 
-from .turns import Chat, agent, assert_settled, kinds, play, response_of, said_to
+from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
 
 ADD = ToolCall("1", "add", '{ "a": 1 }')
 
@@ -95,12 +95,12 @@ def test_first_callback_with_a_result_wins(name):
 
         return callback
 
-    play([ADD, "done"], add, **{f"{name}_callback": [made(None), made("said"), made("never")]})
+    run_agent([ADD, "done"], add, **{f"{name}_callback": [made(None), made("said"), made("never")]})
     assert [None, "said"] == asked
 
 
 def test_after_tool_callbacks_are_chained():
-    events = play(
+    events = run_agent(
         [ADD, "done"], add, after_tool_callback=[lambda ctx, name, result: result + 1, lambda ctx, name, result: {"n": result}]
     )
     assert {"n": 3} == response_of(events, "add")
@@ -140,21 +140,21 @@ async def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback,
 
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
 def test_callback_with_an_invalid_result_ends_the_run_with_an_event(name):
-    events = play(["done"], **{f"{name}_callback": lambda *about: 5})
+    events = run_agent(["done"], **{f"{name}_callback": lambda *about: 5})
     assert "CALLBACK_ERROR" == events[-1].error_code
     assert "not int" in events[-1].error_message
 
 
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
 def test_cancellation_raised_by_a_callback_does_not_cancel_the_run(name):
-    events = play(["done"], **{f"{name}_callback": cancelled})
+    events = run_agent(["done"], **{f"{name}_callback": cancelled})
     assert ("AGENT_ERROR", "CancelledError") == (events[-1].error_code, events[-1].error_message)
 
 
 @pytest.mark.parametrize("callback", [boom, boom_later, cancelled])
 @pytest.mark.parametrize("name", ["before_tool", "after_tool"])
 def test_a_tool_callback_that_raises_is_the_failure_of_the_call(name, callback):
-    events = play([ADD, "done"], add, **{f"{name}_callback": callback})
+    events = run_agent([ADD, "done"], add, **{f"{name}_callback": callback})
     assert ["?add", "!add", "done"] == kinds(events)
     error = response_of(events, "add")["error"]
     assert "cancelled" in error if callback is cancelled else "KeyError: 'lost'" == error
@@ -176,12 +176,12 @@ async def test_before_agent_callback_replaces_the_agents_answer(said):
 
 
 def test_after_agent_callback_adds_its_event_after_the_answer():
-    assert ["done", "and more"] == kinds(play(["done"], after_agent_callback=lambda ctx: "and more"))
+    assert ["done", "and more"] == kinds(run_agent(["done"], after_agent_callback=lambda ctx: "and more"))
 
 
 def test_an_after_agent_callback_is_not_asked_once_the_agent_has_failed():
     asked = []
-    events = play([ValueError("down")], after_agent_callback=asked.append)
+    events = run_agent([ValueError("down")], after_agent_callback=asked.append)
     assert (["[MODEL_ERROR]"], []) == (kinds(events), asked)
 
 
@@ -293,7 +293,9 @@ def test_ended_invocation_does_not_transfer():
 
     sub = agent(["never"], name="b")
     hand_over = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
-    assert ["?transfer_to_agent", "!transfer_to_agent"] == kinds(play([hand_over], sub_agents=[sub], after_tool_callback=end))
+    assert ["?transfer_to_agent", "!transfer_to_agent"] == kinds(
+        run_agent([hand_over], sub_agents=[sub], after_tool_callback=end)
+    )
     assert [] == sub.model.requests
 
 
@@ -302,7 +304,7 @@ def test_a_run_that_has_been_ended_reminds_a_model_of_nothing():
         ctx.end_invocation = True
 
     model = ScriptedModel(["words", "never"])
-    assert ["words[OUTPUT_INVALID]"] == kinds(play(model, output_schema=int, before_model_callback=end))
+    assert ["words[OUTPUT_INVALID]"] == kinds(run_agent(model, output_schema=int, before_model_callback=end))
     assert 1 == len(model.requests)
 
 
@@ -317,7 +319,7 @@ def test_a_models_name_goes_out_only_where_a_callback_names_another_one():
             assert "mine" == request.model
             request.model = other
 
-        play(model, before_model_callback=change)
+        run_agent(model, before_model_callback=change)
         assert expected == model.requests[0].parameters
 
 
@@ -389,7 +391,7 @@ def test_tools_can_be_offered_and_taken_away_for_one_round():
 
     steps = [[ADD, ToolCall("2", "extra", '{"n": "7"}')], [ToolCall("3", "add", '{"a": 1}'), ToolCall("4", "extra")], "done"]
     with ScriptedModel(steps) as model:
-        events = play(model, add, before_model_callback=change)
+        events = run_agent(model, add, before_model_callback=change)
     assert [["add", "extra"], ["extra"], ["add", "extra"]] == [[spec.name for spec in each.tools] for each in model.requests]
     assert [7, 0] == ran
     first, second = events[1], events[3]
@@ -399,7 +401,7 @@ def test_tools_can_be_offered_and_taken_away_for_one_round():
 
 
 def test_a_tool_of_a_name_that_is_taken_is_refused():
-    (event,) = play(["never"], add, before_model_callback=lambda ctx, request: request.append_tools([add]))
+    (event,) = run_agent(["never"], add, before_model_callback=lambda ctx, request: request.append_tools([add]))
     assert "CALLBACK_ERROR" == event.error_code
     assert "Two tools are named 'add'" in event.error_message
 
@@ -439,7 +441,7 @@ def test_calls_in_the_models_place_are_carried_out():  # defect 15
         return calls("add", a=1) if ctx.llm_call_count == 1 else None
 
     with ScriptedModel(["done"]) as model:
-        events = play(model, add, before_model_callback=plan)
+        events = run_agent(model, add, before_model_callback=plan)
     assert ["?add", "!add", "done"] == kinds(events)
     assert {"result": 2} == response_of(events, "add")
     assert_settled(said_to(model))
@@ -453,11 +455,11 @@ def test_calls_of_a_tool_that_the_same_callback_offers_are_carried_out():
         request.append_tools([add])
         return LlmResponse(content=calls("add", a=1))
 
-    assert {"result": 2} == response_of(play(["done"], before_model_callback=plan), "add")
+    assert {"result": 2} == response_of(run_agent(["done"], before_model_callback=plan), "add")
 
 
 def test_a_callback_that_always_calls_ends_at_the_limit():  # defect 15
-    events = play(
+    events = run_agent(
         [], add, before_model_callback=lambda ctx, request: calls("add", a=ctx.llm_call_count), settings={"max_llm_calls": 3}
     )
     assert ["?add", "!add"] * 3 + ["[MAX_LLM_CALLS]"] == kinds(events)
@@ -466,14 +468,14 @@ def test_a_callback_that_always_calls_ends_at_the_limit():  # defect 15
 @pytest.mark.parametrize("name", ["before_model", "after_model"])
 def test_an_error_in_the_answers_place_ends_the_run_with_it(name):
     answer = LlmResponse(error_code="BLOCKED", error_message="not this")
-    (event,) = play(["done"], **{f"{name}_callback": lambda ctx, about: answer})
+    (event,) = run_agent(["done"], **{f"{name}_callback": lambda ctx, about: answer})
     assert ("BLOCKED", "not this") == (event.error_code, event.error_message)
 
 
 @pytest.mark.parametrize("answer", [LlmResponse(), Content(), ""])
 @pytest.mark.parametrize("name", ["before_model", "after_model"])
 def test_empty_callback_result_counts_as_none(name, answer):
-    (event,) = play(["done"], **{f"{name}_callback": lambda ctx, about: answer})
+    (event,) = run_agent(["done"], **{f"{name}_callback": lambda ctx, about: answer})
     assert "NO_RESPONSE" == event.error_code
 
 
@@ -484,14 +486,14 @@ def test_arguments_without_json_in_a_callbacks_call_are_brought_into_it():
     async def look(day: dt.date) -> str:
         return day.isoformat()
 
-    assert {"result": "2026-01-02"} == response_of(play(["done"], look, before_model_callback=plan), "look")
+    assert {"result": "2026-01-02"} == response_of(run_agent(["done"], look, before_model_callback=plan), "look")
 
 
 # after_model
 
 
 def test_after_model_callback_replaces_the_answer():
-    events = play(
+    events = run_agent(
         [ModelReply(Reply("done"), "stop", Usage(1, 2, 3))], after_model_callback=lambda ctx, response: "better", output_key="out"
     )
     assert ["better"] == kinds(events)
@@ -509,7 +511,7 @@ def test_an_answer_can_be_changed_in_place():
             part.text = part.text.upper()
 
     reply = Reply("done", reasoning="hm", extra={"reasoning_content": "hm"})
-    (event,) = play([ModelReply(reply, "stop", Usage(1, 2, 3))], after_model_callback=shout)
+    (event,) = run_agent([ModelReply(reply, "stop", Usage(1, 2, 3))], after_model_callback=shout)
     assert [("HM", True), ("DONE", False)] == [(part.text, part.thought) for part in event.content.parts]
     assert {"reasoning_content": "hm"} == event.content.extra_content
     assert "stop" == event.finish_reason
@@ -522,7 +524,7 @@ def test_calls_can_be_added_and_changed_after_the_model():
             response.content.parts.append(Part(function_call=FunctionCall("add", {"a": 20})))
 
     with ScriptedModel([ADD, "done"]) as model:
-        events = play(model, add, after_model_callback=also)
+        events = run_agent(model, add, after_model_callback=also)
     assert [{"result": 11}, {"result": 21}] == [each.response for each in events[1].get_function_responses()]
     assert ['{"a":10}', '{"a":20}'] == [call["function"]["arguments"] for call in said_to(model)[1]["tool_calls"]]
     assert [{"a": 10}, {"a": 20}] == [call.args for call in events[0].get_function_calls()]
@@ -533,13 +535,13 @@ def test_calls_can_be_added_to_an_answer_and_taken_from_one():
     def act(ctx: Any, response: LlmResponse) -> Any:
         return calls("add", a=1) if ctx.llm_call_count == 1 else None
 
-    assert ["?add", "!add", "second"] == kinds(play(["first", "second"], add, after_model_callback=act))
+    assert ["?add", "!add", "second"] == kinds(run_agent(["first", "second"], add, after_model_callback=act))
 
     def refuse(ctx: Any, response: LlmResponse) -> Any:
         response.content.parts = [part for part in response.content.parts if part.function_call is None]
         response.content.parts.append(Part("I would rather not."))
 
-    assert ["I would rather not."] == kinds(play([ADD], add, after_model_callback=refuse))
+    assert ["I would rather not."] == kinds(run_agent([ADD], add, after_model_callback=refuse))
 
 
 @pytest.mark.parametrize("model", ["", "gpt-4o-mini", "nobody/knows"], ids=["no model", "no key", "no provider"])
@@ -571,7 +573,7 @@ def test_before_tool_result_replaces_the_tool_call(answer):
         return a
 
     call = ToolCall("1", "touch", '{"a": 1}')
-    events = play(
+    events = run_agent(
         [call, "done"],
         touch,
         before_tool_callback=lambda ctx, name, args: answer if name == "touch" else None,
@@ -585,7 +587,7 @@ def test_callback_changes_reach_the_tool_and_the_event_keeps_the_models_argument
     def change(ctx: Any, name: str, args: dict[str, Any]) -> None:
         args["a"] = 41
 
-    events = play([ADD, "done"], add, before_tool_callback=change)
+    events = run_agent([ADD, "done"], add, before_tool_callback=change)
     assert {"result": 42} == response_of(events, "add")
     assert {"a": 1} == events[0].get_function_calls()[0].args
 
@@ -597,7 +599,7 @@ def test_the_seeds_examples_of_callbacks():
     async def safe() -> dict[str, Any]:
         return {"ok": 1}
 
-    events = play(
+    events = run_agent(
         [[ToolCall("1", "dangerous"), ToolCall("2", "safe")], "done"],
         dangerous,
         safe,
@@ -617,7 +619,7 @@ def test_tool_callbacks_may_ask_for_the_tools_context():
     async def after(ctx: Any, name: str, result: Any, *, tool_context: ToolContext) -> None:
         tool_context.state["after"] = tool_context.state["before"] + 1
 
-    events = play([ADD, "done"], add, before_tool_callback=before, after_tool_callback=after)
+    events = run_agent([ADD, "done"], add, before_tool_callback=before, after_tool_callback=after)
     assert [("a", "1")] == seen
     assert {"before": 1, "after": 2} == events[1].actions.state_delta
 
@@ -635,7 +637,7 @@ def test_before_tool_callback_can_repair_or_answer_a_call_with_invalid_arguments
         ToolCall("3", "add", '{"a": "mock"}'),
         ToolCall("4", "add", '{"a": "x"}'),
     ]
-    events = play([calls_, "done"], add, before_tool_callback=callback)
+    events = run_agent([calls_, "done"], add, before_tool_callback=callback)
     unknown, mended, mocked, wrong = [each.response for each in events[1].get_function_responses()]
     assert ({"result": 4}, {"mocked": True}) == (mended, mocked)
     assert "no tool" in unknown["error"] or "nope" in unknown["error"]
@@ -649,7 +651,7 @@ def test_tool_callbacks_see_a_hand_over_and_can_keep_it_from_happening():
     def refuse(ctx: Any, name: str, args: dict[str, Any]) -> Any:
         return {"error": "stay"} if name == "transfer_to_agent" else None
 
-    events = play([hand_over, "done"], sub_agents=[sub], before_tool_callback=refuse)
+    events = run_agent([hand_over, "done"], sub_agents=[sub], before_tool_callback=refuse)
     assert ["?transfer_to_agent", "!transfer_to_agent", "done"] == kinds(events)
     assert [] == sub.model.requests
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from patchbay.agents import Content, Event, EventActions, FunctionCall, FunctionResponse, Part
 from patchbay.errors import InvalidRequestError
 
-from .saying import answered, called, said
+from .saying import call_event, response_event, text_event
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -81,18 +81,18 @@ def test_two_objects_never_share_their_containers():
 
 
 def test_calls_and_responses_are_found_in_order():
-    assert ["1", "2"] == [call.id for call in called("1", "2", text="wait").get_function_calls()]
-    assert ["2", "1"] == [response.id for response in answered("2", "1").get_function_responses()]
+    assert ["1", "2"] == [call.id for call in call_event("1", "2", text="wait").get_function_calls()]
+    assert ["2", "1"] == [response.id for response in response_event("2", "1").get_function_responses()]
     assert [] == Event().get_function_calls() == Event().get_function_responses()
 
 
 @pytest.mark.parametrize(
     ("expected", "event"),
     [
-        (True, said("done", author="agent")),
-        (False, said("do", author="agent", partial=True)),
-        (False, called("1", text="wait")),
-        (False, answered("1")),
+        (True, text_event("done", author="agent")),
+        (False, text_event("do", author="agent", partial=True)),
+        (False, call_event("1", text="wait")),
+        (False, response_event("1")),
         (False, Event(error_code="TIMEOUT")),
         (False, Event(content=Content())),
     ],

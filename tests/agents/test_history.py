@@ -30,7 +30,7 @@ def user():
     return f"user-{new_id()}"
 
 
-async def fill(history, user, *contents: str, agent: str = "bot", session: str | None = None) -> str:
+async def add_messages(history, user, *contents: str, agent: str = "bot", session: str | None = None) -> str:
     session = session or new_id()
     for number, content in enumerate(contents):
         await history.add_message(user, agent, session, "assistant" if number % 2 else "user", content)
@@ -54,8 +54,8 @@ async def test_both_sides_are_recorded_with_all_their_fields(history, user):  # 
 
 
 async def test_a_sessions_history_is_its_newest_messages_the_oldest_first(history, user):  # defect 28
-    session = await fill(history, user, "a", "b", "c", "d")
-    await fill(history, user, "elsewhere")
+    session = await add_messages(history, user, "a", "b", "c", "d")
+    await add_messages(history, user, "elsewhere")
     assert ["c", "d"] == contents(await history.get_session_history(session, limit=2))
     assert ["a", "b", "c", "d"] == contents(await history.get_session_history(session))
     assert [] == await history.get_session_history(session, limit=0)
@@ -63,9 +63,9 @@ async def test_a_sessions_history_is_its_newest_messages_the_oldest_first(histor
 
 
 async def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
-    await fill(history, user, "a", "b")
-    await fill(history, user, "other agent", agent="other")
-    await fill(history, f"{user}-2", "other user")
+    await add_messages(history, user, "a", "b")
+    await add_messages(history, user, "other agent", agent="other")
+    await add_messages(history, f"{user}-2", "other user")
     assert ["b", "a"] == contents(await history.get_agent_history(user, "bot"))
     assert ["b"] == contents(await history.get_agent_history(user, "bot", limit=1))
 
@@ -85,13 +85,13 @@ async def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
     ],
 )
 async def test_search_matches_its_query_literally(history, user, keyword, expected):  # defect 28
-    await fill(history, user, "100% sure", "snake_case", "back\\slash", "Die STRASSE", "l'été")
+    await add_messages(history, user, "100% sure", "snake_case", "back\\slash", "Die STRASSE", "l'été")
     assert expected == contents(await history.search(user, "bot", keyword))
 
 
 async def test_records_are_counted_and_deleted(history, user):
-    session = await fill(history, user, "a", "b")
-    await fill(history, user, "c", agent="other")
+    session = await add_messages(history, user, "a", "b")
+    await add_messages(history, user, "c", agent="other")
     assert (3, 2, 0) == (await history.count(user), await history.count(user, "bot"), await history.count("nobody"))
     assert 2 == await history.delete_session_history(session)
     assert 0 == await history.delete_session_history(session)
@@ -100,12 +100,12 @@ async def test_records_are_counted_and_deleted(history, user):
 
 
 async def test_text_with_nul_and_surrogates_is_recorded(history, user):
-    await fill(history, user, "nul\0 and \ud800 too")
+    await add_messages(history, user, "nul\0 and \ud800 too")
     assert 1 == len(await history.search(user, "bot", "and"))
 
 
 async def test_changing_a_found_record_does_not_change_the_history(history, user):
-    await fill(history, user, "a")
+    await add_messages(history, user, "a")
     (await history.get_agent_history(user, "bot"))[0].content = "forged"
     assert ["a"] == contents(await history.get_agent_history(user, "bot"))
 
@@ -114,13 +114,13 @@ async def test_the_history_in_a_file_outlives_its_service(tmp_path, user):
     for number in range(2):
         history = DatabaseChatHistoryService(f"sqlite:///{tmp_path / 'h.db'}")
         assert number == await history.count(user)
-        await fill(history, user, "a")
+        await add_messages(history, user, "a")
         await history.close()
 
 
 async def test_the_tool_shows_a_line_for_each_message_the_newest_first(history, user):
     search = create_history_tool(history, default_agent="bot", user_id=user)
-    await fill(history, user, "hello\nAI: forged", "x" * 201, "y" * 200)
+    await add_messages(history, user, "hello\nAI: forged", "x" * 201, "y" * 200)
     newest, middle, oldest = (await search("", "", 10)).split("\n")
     when = datetime.fromtimestamp((await history.get_agent_history(user, "bot"))[0].created_at, UTC).astimezone()
     assert f"[{when:%m-%d %H:%M}] User: {'y' * 200}" == newest
@@ -130,7 +130,7 @@ async def test_the_tool_shows_a_line_for_each_message_the_newest_first(history, 
 
 async def test_search_tool_reports_an_empty_result(history, user):
     search = create_history_tool(history, user_id=user)
-    await fill(history, user, "one", "two")
+    await add_messages(history, user, "one", "two")
     assert "No agent specified." == await search("one")
     assert "No history found." == await search("three", agent="bot")
     assert (await search("ONE", "bot")).endswith("User: one")
@@ -141,7 +141,7 @@ async def test_search_tool_reports_an_empty_result(history, user):
 
 async def test_the_tool_sees_its_own_users_history_and_no_other(history, user):
     search = create_history_tool(history, default_agent="bot", user_id=f"{user}-2")
-    await fill(history, user, "secret")
+    await add_messages(history, user, "secret")
     assert "No history found." == await search("secret")
 
 

@@ -23,7 +23,7 @@ from patchbay.tools import FunctionTool, ToolContext
 from patchbay.types import Reply, ToolCall
 from support.running import run
 
-from .turns import Chat, agent, kinds, play, response_of, said_to
+from .turns import Chat, agent, kinds, response_of, run_agent, said_to
 
 
 async def add(a: int) -> int:
@@ -58,7 +58,7 @@ def test_timeout_applies_to_a_sync_tool():
     try:
         tool = FunctionTool(slow)
         tool.timeout = 0.05
-        events = play([ToolCall("1", "slow"), "done"], tool)
+        events = run_agent([ToolCall("1", "slow"), "done"], tool)
     finally:
         release.set()
     assert "Tool 'slow' timed out after 0.05s" == response_of(events, "slow")["error"]
@@ -70,7 +70,7 @@ def test_tool_that_raises_a_cancellation_fails_alone():
     async def gone() -> None:
         raise asyncio.CancelledError
 
-    events = play([[ToolCall("1", "gone"), ToolCall("2", "add", '{"a": 1}')], "done"], gone, add)
+    events = run_agent([[ToolCall("1", "gone"), ToolCall("2", "add", '{"a": 1}')], "done"], gone, add)
     assert "cancelled" in response_of(events, "gone")["error"]
     assert {"result": 2} == response_of(events, "add")
     assert "done" == kinds(events)[-1]
@@ -81,7 +81,7 @@ def test_timeout_raised_by_a_tool_is_a_failure_of_the_tool():
         raise TimeoutError("the socket")
 
     for settings in ({}, {"tool_timeout": 60.0}):
-        events = play([ToolCall("1", "net"), "done"], net, settings=settings)
+        events = run_agent([ToolCall("1", "net"), "done"], net, settings=settings)
         assert {"error": "TimeoutError: the socket"} == response_of(events, "net")
 
 
@@ -125,7 +125,7 @@ def test_invalid_arguments_do_not_reach_the_tool(arguments, place):
     async def f(a: int, mode: Literal["x", "y"] = "x", unit: Unit = Unit.C, address: Address | None = None) -> None:
         ran.append(1)
 
-    events = play([ToolCall("1", "f", arguments), "done"], f)
+    events = run_agent([ToolCall("1", "f", arguments), "done"], f)
     assert place in response_of(events, "f")["error"]
     assert [] == ran
 
@@ -136,7 +136,7 @@ def test_valid_arguments_are_converted_to_their_models():
     async def f(a: int, unit: Unit, address: Address) -> None:
         got.append((a, unit, address))
 
-    play([ToolCall("1", "f", '{"a": "5", "unit": "celsius", "address": {"number": 1}}'), "done"], f)
+    run_agent([ToolCall("1", "f", '{"a": "5", "unit": "celsius", "address": {"number": 1}}'), "done"], f)
     assert [(5, Unit.C, Address(number=1))] == got
 
 
@@ -224,7 +224,7 @@ def test_calls_of_a_callback_in_place_of_the_model_run_once():
     def plan(ctx: Any, request: LlmRequest) -> Any:
         return Content("model", [Part(function_call=FunctionCall("add", {"a": 1}))]) if ctx.llm_call_count == 1 else None
 
-    events = play(["done"], add, before_model_callback=plan)
+    events = run_agent(["done"], add, before_model_callback=plan)
     assert ["?add", "!add", "done"] == kinds(events)
 
 
@@ -235,7 +235,7 @@ def test_limits_and_failures_of_models_are_events():
         ("nobody/knows", {}, "CONFIGURATION"),
         ("", {}, "CONFIGURATION"),
     ):
-        events = play(steps, add, settings=settings)
+        events = run_agent(steps, add, settings=settings)
         assert code == events[-1].error_code
         assert not events[-1].is_final_response()
 
@@ -299,7 +299,7 @@ def test_any_function_signature_and_result_type_works():
         ToolCall("2", "count", '{"n": 2}'),
         ToolCall("3", "count_later", '{"n": 3}'),
     ]
-    events = play([calls, "done"], only, count, count_later)
+    events = run_agent([calls, "done"], only, count, count_later)
     assert [[0, 1], [0, 1, 2]] == [each.response["result"] for each in events[1].get_function_responses()[1:]]
     assert [1, [2, 3], 4] == response_of(events, "only")["result"][:3]
 

@@ -25,7 +25,7 @@ from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, Reas
 from patchbay.testing import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
 
-from .turns import Chat, agent, assert_settled, kinds, play, response_of, said_to
+from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
 
 ADD = ToolCall("", "add", '{"a": 1}')
 
@@ -150,7 +150,7 @@ async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, co
 
 
 def test_reasoning_and_usage_of_a_rejected_answer_are_stored():
-    (event,) = play([ModelReply(Reply(None, reasoning="hm"), "length", Usage(1, 2, 3))])
+    (event,) = run_agent([ModelReply(Reply(None, reasoning="hm"), "length", Usage(1, 2, 3))])
     assert ("NO_RESPONSE", "length") == (event.error_code, event.finish_reason)
     assert {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3} == event.usage
     assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts]
@@ -274,7 +274,7 @@ def test_a_callback_that_hangs_is_stopped_by_the_time_of_the_run():
     async def hang(ctx: Any, request: Any) -> None:
         await asyncio.Event().wait()
 
-    (event,) = play(["never"], before_model_callback=hang, settings={"run_timeout": 0.03})
+    (event,) = run_agent(["never"], before_model_callback=hang, settings={"run_timeout": 0.03})
     assert "RUN_TIMEOUT" == event.error_code
 
 
@@ -285,12 +285,12 @@ def test_callers_code_that_hangs_is_stopped_by_the_time_of_the_run(where):  # la
         await asyncio.Event().wait()
         return "never"
 
-    events = play(["answer"], **{where: hang}, settings={"run_timeout": 0.03})
+    events = run_agent(["answer"], **{where: hang}, settings={"run_timeout": 0.03})
     assert ["answer"] * (where == "after_agent_callback") + ["[RUN_TIMEOUT]"] == kinds(events)
     assert "The run timed out after 0.03s" == events[-1].error_message
 
 
-class Ticks(BaseAgent):
+class TickingAgent(BaseAgent):
     """An agent of one's own: says something, and then hangs or never waits."""
 
     def __init__(self, name: str, *, waits: bool) -> None:
@@ -313,7 +313,7 @@ class Ticks(BaseAgent):
 @pytest.mark.parametrize("around", [None, SequentialAgent, LoopAgent, ParallelAgent])
 @pytest.mark.usefixtures("time_jumps")
 def test_custom_agent_is_stopped_at_the_deadline_of_the_run(around, waits):  # law 6
-    ticks = Ticks("ticks", waits=waits)
+    ticks = TickingAgent("ticks", waits=waits)
     tree = ticks if around is None else around(name="around", sub_agents=[ticks])
     words = kinds(asyncio.run(Chat(tree).say(run_timeout=0.03)))
     assert "[RUN_TIMEOUT]" == words.pop()
@@ -338,7 +338,7 @@ def test_an_error_of_the_callers_own_code_is_not_taken_for_the_end_of_the_time()
     def late(ctx: Any) -> None:
         raise TimeoutError("mine")
 
-    (event,) = play(["never"], before_agent_callback=late, settings={"run_timeout": 600.0})
+    (event,) = run_agent(["never"], before_agent_callback=late, settings={"run_timeout": 600.0})
     assert ("CALLBACK_ERROR", "TimeoutError: mine") == (event.error_code, event.error_message)
 
 
@@ -348,7 +348,9 @@ def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
 
     mine = FunctionTool(forever, name="mine")
     mine.timeout = 0.02
-    events = play([[ToolCall("1", "forever"), ToolCall("2", "mine")], "done"], forever, mine, settings={"tool_timeout": 0.03})
+    events = run_agent(
+        [[ToolCall("1", "forever"), ToolCall("2", "mine")], "done"], forever, mine, settings={"tool_timeout": 0.03}
+    )
     assert "Tool 'forever' timed out after 0.03s" == response_of(events, "forever")["error"]
     assert "Tool 'mine' timed out after 0.02s" == response_of(events, "mine")["error"]
     assert "done" == kinds(events)[-1]

@@ -13,7 +13,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import BaseTool, FunctionTool, ToolContext, ToolDefinition
 from patchbay.types import ToolCall
 
-from .turns import Chat, agent, assert_settled, kinds, play, response_of, said_to
+from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
 
 
 async def add(a: int, b: int = 1) -> int:
@@ -51,7 +51,7 @@ def test_functions_and_tools_of_all_kinds_go_into_one_list():
         ToolCall("5", "hail", '{"name": "Bob"}'),
     ]
     with ScriptedModel([calls, "done"]) as model:
-        events = play(model, add, greet, Query(), other, renamed)
+        events = run_agent(model, add, greet, Query(), other, renamed)
     (_, responses, _) = events
     assert [{"result": 42}, {"result": "hello Ann"}, {"rows": ["x"], "count": 1}, {}, {"result": "hello Bob"}] == [
         each.response for each in responses.get_function_responses()
@@ -223,7 +223,7 @@ def test_an_instruction_that_raises_ends_the_run_with_an_event():
     def instruction(ctx: Any) -> str:
         raise KeyError("mood")
 
-    (event,) = play(["never"], instruction=instruction)
+    (event,) = run_agent(["never"], instruction=instruction)
     assert ("AGENT_ERROR", "KeyError: 'mood'") == (event.error_code, event.error_message)
 
 
@@ -320,7 +320,7 @@ def test_a_run_config_is_frozen_and_its_context_reaches_callbacks_and_tools():
     def before(ctx: Any, request: Any) -> None:
         seen.append(ctx.run_config.context)
 
-    play([ToolCall("1", "look"), "done"], look, before_model_callback=before, settings={"context": {"tenant": 7}})
+    run_agent([ToolCall("1", "look"), "done"], look, before_model_callback=before, settings={"context": {"tenant": 7}})
     assert [{"tenant": 7}] * 3 == seen
     with pytest.raises(AttributeError):
         RunConfig().streaming = True

@@ -18,7 +18,7 @@ from patchbay.tools import ToolContext
 from patchbay.tools.output import introduction
 from patchbay.types import Attachment, Reply, ToolCall
 
-from .turns import Chat, agent, assert_settled, kinds, play, said_to
+from .turns import Chat, agent, assert_settled, kinds, run_agent, said_to
 
 PNG = Attachment(b"\x89PNG", "image/png", "a.png")
 
@@ -167,11 +167,11 @@ async def test_images_of_tools_reach_the_model_and_the_log_and_later_turns_have_
             assert "a.png" in response.response["result"], "it says what there is, once"
     await chat.say("more")
     if kinds_:
-        shown[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
-    assert [*shown, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
+        shown[-1] = user_message(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
+    assert [*shown, {"role": "assistant", "content": "done"}, user_message("more")] == said_to(model)
 
 
-def said(text: str) -> dict[str, Any]:
+def user_message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
@@ -205,8 +205,8 @@ async def test_images_of_calls_that_settle_separately_follow_all_results():
     await chat.say("more")
     first = list(model.requests[1].messages)
     assert ["user", "assistant", "tool", "tool", "user"] == [message["role"] for message in first]
-    first[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
-    assert [*first, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
+    first[-1] = user_message(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
+    assert [*first, {"role": "assistant", "content": "done"}, user_message("more")] == said_to(model)
 
 
 async def test_a_message_of_the_users_may_hold_images(service):
@@ -274,7 +274,7 @@ def test_tool_result_is_a_dict_in_its_response(value, expected):
     async def give() -> Any:
         return value
 
-    events = play([ToolCall("1", "give"), "done"], give)
+    events = run_agent([ToolCall("1", "give"), "done"], give)
     assert expected == events[1].get_function_responses()[0].response
     assert ["?give", "!give", "done"] == kinds(events)
 

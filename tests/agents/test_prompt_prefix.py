@@ -27,7 +27,7 @@ from support.repeated import examples
 from .turns import Chat, assert_settled
 
 
-class Gives(BaseTool):
+class ValueTool(BaseTool):
     """Returns, or raises, the value number ``number``: whatever a tool may come up with."""
 
     def __init__(self, values: list[Any]) -> None:
@@ -155,7 +155,7 @@ def test_for_any_session_each_request_begins_with_the_one_before(turns, values, 
         name="a",
         model=model,
         instruction="Be so.",
-        tools=[Gives(values), never, Dotted()],
+        tools=[ValueTool(values), never, Dotted()],
         attachments=["image", "audio", "file"],
     )
 

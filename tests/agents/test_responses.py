@@ -21,7 +21,7 @@ from support.running import run
 from .turns import Chat, agent, assert_settled, kinds, said_to
 
 
-class Watched(InMemorySessionService):
+class WatchedSessionService(InMemorySessionService):
     """Session service that signals appends, and fails or blocks on request."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Watched(InMemorySessionService):
             await self.appended.wait_for(lambda: set(ids) <= set(self.written))
 
 
-class Gates:
+class ToolGates:
     """Their tool ``wait(name)`` returns when the gate of this name is opened."""
 
     def __init__(self, *names: str) -> None:
@@ -78,9 +78,9 @@ def responses(events: Any) -> list[str]:
     return [response.id for event in events for response in event.get_function_responses()]
 
 
-def made(steps: list[Any], tool: Any, service: Any = None, **options: Any) -> tuple[Chat, ScriptedModel]:
+def make_chat(steps: list[Any], tool: Any, service: Any = None, **options: Any) -> tuple[Chat, ScriptedModel]:
     model = ScriptedModel(steps)
-    return Chat(agent(model, tool), service if service is not None else Watched(), **options), model
+    return Chat(agent(model, tool), service if service is not None else WatchedSessionService(), **options), model
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +89,8 @@ def _quiet(caplog):
 
 
 async def test_results_are_logged_as_they_settle_and_yielded_in_call_order():  # law 3
-    gates = Gates("a", "b", "c")
-    chat, model = made([waits("a", "b", "c"), "done"], gates.wait)
+    gates = ToolGates("a", "b", "c")
+    chat, model = make_chat([waits("a", "b", "c"), "done"], gates.wait)
     events: list[Event] = []
 
     async def consume() -> None:
@@ -113,7 +113,7 @@ async def test_results_that_settle_together_are_one_event_in_log_and_stream():
     async def quick(n: int) -> int:
         return n
 
-    chat, _ = made([[ToolCall(str(n), "quick", f'{{"n": {n}}}') for n in range(5)], "done"], quick)
+    chat, _ = make_chat([[ToolCall(str(n), "quick", f'{{"n": {n}}}') for n in range(5)], "done"], quick)
     events = await chat.say()
     kept = (await chat.session()).events
     assert ["?quick" * 5, "!quick" * 5, "done"] == kinds(events) == kinds(kept)[1:]
@@ -126,7 +126,7 @@ async def test_slow_consumer_does_not_delay_results_in_the_log():
         await asyncio.sleep(0)
         return "said"
 
-    chat, _ = made([[ToolCall("t", "talk")], "done"], talk)
+    chat, _ = make_chat([[ToolCall("t", "talk")], "done"], talk)
     async for event in chat.begin():
         if event.progress is not None:
             await chat.service.has("t")  # while the run has no consumer
@@ -138,7 +138,7 @@ def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order,
     """The first ``opened`` gates are open when the run is stopped, ``rounds`` rounds of the event loop later."""
 
     async def main() -> None:
-        gates = Gates(*order)
+        gates = ToolGates(*order)
         finished = []
 
         async def guarded(name: str, tool_context: ToolContext) -> str:
@@ -147,7 +147,7 @@ def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order,
             return value
 
         model = ScriptedModel([[ToolCall(name, "guarded", f'{{"name": "{name}"}}') for name in "abcd"], "better"])
-        chat = Chat(agent(model, guarded), Watched())
+        chat = Chat(agent(model, guarded), WatchedSessionService())
         running = asyncio.Event()
 
         async def consume() -> None:
@@ -179,7 +179,7 @@ def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order,
 
 
 async def test_leaving_a_run_early_stops_its_tools_and_stores_their_changes():
-    gates = Gates("a", "b")
+    gates = ToolGates("a", "b")
     stopped = asyncio.Event()
 
     async def talk(tool_context: ToolContext) -> None:
@@ -191,7 +191,7 @@ async def test_leaving_a_run_early_stops_its_tools_and_stores_their_changes():
             stopped.set()
 
     model = ScriptedModel([[*waits("a"), ToolCall("t", "talk")], "better"])
-    chat = Chat(agent(model, gates.wait, talk), Watched())
+    chat = Chat(agent(model, gates.wait, talk), WatchedSessionService())
     gates.open["a"].set()
     events = chat.begin()
     async for event in events:
@@ -206,11 +206,11 @@ async def test_leaving_a_run_early_stops_its_tools_and_stores_their_changes():
 
 
 async def test_cancelled_run_completes_writing_its_results():
-    gates = Gates("a")
+    gates = ToolGates("a")
     gates.open["a"].set()
-    service = Watched()
+    service = WatchedSessionService()
     service.gate = asyncio.Event()
-    chat, model = made([waits("a"), "better"], gates.wait, service)
+    chat, model = make_chat([waits("a"), "better"], gates.wait, service)
     task = asyncio.create_task(chat.say())
     await service.begun.wait()
     task.cancel()
@@ -226,8 +226,8 @@ async def test_cancelled_run_completes_writing_its_results():
 @pytest.mark.parametrize("after_the_commit", [False, True])
 @pytest.mark.parametrize("together", [False, True])
 async def test_a_service_that_fails_once_loses_no_result(after_the_commit, together):
-    gates = Gates("a", "b")
-    service = Watched()
+    gates = ToolGates("a", "b")
+    service = WatchedSessionService()
     failed = []
 
     def fails(event: Event) -> bool:
@@ -237,7 +237,7 @@ async def test_a_service_that_fails_once_loses_no_result(after_the_commit, toget
         return False
 
     service.fails, service.fails_after = fails, after_the_commit
-    chat, model = made([waits("a", "b"), "better", "better"], gates.wait, service)
+    chat, model = make_chat([waits("a", "b"), "better", "better"], gates.wait, service)
     gates.open["a"].set()
     if together:
         gates.open["b"].set()
@@ -256,16 +256,16 @@ async def test_a_service_that_fails_once_loses_no_result(after_the_commit, toget
 
 @pytest.mark.parametrize("what", ["calls", "responses", "answer", "everything"])
 async def test_failing_session_service_is_an_error_event_or_an_exception(what):
-    gates = Gates("a")
+    gates = ToolGates("a")
     gates.open["a"].set()
-    service = Watched()
+    service = WatchedSessionService()
     service.fails = {
         "calls": lambda event: bool(event.get_function_calls()),
         "responses": lambda event: bool(event.get_function_responses()),
         "answer": lambda event: event.is_final_response() and event.author != "user",
         "everything": lambda event: event.author != "user",
     }[what]
-    chat, _ = made([waits("a"), "done", "better"], gates.wait, service)
+    chat, _ = make_chat([waits("a"), "done", "better"], gates.wait, service)
     if what == "everything":
         with pytest.raises(OSError, match="disk"):
             await chat.say()
@@ -277,7 +277,7 @@ async def test_failing_session_service_is_an_error_event_or_an_exception(what):
 
 
 async def test_bus_gets_results_as_they_settle():
-    gates = Gates("a", "b")
+    gates = ToolGates("a", "b")
     bus = EventBus()
     told: list[str] = []
     heard = {name: asyncio.Event() for name in "ab"}
@@ -288,7 +288,7 @@ async def test_bus_gets_results_as_they_settle():
         heard[told[-1]].set()
 
     bus.subscribe("tool.result", listen)
-    chat, _ = made([waits("a", "b"), "done"], gates.wait, bus=bus)
+    chat, _ = make_chat([waits("a", "b"), "done"], gates.wait, bus=bus)
     task = asyncio.create_task(chat.say())
     for name in "ba":
         gates.open[name].set()
@@ -298,13 +298,13 @@ async def test_bus_gets_results_as_they_settle():
 
 
 async def test_state_changes_of_a_callback_are_in_the_yielded_event_and_the_log():
-    gates = Gates("a", "b")
+    gates = ToolGates("a", "b")
 
     def before(ctx: Any, name: str, args: dict[str, Any]) -> None:
         ctx.state[f"callback_{args['name']}"] = True
 
     model = ScriptedModel([waits("a", "b"), "done"])
-    chat = Chat(agent(model, gates.wait, before_tool_callback=before), Watched())
+    chat = Chat(agent(model, gates.wait, before_tool_callback=before), WatchedSessionService())
     task = asyncio.create_task(chat.say())
     for name in "ab":
         gates.open[name].set()

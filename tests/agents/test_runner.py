@@ -30,7 +30,7 @@ from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
 from patchbay.types import Reply, Usage
 from support.running import run
 
-from .turns import Says, call, line, lines, log, roles, run_turn
+from .turns import TextAgent, call, line, lines, log, roles, run_turn
 
 
 def noop() -> str:
@@ -79,7 +79,7 @@ def test_all_events_of_a_run_have_its_id_and_it_is_another_one_each_time():
 
 
 def test_the_last_agent_is_the_one_that_answered_last():
-    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a"), Says("b")]))
+    runner = Runner(SequentialAgent(name="all", sub_agents=[TextAgent("a"), TextAgent("b")]))
     run(run_turn(runner))
     session = run(runner.session_service.get_session("patchbay", "u", "s"))
     assert ("all", "b") == (session.agent_name, session.last_agent)
@@ -453,7 +453,7 @@ def test_a_history_that_fails_stops_no_run(caplog):
 # --- the session service
 
 
-class Failing(InMemorySessionService):
+class FailingSessionService(InMemorySessionService):
     """Fails to append, as often as ``failures`` says so of an append (by its number, from 1)."""
 
     def __init__(self, *failures: int) -> None:
@@ -488,7 +488,7 @@ def two_tools():
 
 def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next():
     async def scenario():
-        service = Failing(3)
+        service = FailingSessionService(3)
         model = ScriptedModel([[call("quick"), call("slow", "2")], "done", "more"])
         runner = Runner(LlmAgent(name="a", model=model, tools=two_tools()), session_service=service)
         events = await run_turn(runner)
@@ -504,7 +504,7 @@ def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next()
 @pytest.mark.parametrize("failure", range(1, 7))
 async def test_permanent_failure_of_the_session_service_ends_the_run_with_its_exception(failure):
     before = asyncio.all_tasks()
-    service = Failing(*range(failure, 99))
+    service = FailingSessionService(*range(failure, 99))
     runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
     if failure < 6:
         with pytest.raises(OSError, match="the disk is full"):

@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from patchbay.agents import DatabaseSessionService, InMemorySessionService
 from support.repeated import examples
 
-from .saying import changed
+from .saying import state_event
 
 KEYS = st.sampled_from(["app:k", "user:k", "temp:k", "k", "app:l", "l", "user:", "temp:"])
 DELTAS = st.dictionaries(KEYS, st.none() | st.integers(0, 9) | st.lists(st.integers(0, 9), max_size=2), max_size=4)
@@ -74,7 +74,7 @@ class Sessions(RuleBasedStateMachine):
     def append(self, who, which, delta, twice):
         readers = self.live[who[2]]
         session = readers[which % len(readers)]
-        event = changed(delta)
+        event = state_event(delta)
         for _ in range(1 + twice):
             self.do(self.service.append_event(session, event))
         self.change(who, delta)

@@ -17,7 +17,7 @@ from patchbay.agents.content import Content, new_id
 from patchbay.errors import InvalidRequestError, SessionExistsError, SessionNotFoundError
 from support.running import run
 
-from .saying import answered, called, changed, said, texts
+from .saying import call_event, response_event, state_event, text_event, texts_of
 
 
 class Names:
@@ -48,12 +48,12 @@ async def test_a_session_is_begun_found_and_deleted(service, names):
         found.agent_name, found.title, found.last_agent, found.state, found.events, found.seq
     )  # fmt: skip
     assert made.created_at == made.last_update_time > 0
-    await service.append_event(made, said("hi"))
+    await service.append_event(made, text_event("hi"))
     await service.delete_session(*names.all)
     await service.delete_session(*names.all)
     assert await service.get_session(*names.all) is None
     with pytest.raises(SessionNotFoundError, match="session"):
-        await service.append_event(made, said("anyone?"))
+        await service.append_event(made, text_event("anyone?"))
     again = await begin(service, names)
     assert ([], {}) == (again.events, again.state)
 
@@ -71,15 +71,15 @@ async def test_an_id_is_given_out_once(service, names):
 async def test_events_are_read_in_append_order_despite_their_times(service, names):  # defect 22
     session = await begin(service, names)
     for text, timestamp in (("e0", 30.0), ("e1", 10.0), ("e2", 20.0)):
-        await service.append_event(session, said(text, timestamp=timestamp))
+        await service.append_event(session, text_event(text, timestamp=timestamp))
     found = await service.get_session(*names.all)
-    assert ["e0", "e1", "e2"] == texts(session.events) == texts(found.events)
+    assert ["e0", "e1", "e2"] == texts_of(session.events) == texts_of(found.events)
     assert session.events == found.events
     assert (3, 3) == (session.seq, found.seq)
 
 
 async def test_event_round_trips(service, names):
-    event = called("1", text="wait", branch="p.a", invocation_id="run")
+    event = call_event("1", text="wait", branch="p.a", invocation_id="run")
     event.content.parts[0].extra_content = {"signature": "x" * 3}
     event.actions = EventActions({"n": [1, {"a": None}]}, {"file": 2}, "other", True, False)
     event.error_code, event.error_message = "CODE", "what \0 went wrong"
@@ -92,14 +92,14 @@ async def test_event_round_trips(service, names):
 
 async def test_partial_event_is_not_stored(service, names):
     session = await begin(service, names)
-    await service.append_event(session, said("h", partial=True, actions=EventActions({"n": 1})))
+    await service.append_event(session, text_event("h", partial=True, actions=EventActions({"n": 1})))
     assert ([], {}, 0) == (session.events, session.state, session.seq)
     assert ([], {}) == ((found := await service.get_session(*names.all)).events, found.state)
 
 
 async def test_keys_belong_to_the_application_the_user_or_the_session(service, names):  # defect 13
     first = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "temp:t": 1})
-    await service.append_event(first, changed({"app:b": 2, "user:v": 2, "r": 2, "temp:q": 2}))
+    await service.append_event(first, state_event({"app:b": 2, "user:v": 2, "r": 2, "temp:q": 2}))
     second = await service.create_session(names.app, names.user)
     assert {"app:a": 1, "app:b": 2, "user:u": 1, "user:v": 2} == second.state
     assert {"app:a": 1, "app:b": 2} == (await service.create_session(names.app, "another")).state
@@ -117,7 +117,7 @@ async def test_a_user_without_a_name_shares_nothing_with_the_others(service, nam
 async def test_temporary_keys_live_in_the_run_and_nowhere_else(service, names):  # defect 13
     session = await begin(service, names)
     mark = object()
-    event = changed({"temp:t": mark, "n": 1})
+    event = state_event({"temp:t": mark, "n": 1})
     await service.append_event(session, event)
     assert mark is session.state["temp:t"]
     assert {"temp:t": mark, "n": 1} == event.actions.state_delta
@@ -128,7 +128,7 @@ async def test_temporary_keys_live_in_the_run_and_nowhere_else(service, names): 
 async def test_none_deletes_a_key_in_every_scope(service, names):
     session = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "kept": 1, "never": None})
     assert {"app:a": 1, "user:u": 1, "s": 1, "kept": 1} == session.state
-    await service.append_event(session, changed({"app:a": None, "user:u": None, "s": None, "unknown": None}))
+    await service.append_event(session, state_event({"app:a": None, "user:u": None, "s": None, "unknown": None}))
     assert {"kept": 1} == session.state == (await service.get_session(*names.all)).state
 
 
@@ -165,7 +165,7 @@ async def test_values_without_json_are_stored_as_the_nearest_json_value(service,
     event = Event(content=Content("user", [Part(function_response=response)]), actions=EventActions({"k": odd, "well": 1}))
     session = await begin(service, names, state={"first": odd})
     await service.append_event(session, event)
-    await service.append_event(session, said("next"))
+    await service.append_event(session, text_event("next"))
     found = await service.get_session(*names.all)
     json.dumps(found.state, allow_nan=False)
     kept = found.events[0].get_function_responses()[0].response
@@ -178,7 +178,7 @@ async def test_values_without_json_are_stored_as_the_nearest_json_value(service,
 
 async def test_dates_and_models_are_stored_readably(service, names):  # defect 20
     session = await begin(service, names)
-    await service.append_event(session, changed({"date": ODD[0], "model": ODD[2], "row": ODD[3], "n": 10**30}))
+    await service.append_event(session, state_event({"date": ODD[0], "model": ODD[2], "row": ODD[3], "n": 10**30}))
     expected = {"date": "2026-01-01", "model": {"on": "2026-01-01"}, "row": {"colour": "red"}, "n": 10**30}
     assert expected == (await service.get_session(*names.all)).state
 
@@ -187,9 +187,9 @@ async def test_event_with_a_field_of_the_wrong_type_is_refused_and_stores_nothin
     session = await begin(service, names)
     with pytest.raises(InvalidRequestError, match="cannot be stored"):
         await service.append_event(session, Event(content=Content("user", [Part(5)]), actions=EventActions({"n": 1})))  # type: ignore[arg-type]
-    await service.append_event(session, said("hi"))
+    await service.append_event(session, text_event("hi"))
     found = await service.get_session(*names.all)
-    assert (["hi"], {}) == (texts(found.events), found.state)
+    assert (["hi"], {}) == (texts_of(found.events), found.state)
 
 
 @pytest.mark.parametrize("odd", ["nul\0", "lone\ud800"])
@@ -204,7 +204,7 @@ async def test_an_id_that_no_database_holds_is_refused_everywhere(service, names
 
 async def test_returned_sessions_are_copies(service, names):  # defect 23
     session = await begin(service, names, state={"list": [1]})
-    event = answered("1")
+    event = response_event("1")
     event.actions = EventActions({"own": {"a": [1]}})
     await service.append_event(session, event)
     event.content.parts[0].function_response.response["result"] = "forged"
@@ -221,10 +221,10 @@ async def test_returned_sessions_are_copies(service, names):  # defect 23
 
 async def test_repeated_event_is_stored_once(service, names):
     session = await begin(service, names, state={"n": 0})
-    event = said("hi", actions=EventActions({"n": 1}))
+    event = text_event("hi", actions=EventActions({"n": 1}))
     for _ in range(3):
         await service.append_event(session, event)
-    await service.append_event(session, changed({"n": 2}))
+    await service.append_event(session, state_event({"n": 2}))
     await service.append_event(session, event)
     found = await service.get_session(*names.all)
     assert ({"n": 2}, 2) == (found.state, found.seq)
@@ -234,12 +234,12 @@ async def test_repeated_event_is_stored_once(service, names):
 async def test_session_object_receives_events_of_others_in_order(service, names):
     mine = await begin(service, names)
     theirs = await service.get_session(*names.all)
-    await service.append_event(theirs, said("1", actions=EventActions({"k": 1, "l": 1})))
-    await service.append_event(theirs, said("2"))
-    await service.append_event(mine, said("3", actions=EventActions({"k": 3})))
-    assert ["1", "2", "3"] == texts(mine.events)
+    await service.append_event(theirs, text_event("1", actions=EventActions({"k": 1, "l": 1})))
+    await service.append_event(theirs, text_event("2"))
+    await service.append_event(mine, text_event("3", actions=EventActions({"k": 3})))
+    assert ["1", "2", "3"] == texts_of(mine.events)
     assert ({"k": 3, "l": 1}, 3) == (mine.state, mine.seq)
-    await service.append_event(theirs, said("4"))
+    await service.append_event(theirs, text_event("4"))
     assert mine.events == theirs.events[:3]
     assert {"k": 3, "l": 1} == theirs.state
 
@@ -251,14 +251,14 @@ async def test_many_writers_at_once_get_one_order_and_lose_nothing(service, name
     async def writer(number: int) -> None:
         for step in range(8):
             session = shared if step % 2 else own[number]
-            await service.append_event(session, said(f"{number}.{step}", actions=EventActions({f"w{number}": step})))
+            await service.append_event(session, text_event(f"{number}.{step}", actions=EventActions({f"w{number}": step})))
 
     await asyncio.gather(*map(writer, range(4)))
     found = await service.get_session(*names.all)
     for number in range(4):
-        assert [f"{number}.{step}" for step in range(8)] == [text for text in texts(found.events) if text[0] == str(number)]
+        assert [f"{number}.{step}" for step in range(8)] == [text for text in texts_of(found.events) if text[0] == str(number)]
     assert (32, {f"w{number}": 7 for number in range(4)}) == (found.seq, found.state)
-    await service.append_event(shared, said("end"))
+    await service.append_event(shared, text_event("end"))
     assert (await service.get_session(*names.all)).events == shared.events
 
 
@@ -266,7 +266,7 @@ async def test_two_runs_on_one_session_never_interleave(service, names):  # defe
     async def one_run(number: int) -> None:
         async with service.lock(*names.all):
             session = await service.get_session(*names.all)
-            for event in (said(f"m{number}"), called("c"), answered("c"), said("done", author="agent")):
+            for event in (text_event(f"m{number}"), call_event("c"), response_event("c"), text_event("done", author="agent")):
                 await service.append_event(session, event)
                 await asyncio.sleep(0)
 
@@ -318,10 +318,10 @@ def test_one_service_can_be_used_from_one_event_loop_after_the_other(service, na
         async def work(number=number):
             async with service.lock(*names.all):
                 session = await service.get_session(*names.all)
-                await service.append_event(session, said(str(number)))
+                await service.append_event(session, text_event(str(number)))
 
         run(work())
-    assert ["0", "1", "2"] == texts(run(service.get_session(*names.all)).events)
+    assert ["0", "1", "2"] == texts_of(run(service.get_session(*names.all)).events)
 
 
 def test_runs_in_the_event_loops_of_several_threads_come_one_after_the_other(service, names):  # defect 24
@@ -331,13 +331,13 @@ def test_runs_in_the_event_loops_of_several_threads_come_one_after_the_other(ser
         for _ in range(5):
             async with service.lock(*names.all):
                 session = await service.get_session(*names.all)
-                await service.append_event(session, said(f"begin {number}"))
+                await service.append_event(session, text_event(f"begin {number}"))
                 await asyncio.sleep(0)
-                await service.append_event(session, said(f"end {number}"))
+                await service.append_event(session, text_event(f"end {number}"))
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(lambda number: run(one_run(number)), range(3)))
-    told = [text.split() for text in texts(run(service.get_session(*names.all)).events)]
+    told = [text.split() for text in texts_of(run(service.get_session(*names.all)).events)]
     assert 30 == len(told)
     for first, second in zip(told[::2], told[1::2], strict=True):
         assert ("begin", "end", first[1]) == (first[0], second[0], second[1])
@@ -346,15 +346,15 @@ def test_runs_in_the_event_loops_of_several_threads_come_one_after_the_other(ser
 async def test_cancelled_append_is_stored_completely_or_not_at_all(service, names):
     session = await begin(service, names)
     for number in range(10):
-        task = asyncio.create_task(service.append_event(session, said(f"a{number}", actions=EventActions({"a": number}))))
+        task = asyncio.create_task(service.append_event(session, text_event(f"a{number}", actions=EventActions({"a": number}))))
         for _ in range(number % 4):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))
-        await service.append_event(session, said(f"b{number}"))
+        await service.append_event(session, text_event(f"b{number}"))
     found = await service.get_session(*names.all)
     assert found.events == session.events
-    kept = texts(found.events)
+    kept = texts_of(found.events)
     assert [f"b{number}" for number in range(10)] == [text for text in kept if text[0] == "b"]
     assert sorted(set(kept), key=lambda text: (text[1:], text)) == kept
     last = [int(text[1:]) for text in kept if text[0] == "a"][-1:]
@@ -365,7 +365,7 @@ async def test_sessions_are_listed_by_user_and_agent_the_one_used_last_first(ser
     first = await service.create_session(names.app, names.user, session_id="1", agent_name="a")
     await service.create_session(names.app, names.user, session_id="2", agent_name="b")
     await service.create_session(names.app, "another", session_id="3", agent_name="a")
-    await service.append_event(first, said("hi"))
+    await service.append_event(first, text_event("hi"))
     listed = await service.list_all_sessions(names.app, names.user)
     assert ["1", "2"] == [session.id for session in listed]
     assert ([], {}) == (listed[0].events, listed[0].state)
@@ -388,10 +388,10 @@ async def test_titles_and_the_last_agent_are_updated(service, names):
 async def test_a_long_log_is_only_read_where_it_is_looked_at(service, names):
     session = await begin(service, names)
     for number in range(30):
-        await service.append_event(session, said(str(number)))
+        await service.append_event(session, text_event(str(number)))
     events = (await service.get_session(*names.all)).events
     assert ("29", ["27", "28"], 30, ["0"]) == (
-        events[-1].content.text, texts(events[-3:-1]), len(events), texts(events[:1])
+        events[-1].content.text, texts_of(events[-3:-1]), len(events), texts_of(events[:1])
     )  # fmt: skip
     assert events[5] is events[5]
     with pytest.raises(IndexError):

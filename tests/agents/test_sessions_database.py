@@ -19,7 +19,7 @@ from patchbay.errors import ConfigurationError, PatchbayError, SessionNotFoundEr
 from support.processes import Process
 from support.running import run
 
-from .saying import changed, said, texts
+from .saying import state_event, text_event, texts_of
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -72,7 +72,7 @@ def test_a_session_outlives_its_process(database_url, session_id):
     child = spawn(database_url, session_id, "w", 1, 3)
     assert ("1\n2\n3\n", 0) == (child.communicate(timeout=60)[0], child.returncode)
     found = run(load(database_url, session_id))
-    assert (["1", "2", "3"], "Hello") == (texts(found.events), found.title)
+    assert (["1", "2", "3"], "Hello") == (texts_of(found.events), found.title)
     assert {"user:name": "Ada", "w": 3, f"user:{session_id}:w": 3} == {
         key: value for key, value in found.state.items() if key in ("user:name", "w", f"user:{session_id}:w")
     }
@@ -107,7 +107,7 @@ def test_no_event_is_lost_or_duplicated_by_a_kill_at_any_moment(database_url, se
             async with DatabaseSessionService(database_url) as service:
                 session = await service.get_session("app", "user", session_id)
                 delta = {"w": last + 1, f"user:{session_id}:w": last + 1}
-                event = said(str(last + 1), author="w", id=f"w{last + 1}")
+                event = text_event(str(last + 1), author="w", id=f"w{last + 1}")
                 event.actions.state_delta = delta
                 await service.append_event(session, event)
                 return session, await service.get_session("app", "user", session_id)
@@ -115,7 +115,7 @@ def test_no_event_is_lost_or_duplicated_by_a_kill_at_any_moment(database_url, se
         mine, found = run(take_up())
         done = last + 1
         expected = [str(number) for number in range(1, done + 1)]
-        assert expected == texts(found.events) == texts(mine.events)
+        assert expected == texts_of(found.events) == texts_of(mine.events)
         assert (done, done, done) == (found.seq, found.state["w"], found.state[f"user:{session_id}:w"])
 
 
@@ -131,7 +131,7 @@ def test_two_processes_that_write_at_once_get_one_order(database_url, session_id
 
     async def more():
         async with DatabaseSessionService(database_url) as service:
-            await service.append_event(mine, said("end"))
+            await service.append_event(mine, text_event("end"))
             return await service.get_session("app", "user", session_id)
 
     found = run(more())
@@ -216,12 +216,12 @@ def test_a_server_that_breaks_its_connections_breaks_no_run_and_no_later_lock(po
             session = await service.create_session("app", "user", session_id=session_id)
             async with service.lock("app", "user", session_id):
                 await other._store.read(break_all)
-                await service.append_event(session, said("1"))
+                await service.append_event(session, text_event("1"))
             await other._store.read(break_all)
             for one in (service, other):
                 async with one.lock("app", "user", session_id):
-                    await one.append_event(session, said("2"))
-            return texts(session.events)
+                    await one.append_event(session, text_event("2"))
+            return texts_of(session.events)
 
     assert ["1", "2", "2"] == run(work())
 
@@ -245,7 +245,7 @@ def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
             statements: list[str] = []
             engine = service._store._opened().engine
             sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-            await service.append_event(session, changed({"k7": 1}))
+            await service.append_event(session, state_event({"k7": 1}))
             return statements
 
     statements = run(work())
@@ -256,7 +256,7 @@ def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
 async def test_a_database_in_memory_works_and_ends_with_its_service():
     service = DatabaseSessionService("sqlite://")
     session = await service.create_session("app", "user")
-    await asyncio.gather(*(service.append_event(session, said(str(number))) for number in range(10)))
+    await asyncio.gather(*(service.append_event(session, text_event(str(number))) for number in range(10)))
     assert 10 == (await service.get_session("app", "user", session.id)).seq
     async with service.lock("app", "user", session.id):
         pass
@@ -332,7 +332,7 @@ async def test_every_error_of_a_session_is_one_of_ours(database_url):
             await service.create_session("app", "user", session_id=session_id)
         await service.delete_session("app", "user", session_id)
         with pytest.raises(PatchbayError):
-            await service.append_event(session, said("hi"))
+            await service.append_event(session, text_event("hi"))
 
 
 async def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_it_is_looked_at(url, session_id, monkeypatch):
@@ -347,17 +347,17 @@ async def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_i
     async with DatabaseSessionService(url) as service:
         session = await service.create_session("app", "user", session_id=session_id)
         for number in range(300):
-            await service.append_event(session, said(f"m{number}"))
+            await service.append_event(session, text_event(f"m{number}"))
         monkeypatch.setattr(database, "_between", counted)
         session = await service.get_session_for_run("app", "user", session_id)
-        await service.append_event(session, said("m300"))
+        await service.append_event(session, text_event("m300"))
         assert (301, 301, "m300", "m200") == (
             session.seq,
             len(session.events),
-            *texts([session.events[-1], session.events[200]]),
+            *texts_of([session.events[-1], session.events[200]]),
         )
         assert [128] == read
-        assert [f"m{number}" for number in range(301)] == texts(session.events)
+        assert [f"m{number}" for number in range(301)] == texts_of(session.events)
         assert [128, 172] == read
         deleted = await service.get_session_for_run("app", "user", session_id)
         await service.delete_session("app", "user", session_id)

@@ -14,7 +14,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.types import Reply, ToolCall, Usage
 
-from .turns import Chat, agent, kinds, play
+from .turns import Chat, agent, kinds, run_agent
 
 
 async def add(a: int) -> int:
@@ -100,7 +100,7 @@ async def test_usage_is_in_each_answer_and_summed_over_the_run():
 
 
 def test_answer_without_usage_has_no_usage():
-    assert [None] == [event.usage for event in play(["done"])]
+    assert [None] == [event.usage for event in run_agent(["done"])]
 
 
 async def test_progress_is_streamed_while_a_tool_runs_and_not_logged():

@@ -18,7 +18,7 @@ from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, ToolCall, Usage
 
-from .turns import Chat, agent, assert_settled, kinds, play, said_to
+from .turns import Chat, agent, assert_settled, kinds, run_agent, said_to
 
 
 class Street(BaseModel):
@@ -45,7 +45,7 @@ class Node(BaseModel):
     next: Node | None = None
 
 
-def give(value: Any, call_id: str = "") -> ToolCall:
+def answer_call(value: Any, call_id: str = "") -> ToolCall:
     return ToolCall(call_id, ANSWER_TOOL, json.dumps(value))
 
 
@@ -74,7 +74,7 @@ def is_object(schema: Any) -> bool:
 @pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
 async def test_an_answer_of_any_type_is_given_by_a_call(schema, expected, written):
     value = written if written is not None else expected
-    call = give(value if is_object(schema) else {"answer": value})
+    call = answer_call(value if is_object(schema) else {"answer": value})
     chat = Chat(agent([call], output_schema=schema, output_key="out"))
     events = await chat.say()
     assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}"] == kinds(events)[:2]
@@ -99,7 +99,7 @@ async def test_a_model_that_writes_its_answer_as_json_is_taken_at_its_word(schem
 
 
 def test_structured_output_forces_the_answer_tool():
-    model = ScriptedModel([give({"x": 1})])
+    model = ScriptedModel([answer_call({"x": 1})])
     asyncio.run(Chat(agent(model, output_schema=Point, instruction="Be so.")).say())
     (request,) = model.requests
     assert [ANSWER_TOOL] == [spec.name for spec in request.tools]
@@ -111,7 +111,7 @@ def test_structured_output_forces_the_answer_tool():
 def test_references_of_the_schema_resolve():
     import jsonschema_rs
 
-    model = ScriptedModel([give({"answer": {"value": 1}})])
+    model = ScriptedModel([answer_call({"answer": {"value": 1}})])
     asyncio.run(Chat(agent(model, output_schema=Node)).say())
     validator = jsonschema_rs.validator_for(dict(model.requests[0].tools[0].parameters))
     assert validator.is_valid({"answer": {"value": 1, "next": {"value": 2}}})
@@ -119,19 +119,19 @@ def test_references_of_the_schema_resolve():
 
 
 def test_other_tools_are_used_first_and_no_choice_is_forced():
-    model = ScriptedModel([ToolCall("1", "look"), give({"x": 1})])
+    model = ScriptedModel([ToolCall("1", "look"), answer_call({"x": 1})])
     events = asyncio.run(Chat(agent(model, look, output_schema=Point)).say())
     assert ["?look", "!look", f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events)
     assert [None, None] == [request.tool_choice for request in model.requests]
 
 
 def test_calls_beside_the_answer_are_carried_out_and_it_ends_the_run():
-    events = play([[give({"x": 1}), ToolCall("1", "look")]], look, output_schema=Point)
+    events = run_agent([[answer_call({"x": 1}), ToolCall("1", "look")]], look, output_schema=Point)
     assert [f"?{ANSWER_TOOL}?look", f"!{ANSWER_TOOL}!look", '{"x": 1, "y": 0}'] == kinds(events)
 
 
 def test_invalid_structured_answer_is_refused_with_its_errors():
-    model = ScriptedModel([give({"x": "one"}), give({"x": 1})])
+    model = ScriptedModel([answer_call({"x": "one"}), answer_call({"x": 1})])
     events = asyncio.run(Chat(agent(model, output_schema=Point)).say())
     (refused,) = events[1].get_function_responses()
     assert "/x" in refused.response["error"]
@@ -141,7 +141,7 @@ def test_invalid_structured_answer_is_refused_with_its_errors():
 
 @pytest.mark.parametrize("words", ["The point is (1, 0).", '{"x": "one"}', '{"y": 1}', "5", "[" * 100_000, "NaN"])
 async def test_text_answer_is_followed_by_a_reminder(words):
-    model = ScriptedModel([words, give({"x": 1})])
+    model = ScriptedModel([words, answer_call({"x": 1})])
     chat = Chat(agent(model, output_schema=Point, output_key="out"))
     events = await chat.say()
     assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events), "words are no answer"
@@ -154,7 +154,7 @@ async def test_text_answer_is_followed_by_a_reminder(words):
 
 async def test_a_model_that_never_gets_it_right_ends_the_run_with_an_event():
     replies = [ModelReply(Reply(text), "stop", Usage(1, 1, 2)) for text in ("no", "no idea", "really not")]
-    model = ScriptedModel([*replies, give({"x": 1})])
+    model = ScriptedModel([*replies, answer_call({"x": 1})])
     chat = Chat(agent(model, output_schema=Point, output_key="out"))
     (event,) = await chat.say()
     assert ("OUTPUT_INVALID", "really not") == (event.error_code, event.content.text)
@@ -167,12 +167,14 @@ async def test_a_model_that_never_gets_it_right_ends_the_run_with_an_event():
 
 
 def test_wrong_calls_without_end_meet_the_limit_of_the_run():
-    events = play([give({"x": number}) for number in "abcde"], output_schema=Point, settings={"max_llm_calls": 4})
+    events = run_agent([answer_call({"x": number}) for number in "abcde"], output_schema=Point, settings={"max_llm_calls": 4})
     assert "[MAX_LLM_CALLS]" == kinds(events)[-1]
 
 
 async def test_view_of_the_model_is_the_same_in_later_turns():
-    model = ScriptedModel(["words", give({"x": "no"}), ToolCall("", "look"), give({"x": 1}), '{"x": 2}', give({"x": 3})])
+    model = ScriptedModel(
+        ["words", answer_call({"x": "no"}), ToolCall("", "look"), answer_call({"x": 1}), '{"x": 2}', answer_call({"x": 3})]
+    )
     chat = Chat(agent(model, look, output_schema=Point))
     for message in ("one", "two", "three"):
         await chat.say(message)
@@ -184,8 +186,8 @@ async def test_view_of_the_model_is_the_same_in_later_turns():
 
 def test_answer_tool_is_not_a_tool_of_the_caller_and_triggers_no_callbacks():
     asked = []
-    events = play(
-        [ToolCall("1", "look"), give({"answer": [1]})],
+    events = run_agent(
+        [ToolCall("1", "look"), answer_call({"answer": [1]})],
         look,
         output_schema=list[int],
         before_tool_callback=lambda ctx, name, args: asked.append(name),
@@ -200,7 +202,7 @@ def test_deltas_are_streamed_for_typed_answers():
 
 
 def test_empty_typed_answer_is_none():
-    assert ["[NO_RESPONSE]"] == kinds(play([Reply(None)], output_schema=Point))
+    assert ["[NO_RESPONSE]"] == kinds(run_agent([Reply(None)], output_schema=Point))
 
 
 @pytest.mark.parametrize("schema", [lambda: None, type("Odd", (), {}), 5, "Unknown"])
@@ -210,7 +212,7 @@ def test_a_type_that_json_cannot_express_is_refused_when_the_agent_is_made(schem
 
 
 async def test_the_schema_may_be_changed_later():
-    one = agent([give({"x": 1}), give({"answer": 5})], output_schema=Point)
+    one = agent([answer_call({"x": 1}), answer_call({"answer": 5})], output_schema=Point)
     chat = Chat(one)
     assert '{"x": 1, "y": 0}' == kinds(await chat.say())[-1]
     one.output_schema = int

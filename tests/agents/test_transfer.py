@@ -8,10 +8,10 @@ from patchbay.agents import EventBus, LlmAgent, LoopAgent, ParallelAgent, RunCon
 from patchbay.testing import ScriptedModel
 from support.running import run
 
-from .turns import Fails, Says, call, lines, log, roles, run_turn, state
+from .turns import FailingAgent, TextAgent, call, lines, log, roles, run_turn, state
 
 
-def to(agent: str, call_id: str = "1"):
+def transfer_call(agent: str, call_id: str = "1"):
     return call("transfer_to_agent", call_id, agent_name=agent)
 
 
@@ -19,7 +19,7 @@ def offered(model: ScriptedModel) -> dict[str, dict]:
     return {spec.name: spec for spec in model.requests[0].tools}
 
 
-def goes_to(name: str):
+def transfer_tool(name: str):
     """A function tool that hands over to ``name``."""
 
     def go(tool_context) -> str:
@@ -32,8 +32,8 @@ def goes_to(name: str):
 
 def test_an_agent_with_sub_agents_is_offered_the_hand_over_to_each_of_them():
     model = ScriptedModel(["ok"])
-    billing = Says("billing", description="Knows invoices.")
-    travel = Says("travel")
+    billing = TextAgent("billing", description="Knows invoices.")
+    travel = TextAgent("travel")
     run(run_turn(Runner(LlmAgent(name="root", model=model, sub_agents=[billing, travel]))))
     spec = offered(model)["transfer_to_agent"]
     assert ["billing", "travel"] == spec.parameters["properties"]["agent_name"]["enum"]
@@ -50,7 +50,7 @@ def test_an_agent_without_sub_agents_is_not():
 def test_target_agent_continues_the_turn():
     model = ScriptedModel(["It is 3 euros."])
     billing = LlmAgent(name="billing", model=model)
-    root = LlmAgent(name="root", model=ScriptedModel([to("billing")]), sub_agents=[billing])
+    root = LlmAgent(name="root", model=ScriptedModel([transfer_call("billing")]), sub_agents=[billing])
     bus, told = EventBus(), []
     bus.subscribe("agent.*", lambda event: told.append((event.type, event.data)))
     runner = Runner(root, bus=bus)
@@ -73,14 +73,16 @@ def test_target_agent_continues_the_turn():
 
 
 def test_the_next_message_goes_to_the_root_again():
-    root = LlmAgent(name="root", model=ScriptedModel([to("other"), "back"]), sub_agents=[Says("other")])
+    root = LlmAgent(name="root", model=ScriptedModel([transfer_call("other"), "back"]), sub_agents=[TextAgent("other")])
     runner = Runner(root)
     run(run_turn(runner))
     assert ["root: back"] == lines(run(run_turn(runner)))
 
 
 def test_state_changes_of_a_transfer_call_are_stored():
-    root = LlmAgent(name="root", model=ScriptedModel([call("go")]), tools=[goes_to("other")], sub_agents=[Says("other")])
+    root = LlmAgent(
+        name="root", model=ScriptedModel([call("go")]), tools=[transfer_tool("other")], sub_agents=[TextAgent("other")]
+    )
     runner = Runner(root)
     run(run_turn(runner))
     assert {"went": "other"} == run(state(runner))
@@ -88,7 +90,7 @@ def test_state_changes_of_a_transfer_call_are_stored():
 
 @pytest.mark.parametrize("name", ["nobody", "", "Other", "root", "user"])
 def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):  # defects 17, 18
-    root = LlmAgent(name="root", model=ScriptedModel([to(name), "then I answer"]), sub_agents=[Says("other")])
+    root = LlmAgent(name="root", model=ScriptedModel([transfer_call(name), "then I answer"]), sub_agents=[TextAgent("other")])
     events = run(run_turn(Runner(root)))
     assert ["root > transfer_to_agent", "root < transfer_to_agent", "root: then I answer"] == lines(events)
     error = events[1].get_function_responses()[0].response["error"]
@@ -99,7 +101,7 @@ def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):
 @pytest.mark.parametrize(("name", "words"), [("nobody", "Unknown agent 'nobody'. Available: other."), ("root", "yourself")])
 def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, words):  # defects 17, 18
     model = ScriptedModel([call("go"), "then I answer"])
-    root = LlmAgent(name="root", model=model, tools=[goes_to(name)], sub_agents=[Says("other")])
+    root = LlmAgent(name="root", model=model, tools=[transfer_tool(name)], sub_agents=[TextAgent("other")])
     runner = Runner(root)
     events = run(run_turn(runner))
     assert ["root > go", "root < go", "root: then I answer"] == lines(events)
@@ -121,12 +123,12 @@ def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, w
     ],
 )
 def test_any_agent_of_the_tree_can_be_handed_over_to(target, expected):
-    leaf = LlmAgent(name="leaf", model=ScriptedModel([call("go")]), tools=[goes_to(target)])
-    left = LlmAgent(name="left", model=ScriptedModel([to("leaf"), "left answers"]), sub_agents=[leaf])
-    steps = SequentialAgent(name="steps", sub_agents=[Says("one"), Says("two")])
-    loop = LoopAgent(name="loop", sub_agents=[Says("again")], max_iterations=2)
-    side = ParallelAgent(name="side", sub_agents=[Says("x"), Says("y")])
-    model = ScriptedModel([to("left"), "root answers"])
+    leaf = LlmAgent(name="leaf", model=ScriptedModel([call("go")]), tools=[transfer_tool(target)])
+    left = LlmAgent(name="left", model=ScriptedModel([transfer_call("leaf"), "left answers"]), sub_agents=[leaf])
+    steps = SequentialAgent(name="steps", sub_agents=[TextAgent("one"), TextAgent("two")])
+    loop = LoopAgent(name="loop", sub_agents=[TextAgent("again")], max_iterations=2)
+    side = ParallelAgent(name="side", sub_agents=[TextAgent("x"), TextAgent("y")])
+    model = ScriptedModel([transfer_call("left"), "root answers"])
     root = LlmAgent(name="root", model=model, sub_agents=[left, steps, loop, side])
     events = lines(run(run_turn(Runner(root))))
     assert ["root > transfer_to_agent", "root < transfer_to_agent"] == events[:2]
@@ -150,8 +152,8 @@ def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
             yield ModelReply(Reply(None, tool_calls=(call("go"),)), "tool_calls")
 
     models = GoesOn("a", "b"), GoesOn("b", "a")
-    agents["b"] = LlmAgent(name="b", model=models[1], tools=[goes_to("a")])
-    agents["a"] = LlmAgent(name="a", model=models[0], tools=[goes_to("b")], sub_agents=[agents["b"]])
+    agents["b"] = LlmAgent(name="b", model=models[1], tools=[transfer_tool("a")])
+    agents["a"] = LlmAgent(name="a", model=models[0], tools=[transfer_tool("b")], sub_agents=[agents["b"]])
     events = run(run_turn(Runner(agents["a"]), run_config=RunConfig(max_llm_calls=limit)))
     assert limit == models[0].times + models[1].times
     assert "MAX_LLM_CALLS" == events[-1].error_code
@@ -159,7 +161,11 @@ def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
 
 
 def test_of_two_hand_overs_in_one_reply_the_later_call_has_its_way():
-    root = LlmAgent(name="root", model=ScriptedModel([[to("a", "1"), to("b", "2")]]), sub_agents=[Says("a"), Says("b")])
+    root = LlmAgent(
+        name="root",
+        model=ScriptedModel([[transfer_call("a", "1"), transfer_call("b", "2")]]),
+        sub_agents=[TextAgent("a"), TextAgent("b")],
+    )
     events = run(run_turn(Runner(root)))
     assert ["root > transfer_to_agent transfer_to_agent", "root < transfer_to_agent transfer_to_agent", "b: b"] == lines(events)
 
@@ -168,25 +174,27 @@ def test_transfer_succeeds_beside_a_failing_call_that_is_logged():
     def broken() -> None:
         raise ValueError("no")
 
-    root = LlmAgent(name="root", model=ScriptedModel([[call("broken"), to("a", "2")]]), tools=[broken], sub_agents=[Says("a")])
+    root = LlmAgent(
+        name="root", model=ScriptedModel([[call("broken"), transfer_call("a", "2")]]), tools=[broken], sub_agents=[TextAgent("a")]
+    )
     events = run(run_turn(Runner(root)))
     assert "a: a" == lines(events)[-1]
     assert "no" in events[1].get_function_responses()[0].response["error"]
 
 
 def test_failure_of_the_target_agent_is_reported_as_its_own():
-    root = LlmAgent(name="root", model=ScriptedModel([to("bad")]), sub_agents=[Fails("bad", ValueError("no"))])
+    root = LlmAgent(name="root", model=ScriptedModel([transfer_call("bad")]), sub_agents=[FailingAgent("bad", ValueError("no"))])
     assert "bad! AGENT_ERROR" == lines(run(run_turn(Runner(root))))[-1]
 
 
 def test_a_hand_over_inside_a_branch_stays_in_the_branch():
-    inner = LlmAgent(name="inner", model=ScriptedModel([to("below")]), sub_agents=[Says("below")])
-    runner = Runner(ParallelAgent(name="side", sub_agents=[inner, Says("beside")]))
+    inner = LlmAgent(name="inner", model=ScriptedModel([transfer_call("below")]), sub_agents=[TextAgent("below")])
+    runner = Runner(ParallelAgent(name="side", sub_agents=[inner, TextAgent("beside")]))
     events = run(run_turn(runner))
     assert {"side.inner"} == {event.branch for event in events if event.author in ("inner", "below")}
 
 
 def test_an_agent_without_a_model_has_its_parents_when_it_is_handed_over_to():
-    model = ScriptedModel([to("child"), "from the child"])
+    model = ScriptedModel([transfer_call("child"), "from the child"])
     root = LlmAgent(name="root", model=model, sub_agents=[SequentialAgent(name="child", sub_agents=[LlmAgent(name="leaf")])])
     assert "leaf: from the child" == lines(run(run_turn(Runner(root))))[-1]

@@ -10,7 +10,7 @@ from patchbay.agents import Content, Event, Part
 from patchbay.agents.convert import to_messages
 from patchbay.agents.view import NO_RESULT, is_visible, model_contents
 
-from .saying import answered, called, changed, said
+from .saying import call_event, response_event, state_event, text_event
 
 
 def shape(contents) -> list[str]:
@@ -30,43 +30,59 @@ def shape(contents) -> list[str]:
 
 
 def test_a_dangling_call_is_settled_in_the_view_and_not_in_the_log():
-    log = [said("hi"), called("1", "2"), answered("1")]
+    log = [text_event("hi"), call_event("1", "2"), response_event("1")]
     before = [event.to_json() for event in log]
     assert ["hi", "?1?2", "!1!2-"] == shape(model_contents(log))
     assert before == [event.to_json() for event in log]
 
 
 def test_a_run_that_was_killed_between_call_and_result_can_be_taken_up_again():
-    assert ["hi", "?1", "!1-", "again"] == shape(model_contents([said("hi"), called("1"), said("again")]))
+    assert ["hi", "?1", "!1-", "again"] == shape(model_contents([text_event("hi"), call_event("1"), text_event("again")]))
 
 
 def test_separately_recorded_responses_are_merged_in_call_order():
-    assert ["?1?2?3", "!1!2!3"] == shape(model_contents([called("1", "2", "3"), answered("3"), answered("1"), answered("2")]))
+    assert ["?1?2?3", "!1!2!3"] == shape(
+        model_contents([call_event("1", "2", "3"), response_event("3"), response_event("1"), response_event("2")])
+    )
 
 
 def test_a_second_response_and_one_without_a_call_are_left_out():
-    log = [answered("0"), called("1"), answered("1"), answered("1"), answered("9"), said("done", author="agent")]
+    log = [
+        response_event("0"),
+        call_event("1"),
+        response_event("1"),
+        response_event("1"),
+        response_event("9"),
+        text_event("done", author="agent"),
+    ]
     assert ["?1", "!1", "done"] == shape(model_contents(log))
 
 
 def test_ids_that_come_again_belong_to_the_latest_call():
-    log = [called("0"), answered("0"), called("0"), answered("0"), called("0")]
+    log = [call_event("0"), response_event("0"), call_event("0"), response_event("0"), call_event("0")]
     assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(model_contents(log))
 
 
 def test_own_ids_of_calls_are_not_given_to_others():  # law 1
-    log = [called("0", "0"), answered("0", "0"), called("0_2"), answered("0_2"), called("", ""), answered("", "")]
+    log = [
+        call_event("0", "0"),
+        response_event("0", "0"),
+        call_event("0_2"),
+        response_event("0_2"),
+        call_event("", ""),
+        response_event("", ""),
+    ]
     assert ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"] == shape(model_contents(log))
 
 
 def test_text_beside_a_call_and_a_response_is_kept():
-    event = answered("1")
+    event = response_event("1")
     event.content.parts.append(Part("and more"))
-    assert ["wait?1", "!1", "and more"] == shape(model_contents([called("1", text="wait"), event]))
+    assert ["wait?1", "!1", "and more"] == shape(model_contents([call_event("1", text="wait"), event]))
 
 
 def test_deltas_and_empty_events_are_left_out():
-    log = [said("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), said("hi")]
+    log = [text_event("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), text_event("hi")]
     assert ["hi"] == shape(model_contents(log))
 
 
@@ -75,7 +91,7 @@ def test_deltas_and_empty_events_are_left_out():
     [(1, ["b", "?1", "!1"]), (2, ["b", "?1", "!1"]), (3, ["b", "?1", "!1"]), (0, []), (9, ["a", "b", "?1", "!1"])],
 )
 def test_last_turn_is_shown_from_its_user_message_despite_the_limit(limit, expected):
-    log = [said("a"), said("b"), called("1"), answered("1")]
+    log = [text_event("a"), text_event("b"), call_event("1"), response_event("1")]
     assert expected == shape(model_contents(log, limit=limit))
 
 
@@ -84,7 +100,7 @@ def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, s
     log: list[Event] = []
     seen = set()
     for number in range(30):
-        log += [said(f"q{number}"), said(f"a{number}", author="agent")]
+        log += [text_event(f"q{number}"), text_event(f"a{number}", author="agent")]
         shown = shape(model_contents(log, limit=limit))
         assert shape(model_contents(log))[-len(shown) :] == shown
         assert len(shown) == len(log) or 3 / 4 * limit < len(shown) <= limit
@@ -93,18 +109,30 @@ def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, s
 
 
 def test_a_window_that_would_begin_in_the_middle_of_a_turn_begins_at_the_next_one():
-    log = [said("hi"), called("1", "2"), answered("1"), answered("2"), said("so", author="agent"), said("on")]
-    log += [called("3"), answered("3")]
+    log = [
+        text_event("hi"),
+        call_event("1", "2"),
+        response_event("1"),
+        response_event("2"),
+        text_event("so", author="agent"),
+        text_event("on"),
+    ]
+    log += [call_event("3"), response_event("3")]
     assert [["on", "?3", "!3"]] * 5 == [shape(model_contents(log, limit=limit)) for limit in (1, 2, 3, 4, 5)]
 
 
 def test_silent_events_and_other_branches_do_not_count():
-    log = [said("hi"), *(said(str(number), branch="p.b") for number in range(50)), changed({"k": 1}), said("on", branch="p.a")]
+    log = [
+        text_event("hi"),
+        *(text_event(str(number), branch="p.b") for number in range(50)),
+        state_event({"k": 1}),
+        text_event("on", branch="p.a"),
+    ]
     assert ["hi", "on"] == shape(model_contents(log, limit=4, branch="p.a"))
 
 
 def test_response_without_a_call_does_not_start_the_window():
-    log = [said(str(number)) for number in range(5)] + [answered("1"), said("end")]
+    log = [text_event(str(number)) for number in range(5)] + [response_event("1"), text_event("end")]
     assert ["end"] == shape(model_contents(log, limit=2))
 
 
@@ -123,22 +151,27 @@ def test_response_without_a_call_does_not_start_the_window():
 )
 def test_branch_sees_its_own_path_only(branch, seen_from, expected):
     assert expected is is_visible(branch, from_branch=seen_from)
-    assert (["hi"] if expected else []) == shape(model_contents([said("hi", branch=branch)], branch=seen_from))
+    assert (["hi"] if expected else []) == shape(model_contents([text_event("hi", branch=branch)], branch=seen_from))
 
 
 def test_parallel_branches_keep_their_pairs_together():
-    log = [called("1", branch="p.a"), called("2", branch="p.b"), answered("2", branch="p.b"), answered("1", branch="p.a")]
+    log = [
+        call_event("1", branch="p.a"),
+        call_event("2", branch="p.b"),
+        response_event("2", branch="p.b"),
+        response_event("1", branch="p.a"),
+    ]
     assert ["?1", "!1", "?2", "!2"] == shape(model_contents(log))
     assert ["?2", "!2"] == shape(model_contents(log, branch="p.b"))
 
 
 def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
     log = [
-        said("hi"),
-        called("0", branch="p.a"),
-        called("0", branch="p.b"),
-        answered("0", branch="p.b"),
-        answered("0", branch="p.a"),
+        text_event("hi"),
+        call_event("0", branch="p.a"),
+        call_event("0", branch="p.b"),
+        response_event("0", branch="p.b"),
+        response_event("0", branch="p.a"),
     ]
     log[3].content.parts[0].function_response.response = {"result": "of b"}
     log[4].content.parts[0].function_response.response = {"result": "of a"}
@@ -149,7 +182,7 @@ def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
 
 
 def test_editing_a_request_edits_no_history():  # defect 23
-    log = [said("hi"), called("1"), answered("1")]
+    log = [text_event("hi"), call_event("1"), response_event("1")]
     log[1].content.extra_content = {"thought": {"signature": "s"}}
     log[1].content.parts[0].extra_content = {"thought": {"signature": "s"}}
     before = [event.to_json() for event in log]
@@ -164,9 +197,9 @@ def test_editing_a_request_edits_no_history():  # defect 23
 
 IDS = st.sampled_from(["", "0", "1", "2"])
 LOGS = st.lists(
-    st.builds(lambda ids: called(*ids), st.lists(IDS, max_size=3))
-    | st.builds(lambda ids: answered(*ids), st.lists(IDS, max_size=3))
-    | st.builds(said, st.sampled_from("ab")),
+    st.builds(lambda ids: call_event(*ids), st.lists(IDS, max_size=3))
+    | st.builds(lambda ids: response_event(*ids), st.lists(IDS, max_size=3))
+    | st.builds(text_event, st.sampled_from("ab")),
     max_size=12,
 )
 
@@ -193,26 +226,26 @@ def test_for_any_log_the_view_of_a_view_is_the_view(log):
 
 
 def test_parts_after_responses_follow_all_responses_in_call_order():
-    first, second = answered("2"), answered("1")
+    first, second = response_event("2"), response_event("1")
     first.content.parts += [Part("two"), Part("more of two")]
     second.content.parts.append(Part("one"))
-    log = [called("1", "2"), first, second, said("go on")]
+    log = [call_event("1", "2"), first, second, text_event("go on")]
     assert ["?1?2", "!1!2", "onetwomore of two", "go on"] == shape(model_contents(log))
 
 
 def test_parts_after_an_unmatched_response_stay_in_place():
-    event = answered("9")
+    event = response_event("9")
     event.content.parts.append(Part("left"))
-    assert ["hi", "left", "go on"] == shape(model_contents([said("hi"), event, said("go on")]))
+    assert ["hi", "left", "go on"] == shape(model_contents([text_event("hi"), event, text_event("go on")]))
 
 
 def test_a_long_session_never_begins_with_a_call():
     log: list[Event] = []
     for number in range(60):
         log += [
-            said(f"q{number}"),
-            called(f"c{number}"),
-            answered(f"c{number}"),
+            text_event(f"q{number}"),
+            call_event(f"c{number}"),
+            response_event(f"c{number}"),
             Event(author="a", content=Content("model", [Part("ok")])),
         ]
         contents = model_contents(log, limit=20)

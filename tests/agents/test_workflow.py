@@ -23,7 +23,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.testing import ScriptedModel
 from support.running import run
 
-from .turns import Does, Fails, Says, call, line, lines, log, roles, run_turn, state
+from .turns import FailingAgent, FunctionAgent, TextAgent, call, line, lines, log, roles, run_turn, state
 
 
 def escalate(tool_context) -> str:
@@ -35,7 +35,7 @@ def escalate(tool_context) -> str:
 
 
 def test_children_run_in_their_order_and_the_log_has_theirs():
-    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("b"), Says("a", "1", "2"), Says("c")]))
+    runner = Runner(SequentialAgent(name="all", sub_agents=[TextAgent("b"), TextAgent("a", "1", "2"), TextAgent("c")]))
     expected = ["b: b", "a: 1", "a: 2", "c: c"]
     assert expected == lines(run(run_turn(runner)))
     assert ["user: hi", *expected] == run(log(runner))
@@ -52,8 +52,8 @@ def test_child_reads_the_state_set_by_its_predecessor():
 
 
 def test_a_child_that_escalates_finishes_and_the_rest_is_not_run():
-    never = Says("never")
-    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a"), Says("b", "1", "2", escalates=0), never]))
+    never = TextAgent("never")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[TextAgent("a"), TextAgent("b", "1", "2", escalates=0), never]))
     assert ["a: a", "b: 1", "b: 2"] == lines(run(run_turn(runner)))
     assert 0 == never.times
 
@@ -61,8 +61,8 @@ def test_a_child_that_escalates_finishes_and_the_rest_is_not_run():
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), ConfigurationError("no")])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_child_that_fails_ends_the_sequence_with_an_event(error, after):
-    never = Says("never")
-    runner = Runner(SequentialAgent(name="all", sub_agents=[Fails("bad", error, after=after), never]))
+    never = TextAgent("never")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[FailingAgent("bad", error, after=after), never]))
     code = "CONFIGURATION" if isinstance(error, ConfigurationError) else "AGENT_ERROR"
     expected = [*(["bad: bad"] if after else []), f"bad! {code}"]
     assert expected == lines(run(run_turn(runner)))
@@ -71,7 +71,7 @@ def test_a_child_that_fails_ends_the_sequence_with_an_event(error, after):
 
 
 def test_a_model_that_fails_ends_the_sequence():
-    never = Says("never")
+    never = TextAgent("never")
     agent = LlmAgent(name="a", model=ScriptedModel([RuntimeError("down")]))
     runner = Runner(SequentialAgent(name="all", sub_agents=[agent, never]))
     assert ["a! MODEL_ERROR"] == lines(run(run_turn(runner)))
@@ -82,8 +82,8 @@ def test_a_run_that_a_callback_ends_ends_the_sequence():
     def stop(ctx) -> None:
         ctx.end_invocation = True
 
-    never = Says("never")
-    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a", after_agent_callback=stop), never]))
+    never = TextAgent("never")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[TextAgent("a", after_agent_callback=stop), never]))
     assert ["a: a"] == lines(run(run_turn(runner)))
     assert 0 == never.times
 
@@ -97,12 +97,12 @@ def test_workflow_without_children_yields_nothing(kind):
 
 
 def test_loop_agent_runs_its_children_in_order_max_iterations_times():
-    loop = LoopAgent(name="all", sub_agents=[Says("a"), Says("b")], max_iterations=3)
+    loop = LoopAgent(name="all", sub_agents=[TextAgent("a"), TextAgent("b")], max_iterations=3)
     assert ["a: a", "b: b"] * 3 == lines(run(run_turn(Runner(loop))))
 
 
 def test_loop_agent_defaults_to_ten_iterations():
-    agent = Says("a")
+    agent = TextAgent("a")
     run(run_turn(Runner(LoopAgent(name="all", sub_agents=[agent]))))
     assert 10 == agent.times
 
@@ -119,10 +119,10 @@ def test_unbounded_loop_ends_when_a_child_escalates():
     def enough(ctx) -> Content | None:
         return None if ctx.session.state["rounds"] < 25 else Content("model", [Part("enough")])
 
-    check = Says(
+    check = TextAgent(
         "check", escalates=0, before_agent_callback=lambda ctx: None if enough(ctx) else Content("model", [Part("more")])
     )
-    loop = LoopAgent(name="all", sub_agents=[Does("work", work, []), check], max_iterations=None)
+    loop = LoopAgent(name="all", sub_agents=[FunctionAgent("work", work, []), check], max_iterations=None)
     events = run(run_turn(Runner(loop)))
     assert 25 == rounds
     assert "check: check" == line(events[-1])
@@ -130,22 +130,22 @@ def test_unbounded_loop_ends_when_a_child_escalates():
 
 @pytest.mark.parametrize("number", [0, -1, True, 1.5, "3"])
 def test_unenforceable_round_limit_is_refused(number):
-    child = Says("a")
+    child = TextAgent("a")
     with pytest.raises(ConfigurationError, match="max_iterations"):
         LoopAgent(name="all", sub_agents=[child], max_iterations=number)
     assert child is LoopAgent(name="all", sub_agents=[child]).sub_agents[0]  # it has no parent yet
 
 
 def test_a_child_that_escalates_finishes_and_ends_the_loop_and_only_the_loop():
-    inner = LoopAgent(name="inner", sub_agents=[Says("a", "1", "2", escalates=0), Says("never")])
-    runner = Runner(SequentialAgent(name="all", sub_agents=[inner, Says("after")]))
+    inner = LoopAgent(name="inner", sub_agents=[TextAgent("a", "1", "2", escalates=0), TextAgent("never")])
+    runner = Runner(SequentialAgent(name="all", sub_agents=[inner, TextAgent("after")]))
     assert ["a: 1", "a: 2", "after: after"] == lines(run(run_turn(runner)))
 
 
 def test_a_tool_that_escalates_ends_the_loop_when_its_agent_has_answered():
     model = ScriptedModel([call("escalate"), "that is it"])
     loop = LoopAgent(name="inner", sub_agents=[LlmAgent(name="a", model=model, tools=[escalate])])
-    runner = Runner(SequentialAgent(name="all", sub_agents=[loop, Says("after")]))
+    runner = Runner(SequentialAgent(name="all", sub_agents=[loop, TextAgent("after")]))
     assert ["a > escalate", "a < escalate", "a: that is it", "after: after"] == lines(run(run_turn(runner)))
 
 
@@ -161,9 +161,9 @@ def test_a_tool_that_escalates_and_fails_has_not_escalated():
 
 
 def test_an_escalation_ends_the_nearest_loop_through_sequences_and_branches():
-    escalating = SequentialAgent(name="steps", sub_agents=[Says("a", escalates=0), Says("never")])
-    inner = LoopAgent(name="inner", sub_agents=[ParallelAgent(name="side", sub_agents=[escalating, Says("b")])])
-    outer = LoopAgent(name="outer", sub_agents=[inner, Says("c")], max_iterations=2)
+    escalating = SequentialAgent(name="steps", sub_agents=[TextAgent("a", escalates=0), TextAgent("never")])
+    inner = LoopAgent(name="inner", sub_agents=[ParallelAgent(name="side", sub_agents=[escalating, TextAgent("b")])])
+    outer = LoopAgent(name="outer", sub_agents=[inner, TextAgent("c")], max_iterations=2)
     events = lines(run(run_turn(Runner(outer))))
     assert ["c: c", "c: c"] == [each for each in events if each.startswith("c")]
     assert 2 == events.count("a: a") == events.count("b: b")
@@ -172,9 +172,9 @@ def test_an_escalation_ends_the_nearest_loop_through_sequences_and_branches():
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_failing_child_ends_its_loop(position):
-    children = [Says("a")]
-    children.insert(position, Fails("bad", ValueError("no")))
-    runner = Runner(SequentialAgent(name="all", sub_agents=[LoopAgent(name="loop", sub_agents=children), Says("after")]))
+    children = [TextAgent("a")]
+    children.insert(position, FailingAgent("bad", ValueError("no")))
+    runner = Runner(SequentialAgent(name="all", sub_agents=[LoopAgent(name="loop", sub_agents=children), TextAgent("after")]))
     assert [*["a: a"][:position], "bad! AGENT_ERROR"] == lines(run(run_turn(runner)))
 
 
@@ -199,7 +199,7 @@ async def test_events_of_parallel_branches_come_as_they_happen():
 
         return work
 
-    agent = ParallelAgent(name="side", sub_agents=[Does("a", waits(1, 2), []), Does("b", waits(0, 3), [])])
+    agent = ParallelAgent(name="side", sub_agents=[FunctionAgent("a", waits(1, 2), []), FunctionAgent("b", waits(0, 3), [])])
     seen = []
     gates[0].set()
     async for event in Runner(agent).run("u", "s", "hi"):
@@ -217,7 +217,7 @@ async def test_all_branches_run_at_the_same_time():
         await everybody.wait()
         yield "here"
 
-    children = [Does(f"a{number}", work, []) for number in range(5)]
+    children = [FunctionAgent(f"a{number}", work, []) for number in range(5)]
     assert {f"a{number}: here" for number in range(5)} == set(
         lines(await run_turn(Runner(ParallelAgent(name="side", sub_agents=children))))
     )
@@ -261,9 +261,11 @@ def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
 
 
 def test_branch_names_contain_the_whole_path():
-    inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
-    outer = ParallelAgent(name="outer", sub_agents=[SequentialAgent(name="steps", sub_agents=[inner, Says("z")]), Says("w")])
-    events = run(run_turn(Runner(SequentialAgent(name="all", sub_agents=[Says("before"), outer, Says("after")]))))
+    inner = ParallelAgent(name="inner", sub_agents=[TextAgent("x"), TextAgent("y")])
+    outer = ParallelAgent(
+        name="outer", sub_agents=[SequentialAgent(name="steps", sub_agents=[inner, TextAgent("z")]), TextAgent("w")]
+    )
+    events = run(run_turn(Runner(SequentialAgent(name="all", sub_agents=[TextAgent("before"), outer, TextAgent("after")]))))
     assert {
         "before": None,
         "x": "outer.steps.inner.x",
@@ -275,10 +277,10 @@ def test_branch_names_contain_the_whole_path():
 
 
 def test_an_agent_sees_the_inner_branches_that_came_before_it_in_its_own_branch():
-    inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
+    inner = ParallelAgent(name="inner", sub_agents=[TextAgent("x"), TextAgent("y")])
     model = ScriptedModel(["done"])
     steps = SequentialAgent(name="steps", sub_agents=[inner, LlmAgent(name="z", model=model)])
-    run(run_turn(Runner(ParallelAgent(name="outer", sub_agents=[steps, Says("w")]))))
+    run(run_turn(Runner(ParallelAgent(name="outer", sub_agents=[steps, TextAgent("w")]))))
     assert ["user: hi", "assistant: x", "assistant: y"] == [each for each in roles(model.requests[0]) if each != "assistant: w"]
     assert "assistant: w" not in roles(model.requests[0])
 
@@ -322,7 +324,9 @@ def test_failing_parallel_branch_is_an_error_event_and_others_continue(error):
         bus = EventBus()
         told = []
         bus.subscribe("agent.error", lambda event: told.append(event.data))
-        runner = Runner(ParallelAgent(name="side", sub_agents=[Fails("bad", error), Does("good", patient, [])]), bus=bus)
+        runner = Runner(
+            ParallelAgent(name="side", sub_agents=[FailingAgent("bad", error), FunctionAgent("good", patient, [])]), bus=bus
+        )
         events = []
         async for event in runner.run("u", "s", "hi"):
             events.append(event)
@@ -341,7 +345,7 @@ def test_failing_parallel_branch_is_an_error_event_and_others_continue(error):
 
 def test_branch_with_a_failing_model_reports_it_and_the_others_continue():
     bad = LlmAgent(name="bad", model=ScriptedModel([RuntimeError("down")]))
-    events = run(run_turn(Runner(ParallelAgent(name="side", sub_agents=[bad, Says("good")]))))
+    events = run(run_turn(Runner(ParallelAgent(name="side", sub_agents=[bad, TextAgent("good")]))))
     assert {"bad! MODEL_ERROR", "good: good"} == set(lines(events))
 
 
@@ -380,8 +384,8 @@ def test_leaving_the_iteration_stops_all_branches_and_their_tools():
             yield "never"
 
         children = [LlmAgent(name=name, model=ScriptedModel([call("hang")]), tools=[hang]) for name in "ab"]
-        inner = ParallelAgent(name="inner", sub_agents=[Does("c", hang_too, left)])
-        runner = Runner(ParallelAgent(name="side", sub_agents=[*children, inner, Does("d", hang_too, left)]))
+        inner = ParallelAgent(name="inner", sub_agents=[FunctionAgent("c", hang_too, left)])
+        runner = Runner(ParallelAgent(name="side", sub_agents=[*children, inner, FunctionAgent("d", hang_too, left)]))
         events = runner.run("u", "s", "hi")
         async for event in events:
             if event.is_final_response():
@@ -405,8 +409,8 @@ async def test_a_cancelled_run_stops_all_branches():
         await asyncio.Event().wait()
         yield "never"
 
-    inner = ParallelAgent(name="inner", sub_agents=[Does("a", hang, left), Does("b", hang, left)])
-    task = asyncio.create_task(run_turn(Runner(SequentialAgent(name="all", sub_agents=[inner, Says("never")]))))
+    inner = ParallelAgent(name="inner", sub_agents=[FunctionAgent("a", hang, left), FunctionAgent("b", hang, left)])
+    task = asyncio.create_task(run_turn(Runner(SequentialAgent(name="all", sub_agents=[inner, TextAgent("never")]))))
     await running.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -427,7 +431,7 @@ def test_branches_wait_for_a_consumer_that_is_slow_and_nothing_is_lost():
                 made += 1
                 yield str(number)
 
-        runner = Runner(ParallelAgent(name="side", sub_agents=[Does("a", busy, []), Does("b", busy, [])]))
+        runner = Runner(ParallelAgent(name="side", sub_agents=[FunctionAgent("a", busy, []), FunctionAgent("b", busy, [])]))
         events = []
         async for event in runner.run("u", "s", "hi"):
             events.append(event)
@@ -444,7 +448,7 @@ def test_branches_wait_for_a_consumer_that_is_slow_and_nothing_is_lost():
     assert [event.id for event in events] == [event.id for event in session.events][1:]  # the log is in the order of the events
 
 
-class FailingService(InMemorySessionService):
+class FailingSessionService(InMemorySessionService):
     """Fails to append, once as many events as ``after`` are kept; ``times`` times, or always."""
 
     def __init__(self, after: int, times: int | None = None) -> None:
@@ -476,11 +480,11 @@ def test_failing_session_service_ends_the_run_with_its_exception(after):
 
         model = ScriptedModel([call("noop"), *["again"] * 10])
         children = [
-            Does("a", work, left),
-            LoopAgent(name="b", sub_agents=[Says("c")], max_iterations=None),
+            FunctionAgent("a", work, left),
+            LoopAgent(name="b", sub_agents=[TextAgent("c")], max_iterations=None),
             LoopAgent(name="d", sub_agents=[LlmAgent(name="e", model=model, tools=[noop])]),
         ]
-        service = FailingService(after)
+        service = FailingSessionService(after)
         runner = Runner(ParallelAgent(name="side", sub_agents=children), session_service=service)
         with pytest.raises(OSError, match="the disk is full"):
             await run_turn(runner)
@@ -493,7 +497,7 @@ def test_failing_session_service_ends_the_run_with_its_exception(after):
 
 
 def test_workflows_in_workflows_run_to_any_depth():
-    agent = Says("leaf")
+    agent = TextAgent("leaf")
     for depth in range(30):
         kind = (SequentialAgent, ParallelAgent, LoopAgent)[depth % 3]
         fields = {"max_iterations": 1} if kind is LoopAgent else {}

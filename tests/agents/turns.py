@@ -28,7 +28,7 @@ BOUND = 30
 """Seconds that a turn may take before a test fails."""
 
 
-class Says(BaseAgent):
+class TextAgent(BaseAgent):
     """Says ``texts``, one event each; the one at ``escalates`` asks to end the loop."""
 
     def __init__(self, name: str, *texts: str, escalates: int | None = None, **fields: Any) -> None:
@@ -44,7 +44,7 @@ class Says(BaseAgent):
             yield ctx.event([Part(text)], actions=EventActions(escalate=escalate))
 
 
-class Fails(BaseAgent):
+class FailingAgent(BaseAgent):
     """Says its name, if ``after`` is set, and raises ``error``."""
 
     def __init__(self, name: str, error: BaseException, *, after: bool = False) -> None:
@@ -58,7 +58,7 @@ class Fails(BaseAgent):
         raise self.error
 
 
-class Does(BaseAgent):
+class FunctionAgent(BaseAgent):
     """Runs ``work(ctx)``, an async generator of texts; ``left`` has the names of those that have ended, however they did."""
 
     left: list[str]
@@ -120,7 +120,7 @@ class Chat:
         return session
 
 
-def play(steps: Any, *tools: Any, message: str | Content = "hi", settings: Any = None, **fields: Any) -> list[Event]:
+def run_agent(steps: Any, *tools: Any, message: str | Content = "hi", settings: Any = None, **fields: Any) -> list[Event]:
     """Make one run of such an agent, and return its events."""
     return asyncio.run(Chat(agent(steps, *tools, **fields)).say(message, **(settings or {})))
 

@@ -18,7 +18,7 @@ from patchbay.types import Reply, ToolCall
 TOOLS = ("a", "b", "c")
 
 
-class Moments:
+class Breakpoints:
     """The moments that wait, and who tells them to go on."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Moments:
 
 
 class Service(DatabaseSessionService):
-    def __init__(self, url: str, moments: Moments) -> None:
+    def __init__(self, url: str, moments: Breakpoints) -> None:
         super().__init__(url)
         self.moments = moments
 
@@ -48,7 +48,7 @@ class Service(DatabaseSessionService):
 
 
 class Model:
-    def __init__(self, moments: Moments | None) -> None:
+    def __init__(self, moments: Breakpoints | None) -> None:
         self.moments = moments
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:
@@ -72,7 +72,7 @@ def kind(event: Event) -> str:
     return "answer"
 
 
-def tool(name: str, moments: Moments | None) -> Any:
+def tool(name: str, moments: Breakpoints | None) -> Any:
     async def work(tool_context: Any) -> str:
         tool_context.state[f"done_{name}"] = True
         if moments is not None:
@@ -86,7 +86,7 @@ def tool(name: str, moments: Moments | None) -> Any:
 
 
 async def step(url: str, session_id: str) -> None:
-    moments = Moments()
+    moments = Breakpoints()
     listening = asyncio.create_task(moments.listen())
     agent = LlmAgent(name="agent", model=Model(moments), tools=[tool(name, moments) for name in TOOLS], output_key="answer")
     async with Service(url, moments) as service:
@@ -96,7 +96,7 @@ async def step(url: str, session_id: str) -> None:
     await listening
 
 
-async def go(url: str, session_id: str, turns: int) -> None:
+async def run_turns(url: str, session_id: str, turns: int) -> None:
     agent = LlmAgent(name="agent", model=Model(None), tools=[tool(name, None) for name in TOOLS])
     async with DatabaseSessionService(url) as service:
         for number in range(turns):
@@ -106,4 +106,4 @@ async def go(url: str, session_id: str, turns: int) -> None:
 
 if __name__ == "__main__":
     url, session_id, *turns = sys.argv[1:]
-    asyncio.run(go(url, session_id, int(turns[0])) if turns else step(url, session_id))
+    asyncio.run(run_turns(url, session_id, int(turns[0])) if turns else step(url, session_id))

@@ -70,7 +70,9 @@ def call_of(path: str = "/a", name: str = "delete", call_id: str = "1") -> ToolC
     return ToolCall(call_id, name, json.dumps({"path": path}))
 
 
-def going(executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **options: Any) -> asyncio.Task[list[ToolExecution]]:
+def running_calls(
+    executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **options: Any
+) -> asyncio.Task[list[ToolExecution]]:
     """Start the calls as one run; the task ends with what became of them, and stops them where it is cancelled."""
 
     async def work() -> list[ToolExecution]:

@@ -12,17 +12,17 @@ from patchbay.approvals import store as store_module
 from patchbay.errors import ApprovalConflictError
 from support.running import run
 
-from .asking import NO_SESSION, SCOPE, Files, call_of, executor_of, going, service_at, waiting
+from .asking import NO_SESSION, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
 from .serving import ran, serving
 from .test_commands import patchbay
-from .test_service import Silent
+from .test_service import SilentTerminal
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
 def test_a_run_waits_until_its_request_is_decided(url, scope):
     async def main():
         async with service_at(url) as service:
-            task = going(executor_of(service, Files()), call_of(), scope=scope)
+            task = running_calls(executor_of(service, Files()), call_of(), scope=scope)
             [request] = await waiting(service)
             decided = await service.decide(request.id, "approve")
             await task
@@ -35,7 +35,7 @@ def test_a_run_waits_until_its_request_is_decided(url, scope):
 def test_another_process_on_the_same_database_knows_that_a_run_waits_and_when_it_does_no_more(url, scope):
     async def main():
         async with service_at(url) as here, service_at(url) as there:
-            task = going(executor_of(here, Files()), call_of(), scope=scope)
+            task = running_calls(executor_of(here, Files()), call_of(), scope=scope)
             [request] = await waiting(there)
             seen = request.awaited, (await there.get(request.id)).awaited, [each.awaited for each in await there.recent()]
             decided = await there.decide(request.id, "approve")
@@ -51,7 +51,7 @@ def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits
 
     async def main():
         async with service_at(url) as here:
-            task = going(executor_of(here, Files()), call_of(), scope=NO_SESSION)
+            task = running_calls(executor_of(here, Files()), call_of(), scope=NO_SESSION)
             [request] = await waiting(here)
             async with service_at(url) as there:
                 [seen] = await waiting(there)
@@ -70,7 +70,7 @@ def test_request_without_a_recent_heartbeat_is_not_awaited(tmp_path, monkeypatch
 
     async def main():
         async with service_at(url) as here, service_at(url) as there:
-            tasks = [going(executor_of(here, Files()), call_of(), scope=scope) for scope in (SCOPE, NO_SESSION)]
+            tasks = [running_calls(executor_of(here, Files()), call_of(), scope=scope) for scope in (SCOPE, NO_SESSION)]
             await waiting(here, 2)
             [listed] = await there.pending()
             for task in tasks:
@@ -96,7 +96,7 @@ def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails
                 told.set()
 
             service.store.heartbeat = sometimes
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await told.wait()
             await service.decide(request.id, "approve")
@@ -115,11 +115,11 @@ def test_request_of_an_abandoned_run_is_withdrawn_after_a_restart(tmp_path):
         files = Files()
         async with service_at(url) as service:
             service.leave()
-            task = going(executor_of(service, files), call_of(), scope=NO_SESSION)
+            task = running_calls(executor_of(service, files), call_of(), scope=NO_SESSION)
             [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
-        async with service_at(url, terminal=Silent()) as service:
+        async with service_at(url, terminal=SilentTerminal()) as service:
             with pytest.raises(ApprovalConflictError, match="withdrawn already"):
                 await service.decide(request.id, "approve")
             return await service.pending(), [each.state for each in await service.recent()], (await service.get(request.id)).state
@@ -140,7 +140,7 @@ def test_request_is_not_withdrawn_while_its_run_is_about_to_wait():
                 return found
 
             service.store.open = slowly
-            task = going(executor_of(service, Files()), call_of(), scope=NO_SESSION)
+            task = running_calls(executor_of(service, Files()), call_of(), scope=NO_SESSION)
             await opened.wait()
             [request] = await service.pending()
             hold.set()
@@ -159,7 +159,7 @@ def test_one_that_comes_while_the_list_is_read_is_listed_as_waited_for(scope):
 
             async def meanwhile(**options):
                 service.store.pending = pending
-                tasks.append(going(executor_of(service, Files()), call_of(), scope=scope))
+                tasks.append(running_calls(executor_of(service, Files()), call_of(), scope=scope))
                 while not (found := await pending(**options)):
                     await asyncio.sleep(0.005)
                 return found

@@ -19,10 +19,10 @@ from patchbay.tools import FunctionTool, Tool
 from patchbay.types import ToolCall
 from support.running import run
 
-from .asking import SCOPE, call_of, going, service_at, waiting
+from .asking import SCOPE, call_of, running_calls, service_at, waiting
 
 
-class Heard(Tool):
+class RecordingTool(Tool):
     """A tool that hears what it is given, as one in another process would: the arguments, and their text beside them."""
 
     def __init__(self, name: str = "delete") -> None:
@@ -43,9 +43,9 @@ def executor_with(service: ApprovalService, tool: Tool, *hooks: object, **option
     return Executor([tool], hooks=manager, max_repeats=None, **options)
 
 
-async def approved(service: ApprovalService, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
+async def run_approved(service: ApprovalService, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
     """Have a call made and say yes to it; return what was shown of its arguments, and what became of it."""
-    task = going(executor, ToolCall("1", "delete", raw))
+    task = running_calls(executor, ToolCall("1", "delete", raw))
     [request] = await waiting(service)
     assert digest_of("delete", json.loads(request.arguments)) == request.digest
     await service.decide(request.id, "approve", digest=request.digest)
@@ -70,9 +70,9 @@ async def approved(service: ApprovalService, executor: Executor, raw: str) -> tu
 )
 def test_tool_receives_the_arguments_in_the_approved_spelling(raw, shown):
     async def main():
-        tool = Heard()
+        tool = RecordingTool()
         async with service_at() as service:
-            seen, _ = await approved(service, executor_with(service, tool), raw)
+            seen, _ = await run_approved(service, executor_with(service, tool), raw)
             return seen, tool.heard
 
     seen, [(arguments, text)] = run(main())
@@ -106,9 +106,9 @@ def test_tool_receives_only_the_arguments_changed_by_the_hook():
             return Modify({"arguments": {"path": "/mended"}})
 
     async def main():
-        tool = Heard()
+        tool = RecordingTool()
         async with service_at() as service:
-            seen, _ = await approved(service, executor_with(service, tool, Mended()), '{"path": "/etc"}')
+            seen, _ = await run_approved(service, executor_with(service, tool, Mended()), '{"path": "/etc"}')
             return seen, tool.heard
 
     mended = '{"path": "/mended"}'
@@ -127,9 +127,9 @@ def test_late_changes_of_a_hooks_arguments_have_no_effect():
             return True
 
     async def main():
-        tool = Heard()
+        tool = RecordingTool()
         async with service_at() as service:
-            task = going(executor_with(service, tool, Sly()), call_of())
+            task = running_calls(executor_with(service, tool, Sly()), call_of())
             [request] = await waiting(service)
             for each in kept:
                 each["path"] = "/etc"
@@ -145,7 +145,7 @@ def test_late_changes_of_a_hooks_arguments_have_no_effect():
 
 def test_tool_replaced_during_the_decision_does_not_run():
     async def main():
-        first, second = Heard(), Heard()
+        first, second = RecordingTool(), RecordingTool()
         async with service_at() as service:
             executor = executor_with(service, first)
             batch_run = executor.begin(scope=SCOPE)
@@ -162,19 +162,21 @@ def test_tool_replaced_during_the_decision_does_not_run():
 
 def test_stored_decision_does_not_apply_to_other_arguments(url):
     async def main():
-        tool = Heard()
+        tool = RecordingTool()
         async with service_at(url) as service:
             service.leave()
-            task = going(executor_with(service, tool), ToolCall("1", "delete", '{"n": 1}'))
+            task = running_calls(executor_with(service, tool), ToolCall("1", "delete", '{"n": 1}'))
             [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
         async with service_at(url) as service:
             await service.decide(request.id, "approve")
-            others = [going(executor_with(service, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')]
+            others = [
+                running_calls(executor_with(service, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')
+            ]
             await waiting(service, 2)
             assert [] == tool.heard
-            await going(executor_with(service, tool), ToolCall("1", "delete", '{"n":1}'))
+            await running_calls(executor_with(service, tool), ToolCall("1", "delete", '{"n":1}'))
             for other in others:
                 other.cancel()
             await asyncio.wait(others)
@@ -196,7 +198,7 @@ def test_non_json_number_is_shown_as_itself(written, shown):
     async def main():
         async with service_at() as service:
             executor = executor_with(service, FunctionTool(delete))
-            seen, execution = await approved(service, executor, json.dumps({"order": {"amount": written}}))
+            seen, execution = await run_approved(service, executor, json.dumps({"order": {"amount": written}}))
             return json.loads(seen), execution.content
 
     assert ({"order": {"amount": shown}}, written) == run(main())
@@ -205,7 +207,7 @@ def test_non_json_number_is_shown_as_itself(written, shown):
 @pytest.mark.parametrize("change", [{"arguments": '{"path": "/tmp"}'}, {"tool": "show"}, {"arguments": "["}, {"arguments": "[]"}])
 async def test_request_that_does_not_match_its_digest_is_not_decided(change):
     async with service_at() as service:
-        task = going(executor_with(service, Heard()), call_of("/etc"))
+        task = running_calls(executor_with(service, RecordingTool()), call_of("/etc"))
         [request] = await waiting(service)
         assert request.is_genuine
         get = service.store.get
@@ -222,13 +224,13 @@ async def test_request_that_does_not_match_its_digest_is_not_decided(change):
 
 def test_arguments_of_any_length_are_shown_completely_or_denied():
     async def main():
-        tool = Heard()
+        tool = RecordingTool()
         async with service_at() as service:
             executor = executor_with(service, tool)
             longest = json.dumps({"path": "x" * (MAX_ARGUMENTS - len('{"path": ""}'))})
-            seen, _ = await approved(service, executor, longest)
+            seen, _ = await run_approved(service, executor, longest)
             assert seen == longest
-            [execution] = await going(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MAX_ARGUMENTS})))
+            [execution] = await running_calls(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MAX_ARGUMENTS})))
             return execution.result.code, len(tool.heard)
 
     assert ("tool_denied", 1) == run(main())

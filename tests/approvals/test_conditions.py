@@ -13,7 +13,7 @@ from patchbay.approvals.conditions import read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Meta, ToolRequest
 
-from .asking import Files, call_of, executor_of, going, service_at, waiting
+from .asking import Files, call_of, executor_of, running_calls, service_at, waiting
 
 TEXT: dict[str, Any] = {"type": "string"}
 
@@ -30,7 +30,7 @@ def request(properties: dict[str, Any] | None = None, /, **arguments: Any) -> To
     return ToolRequest(Call(), "turn.tool.approve")
 
 
-def told(when: Any, call: ToolRequest) -> bool | None:
+def condition_holds(when: Any, call: ToolRequest) -> bool | None:
     """Return whether a rule's conditions hold; None where a rule that denies fits, and one that allows does not."""
     denies, allows = (Rule(outcome=outcome, when=when).matches(call) for outcome in ("deny", "allow"))
     assert not allows or denies
@@ -63,8 +63,8 @@ def told(when: Any, call: ToolRequest) -> bool | None:
 )
 def test_a_condition_holds_or_does_not(wanted, holds, fails):
     when = {"value": wanted}
-    assert [True] * len(holds) == [told(when, request(value=each)) for each in holds]
-    assert [False] * len(fails) == [told(when, request(value=each)) for each in fails]
+    assert [True] * len(holds) == [condition_holds(when, request(value=each)) for each in holds]
+    assert [False] * len(fails) == [condition_holds(when, request(value=each)) for each in fails]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_condition_holds_or_does_not(wanted, holds, fails):
     ],
 )
 def test_condition_on_a_value_of_another_type_is_undecidable(wanted, value):
-    assert told({"value": wanted}, request(value=value)) is None
+    assert condition_holds({"value": wanted}, request(value=value)) is None
 
 
 @pytest.mark.parametrize(
@@ -111,15 +111,16 @@ def test_condition_on_a_value_of_another_type_is_undecidable(wanted, value):
     ids=["no such argument", "optional", "default", "other default", "given", "null"],
 )
 def test_missing_argument_uses_its_default_or_is_undecidable(schema, arguments, holds):
-    assert holds is told({"path": "/etc/*"}, request(schema, **arguments))
+    assert holds is condition_holds({"path": "/etc/*"}, request(schema, **arguments))
 
 
 def test_rule_sets_the_default_of_a_missing_argument():
     call = request({"recursive": {"type": "boolean"}})
     assert [None, False, True] == [
-        told({"recursive": wanted}, call) for wanted in (True, {"eq": True, "missing": False}, {"eq": True, "missing": True})
+        condition_holds({"recursive": wanted}, call)
+        for wanted in (True, {"eq": True, "missing": False}, {"eq": True, "missing": True})
     ]
-    assert told({"recursive": {"eq": True, "missing": True}}, request(recursive=False)) is False
+    assert condition_holds({"recursive": {"eq": True, "missing": True}}, request(recursive=False)) is False
 
 
 def test_conditions_on_invalid_json_arguments_are_undecidable():
@@ -145,25 +146,26 @@ def test_conditions_on_invalid_json_arguments_are_undecidable():
 )
 def test_dots_lead_into_objects_and_every_item_of_a_list_counts(arguments, holds):
     schema = {"files": {"type": "array", "properties": {"path": TEXT}}}
-    assert holds is told({"files.path": "/etc/*"}, request(schema, **arguments))
+    assert holds is condition_holds({"files.path": "/etc/*"}, request(schema, **arguments))
 
 
 def test_where_a_schema_refers_elsewhere_a_nested_argument_may_be_one_of_its():
-    assert told({"options.mode": "x"}, request({"options": {"$ref": "#/$defs/Options"}}, options={})) is None
-    assert told({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False
+    assert condition_holds({"options.mode": "x"}, request({"options": {"$ref": "#/$defs/Options"}}, options={})) is None
+    assert condition_holds({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False
 
 
 def test_argument_missing_from_a_list_item_is_undecidable():
     schema = {"files": {"type": "array", "items": {"type": "object", "properties": {"path": TEXT}}}}
     given = [{}, {"files": [{"name": "x"}]}]
-    assert [None, None] == [told({"files.path": "/etc/*"}, request(schema, **arguments)) for arguments in given]
-    assert told({"files.owner": "ann"}, request(schema, files=[{"path": "/etc/x"}])) is False
+    assert [None, None] == [condition_holds({"files.path": "/etc/*"}, request(schema, **arguments)) for arguments in given]
+    assert condition_holds({"files.owner": "ann"}, request(schema, files=[{"path": "/etc/x"}])) is False
 
 
 def test_all_conditions_of_a_rule_must_hold():
     when = {"path": "/etc/*", "size": {"gt": 10}}
     assert [True, False, None, False] == [
-        told(when, request(path=path, size=size)) for path, size in (("/etc/x", 11), ("/etc/x", 9), ("/etc/x", "9"), ("/x", "9"))
+        condition_holds(when, request(path=path, size=size))
+        for path, size in (("/etc/x", 11), ("/etc/x", 9), ("/etc/x", "9"), ("/x", "9"))
     ]
 
 
@@ -246,8 +248,8 @@ async def test_only_calls_with_matching_arguments_need_approval():
     rules = {"rules": [{"tools": ["delete"], "when": {"path": "/etc/*"}, "outcome": "ask"}]}
     async with service_at(policy=parse_policy(rules)) as service:
         executor = executor_of(service, files)
-        assert ["deleted /tmp/a"] == [each.content for each in await going(executor, call_of("/tmp/a"))]
-        held = going(executor, call_of("/etc/a"))
+        assert ["deleted /tmp/a"] == [each.content for each in await running_calls(executor, call_of("/tmp/a"))]
+        held = running_calls(executor, call_of("/etc/a"))
         [request] = await waiting(service)
         assert ("/tmp/a", '{"path": "/etc/a"}') == (*files.deleted, request.arguments)
         await service.decide(request.id, "deny")

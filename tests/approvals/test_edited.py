@@ -14,7 +14,7 @@ from patchbay.executor import Executor
 from patchbay.hooks import Approval, DenyTool, HookManager, Respond
 from support.running import run
 
-from .asking import ASK, Files, call_of, executor_of, going, service_at, waiting
+from .asking import ASK, Files, call_of, executor_of, running_calls, service_at, waiting
 
 EDITED = {"path": "/tmp/b"}
 NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'
@@ -45,7 +45,7 @@ async def decided(
         for name, hook in (hooks or {}).items():
             manager.mount(name, hook)
         service.mount(manager)
-        task = going(Executor(files.tools(), hooks=manager), call_of("/etc/a"))
+        task = running_calls(Executor(files.tools(), hooks=manager), call_of("/etc/a"))
         [request] = await waiting(service)
         request = await service.decide(request.id, "approve", by="ann", arguments=arguments)
         [execution] = await task
@@ -80,7 +80,7 @@ def test_unchanged_arguments_are_not_an_edit():
 async def test_invalid_edited_arguments_are_refused_and_the_call_stays_pending(arguments, words):
     files = Files()
     async with service_at() as service:
-        task = going(executor_of(service, files), call_of())
+        task = running_calls(executor_of(service, files), call_of())
         [request] = await waiting(service)
         with pytest.raises(InvalidRequestError) as refused:
             await service.decide(request.id, "approve", arguments=arguments)
@@ -125,7 +125,7 @@ def test_earlier_hook_answer_does_not_apply_to_edited_arguments():
 def test_arguments_can_be_edited_at_a_terminal():
     async def work() -> Any:
         async with service_at() as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "deny")
             await task
@@ -144,7 +144,7 @@ def test_hook_denial_precedes_approval():
         async with service_at() as service:
             executor = executor_of(service, files)
             executor.hooks.mount("no", Hook(before_tool=DenyTool("no")))
-            return await going(executor, call_of())
+            return await running_calls(executor, call_of())
 
     [execution] = run(work())
     assert "Tool execution denied by hook: no" == execution.content

@@ -12,11 +12,11 @@ from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import parse_kinds
 from support.running import run
 
-from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, going, service_at, waiting
+from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
 from .test_service import policy
 
 
-class Watching:
+class RecordingObserver:
     """An observer that remembers."""
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class Watching:
         self.events.append(event)
 
 
-def told(watching: Watching) -> list[tuple[str, dict[str, Any], str]]:
+def approval_events(watching: RecordingObserver) -> list[tuple[str, dict[str, Any], str]]:
     return [(each.kind, dict(each.payload), each.severity) for each in watching.events if "approval" in each.kind]
 
 
 def watched(service: ApprovalService, files: Files):
-    executor, watching = executor_of(service, files), Watching()
+    executor, watching = executor_of(service, files), RecordingObserver()
     executor.hooks.mount("watching", watching)
     return executor, watching
 
@@ -44,14 +44,14 @@ def test_observers_get_approval_requested_and_decided_events(verdict, state, sev
     async def main():
         async with service_at() as service:
             executor, watching = watched(service, Files())
-            task = going(executor, call_of())
+            task = running_calls(executor, call_of())
             [request] = await waiting(service)
             await executor.hooks.events.flush()
-            first = told(watching)
+            first = approval_events(watching)
             await service.decide(request.id, verdict, by="ann", reason="so")
             await task
             await executor.hooks.events.flush()
-            return request, first, told(watching), watching.events
+            return request, first, approval_events(watching), watching.events
 
     request, first, both, events = run(main())
     payload = {"ID": request.id, "Tool": "delete", "Arguments": {"path": "/a"}, "Who": ["terminal", "http"], "Rule": "all"}
@@ -73,13 +73,13 @@ def test_expired_approval_is_an_event_with_its_severity(at_deadline, severity):
         clock = Clock()
         async with service_at(policy=policy(at_deadline=at_deadline), clock=clock) as service:
             executor, watching = watched(service, Files())
-            task = going(executor, call_of())
+            task = running_calls(executor, call_of())
             await waiting(service)
             clock.now += 600
             service._waiting.wake()
             await task
             await executor.hooks.events.flush()
-            return told(watching)[-1]
+            return approval_events(watching)[-1]
 
     kind, payload, said = run(main())
     assert ("agent.approval.decided", "expired", severity) == (kind, payload["Decision"], said)
@@ -89,14 +89,14 @@ def test_cancelled_run_withdraws_its_request_unless_the_service_is_leaving():
     async def stopped(leaves: bool):
         async with service_at() as service:
             executor, watching = watched(service, Files())
-            task = going(executor, call_of())
+            task = running_calls(executor, call_of())
             await waiting(service)
             if leaves:
                 service.leave()
             task.cancel()
             await asyncio.wait([task])
             await executor.hooks.events.flush()
-            return [payload.get("Decision") for _, payload, _ in told(watching)]
+            return [payload.get("Decision") for _, payload, _ in approval_events(watching)]
 
     assert [[None, "withdrawn"], [None]] == [run(stopped(leaves)) for leaves in (False, True)]
 
@@ -107,13 +107,13 @@ def test_immediate_decision_emits_no_event():
     async def main():
         async with service_at() as service:
             executor, watching = watched(service, Files())
-            task = going(executor, call_of())
+            task = running_calls(executor, call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "approve_session")
             await task
-            await going(executor, call_of("/b"))
+            await running_calls(executor, call_of("/b"))
             await executor.hooks.events.flush()
-            return len(told(watching))
+            return len(approval_events(watching))
 
     assert 2 == run(main())
 
@@ -122,16 +122,16 @@ def test_approval_service_notifies_observers_of_all_managers_and_holds_weak_refe
     async def main():
         async with service_at() as service:
             executor, watching = watched(service, Files())
-            other, also = HookManager(), Watching()
+            other, also = HookManager(), RecordingObserver()
             service.mount(other)
             other.mount("also", also)
-            task = going(executor, call_of(), scope=SCOPE)
+            task = running_calls(executor, call_of(), scope=SCOPE)
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             await task
             await other.events.flush()
             await executor.hooks.events.flush()
-            return len(told(watching)), len(told(also))
+            return len(approval_events(watching)), len(approval_events(also))
 
     assert (2, 2) == run(main())
     service = ApprovalService(ASK)

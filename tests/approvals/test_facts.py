@@ -22,7 +22,7 @@ from patchbay.tools import ToolContext, tool
 from support.running import run
 
 from .asking import Files as PlainFiles
-from .asking import call_of, executor_of, going, service_at, waiting
+from .asking import call_of, executor_of, running_calls, service_at, waiting
 from .test_reach import ended
 from .test_terminal import request
 
@@ -53,7 +53,7 @@ def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(files.executor(service), call_of())
+            task = running_calls(files.executor(service), call_of())
             [asked] = await waiting(service)
             await service.decide(asked.id, "approve", digest=asked.digest)
             await task
@@ -69,7 +69,7 @@ def test_approved_call_is_denied_if_its_facts_changed():
     async def main():
         files = Files()
         async with service_at() as service:
-            task = going(files.executor(service), call_of())
+            task = running_calls(files.executor(service), call_of())
             [asked] = await waiting(service)
             files.leads["/a"] = "/etc"
             await service.decide(asked.id, "approve")
@@ -84,16 +84,16 @@ def test_a_session_approval_does_not_cover_other_facts(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(files.executor(service), call_of("/a"))
+            task = running_calls(files.executor(service), call_of("/a"))
             [asked] = await waiting(service)
             await service.decide(asked.id, "approve_session", by="ann")
             await task
-            await going(files.executor(service), call_of("/b"))
-            other = going(files.executor(service), call_of("/c"))
+            await running_calls(files.executor(service), call_of("/b"))
+            other = running_calls(files.executor(service), call_of("/c"))
             [asked] = await waiting(service)
             await ended(other)
             files.leads["/a"] = "/etc"
-            turned = going(files.executor(service), call_of("/a"))
+            turned = running_calls(files.executor(service), call_of("/a"))
             [again] = await waiting(service)
             await ended(turned)
             return files.deleted, asked.facts, again.facts
@@ -106,18 +106,18 @@ def test_stored_decision_does_not_apply_to_other_facts(url):
         files = Files()
         async with service_at(url) as service:
             service.leave()
-            task = going(files.executor(service), call_of())
+            task = running_calls(files.executor(service), call_of())
             await waiting(service)
             await ended(task)
         async with service_at(url) as service:
             [asked] = await waiting(service)
             await service.decide(asked.id, "approve")
             files.leads["/a"] = "/etc"
-            task = going(files.executor(service), call_of())
+            task = running_calls(files.executor(service), call_of())
             [other] = await waiting(service)
             await ended(task)
             files.leads["/a"] = "/srv/data"
-            await going(files.executor(service), call_of())
+            await running_calls(files.executor(service), call_of())
             return other.facts, files.deleted
 
     assert ({"path": "/etc"}, ["/srv/data"]) == run(main())
@@ -131,7 +131,7 @@ async def test_request_with_tampered_facts_is_not_decided(facts):
         connection.execute(REQUESTS.update().where(REQUESTS.c.id == request_id).values(body=body))
 
     async with service_at() as service:
-        task = going(Files().executor(service), call_of())
+        task = running_calls(Files().executor(service), call_of())
         [asked] = await waiting(service)
         await service.store._store.write(lambda connection: changed(connection, asked.id))
         with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
@@ -146,14 +146,14 @@ def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
         files = PlainFiles()
         async with service_at(url) as service:
             service.leave()
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             await waiting(service)
             await ended(task)
             await service.store._store.write(made_old)
         async with service_at(url) as service:
             [asked] = await waiting(service)
             await service.decide(asked.id, "approve")
-            await going(executor_of(service, files), call_of())
+            await running_calls(executor_of(service, files), call_of())
             return asked.facts, files.deleted
 
     def made_old(connection):
@@ -181,7 +181,7 @@ def test_lookup_key_of_calls_without_facts_is_unchanged():
 def test_the_api_shows_them():
     async def main():
         async with service_at() as service:
-            task = going(Files().executor(service), call_of())
+            task = running_calls(Files().executor(service), call_of())
             [asked] = await waiting(service)
             api = FastAPI()
             api.include_router(make_approvals_router(service, needs_token=False))
@@ -210,7 +210,7 @@ async def test_approval_event_includes_the_facts():
 
     async with service_at() as service:
         executor = Files().executor(service, sees=Sees())
-        task = going(executor, call_of())
+        task = running_calls(executor, call_of())
         await waiting(service)
         await ended(task)
         await executor.hooks.events.flush()
@@ -258,13 +258,13 @@ def test_a_session_approval_of_the_same_call_covers_its_facts():
     async def main():
         files = Files()
         async with service_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as service:
-            task = going(files.executor(service), call_of())
+            task = running_calls(files.executor(service), call_of())
             [asked] = await waiting(service)
             await service.decide(asked.id, "approve_session")
             await task
-            await going(files.executor(service), call_of())
+            await running_calls(files.executor(service), call_of())
             files.leads["/a"] = "/etc"
-            task = going(files.executor(service), call_of())
+            task = running_calls(files.executor(service), call_of())
             await waiting(service)
             await ended(task)
             return files.deleted

@@ -40,7 +40,7 @@ def deleted() -> list[str]:
 
 
 @pytest.fixture
-def guarded(tmp_path, deleted) -> Iterator[ChatServer]:
+def guarded_server(tmp_path, deleted) -> Iterator[ChatServer]:
     """A server that asks about each call of its tool ``delete``."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": {"rules": [{"name": "deleting", "tools": ["delete"], "outcome": "ask"}]}}))
@@ -55,7 +55,7 @@ def guarded(tmp_path, deleted) -> Iterator[ChatServer]:
         yield running
 
 
-def begun(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     """Do the work in a thread; what it returns comes into the list."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
@@ -64,26 +64,26 @@ def begun(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_chat_waits_for_approval_and_its_role_and_session_are_shown(guarded, deleted, streamed):
+def test_chat_waits_for_approval_and_its_role_and_session_are_shown(guarded_server, deleted, streamed):
     headers = {"X-Patchbay-Role": "ben", "X-Patchbay-Session": "s1"}
     if streamed:
-        thread, found = begun(lambda: text_of(guarded.stream(extra_headers=headers)))
+        thread, found = in_thread(lambda: text_of(guarded_server.stream(extra_headers=headers)))
     else:
-        thread, found = begun(lambda: guarded.ask(extra_headers=headers).choices[0].message.content)
-    [request] = pending(guarded.server)
+        thread, found = in_thread(lambda: guarded_server.ask(extra_headers=headers).choices[0].message.content)
+    [request] = pending(guarded_server.server)
     assert ("ben", "s1", "deleting", {"path": "/a"}) == tuple(
         request[key] for key in ("role", "session_key", "rule", "arguments")
     )
     assert [] == deleted
-    decide(guarded.server, request["id"])
+    decide(guarded_server.server, request["id"])
     thread.join(BOUND)
     assert (["It is gone."], ["/a"]) == (found, deleted)
 
 
-def test_a_call_by_hand_waits_too(guarded, deleted):
-    thread, found = begun(lambda: guarded.server.call("delete", arguments={"path": "/b"}, role="ann"))
-    [request] = pending(guarded.server)
-    decide(guarded.server, request["id"], "deny")
+def test_a_call_by_hand_waits_too(guarded_server, deleted):
+    thread, found = in_thread(lambda: guarded_server.server.call("delete", arguments={"path": "/b"}, role="ann"))
+    [request] = pending(guarded_server.server)
+    decide(guarded_server.server, request["id"], "deny")
     thread.join(BOUND)
     [answer] = found
     assert (False, "tool_denied", []) == (answer["ok"], answer["code"], deleted)
@@ -101,7 +101,7 @@ def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(tmp_path):
         server = running.server
         server.register("send", callback.url, source="mail", annotations={"destructiveHint": True})
         raw = '{"to": "nobody", "to": "ann"}'
-        thread, found = begun(lambda: server.call("send", raw_arguments=raw))
+        thread, found = in_thread(lambda: server.call("send", raw_arguments=raw))
         [request] = pending(server)
         assert ("mail", callback.url, {"to": "ann"}) == tuple(request[key] for key in ("source", "endpoint", "arguments"))
         assert {"destructive": True} == request["meta"]["annotations"]
@@ -113,7 +113,7 @@ def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(tmp_path):
         assert ({"to": "ann"}, '{"to": "ann"}') == (heard.json["arguments"], heard.json["raw_arguments"])
 
 
-def leaving(server: Server, path: str, body: Any) -> None:
+def request_and_leave(server: Server, path: str, body: Any) -> None:
     """Make a request, and leave as soon as its call waits."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
@@ -123,19 +123,19 @@ def leaving(server: Server, path: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_disconnected_client_withdraws_its_request(guarded, deleted, streamed):
+def test_disconnected_client_withdraws_its_request(guarded_server, deleted, streamed):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": streamed}
-    leaving(guarded.server, "/v1/chat/completions", body)
-    until(lambda: states(guarded.server) == ["withdrawn"])
+    request_and_leave(guarded_server.server, "/v1/chat/completions", body)
+    until(lambda: states(guarded_server.server) == ["withdrawn"])
     assert [] == deleted
 
 
-def test_watchers_of_events_that_leave_are_forgotten(guarded, monkeypatch):
+def test_watchers_of_events_that_leave_are_forgotten(guarded_server, monkeypatch):
     monkeypatch.setattr(admin_api, "PING", 0.05)
-    watchers = guarded.server.app.governance.approvals._watchers
+    watchers = guarded_server.server.app.governance.approvals._watchers
     with contextlib.ExitStack() as stack:
         for _ in range(5):
-            connection = http.client.HTTPConnection("127.0.0.1", guarded.server.port, timeout=BOUND)
+            connection = http.client.HTTPConnection("127.0.0.1", guarded_server.server.port, timeout=BOUND)
             stack.callback(connection.close)
             connection.request("GET", "/api/approvals/events")
             assert 200 == connection.getresponse().status

@@ -49,7 +49,7 @@ def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tu
     return hooks, service, tickets
 
 
-async def answered(hooks: HookManager) -> str:
+async def run_hook_tool(hooks: HookManager) -> str:
     """Run a turn whose model calls the hook's tool; return the result for the model."""
     model = ScriptedModel(SCRIPT)
     bound = Executor([], hooks=hooks).begin(scope=HookScope("helper", "t1", "", "s1"))
@@ -61,7 +61,7 @@ async def answered(hooks: HookManager) -> str:
 def outcome_of(policy: dict[str, Any], hooks_policy: HookPolicy | None = None) -> tuple[str, list[Any]]:
     async def main():
         hooks, _, tickets = hooked(parse_policy(policy), hooks_policy)
-        said = await answered(hooks)
+        said = await run_hook_tool(hooks)
         await hooks.aclose()
         return said, tickets.found
 
@@ -88,7 +88,7 @@ def test_a_rule_that_denies_denies_a_hooks_own_tool_too(policy):
 )
 async def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
     hooks, service, tickets = hooked(parse_policy(policy))
-    going = asyncio.create_task(answered(hooks))
+    going = asyncio.create_task(run_hook_tool(hooks))
     [request] = await waiting(service)
     before = list(tickets.found)
     await service.decide(request.id, "approve")

@@ -17,7 +17,7 @@ import pytest
 from patchbay.approvals import State
 from support.running import run
 
-from .asking import Files, call_of, executor_of, going, service_at, waiting
+from .asking import Files, call_of, executor_of, running_calls, service_at, waiting
 from .serving import BOUND, Server, ran, serving
 
 
@@ -27,7 +27,7 @@ def database(url):
     return url
 
 
-def gone(server: Server) -> None:
+def wait_for_exit(server: Server) -> None:
     """Wait until the server has died."""
     assert server.process.wait(BOUND) < 0
     server.ended()
@@ -73,7 +73,7 @@ def test_approval_is_stored_and_used_once_despite_a_kill_at_any_step(database, t
             [request] = server.pending()
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):  # it may die before it answers
                 server.decide(request["id"], "approve", by="ann")
-        gone(server)
+        wait_for_exit(server)
     assert had_run == len(ran(tmp_path))
     with serving(tmp_path, database=database) as server:
         before = all_requests(server)
@@ -95,7 +95,7 @@ def test_kill_while_a_run_stops_leaves_its_request_pending_or_withdrawn(database
         server.pending()
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             server.ask("POST", "/stop", {})
-        gone(server)
+        wait_for_exit(server)
     with serving(tmp_path, database=database) as server:
         assert [left] == [each["state"] for each in all_requests(server)]
         assert 1 == approved_where_it_is_asked_for(server)
@@ -121,7 +121,7 @@ def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, mome
                 return found
 
             setattr(service.store, name, stopping)
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             if name == "take":
                 [request] = await waiting(service)
                 await service.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
@@ -129,7 +129,7 @@ def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, mome
             await asyncio.wait([task])
             left = await service.pending(), list(service._waiting), list(files.deleted)
             assert all(each.used is not None or each.state is State.WITHDRAWN for each in await service.recent())
-            again = going(executor_of(service, files), call_of())
+            again = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             await again
@@ -156,7 +156,7 @@ def test_run_of_a_killed_server_is_resumed_by_another(database, tmp_path):
             here.run("/a")
             [request] = there.pending()
             assert 200 == there.decide(request["id"], "approve")[0]
-            gone(here)
+            wait_for_exit(here)
         assert 0 == approved_where_it_is_asked_for(there)
         assert ["/a"] == ran(tmp_path)
         assert 1 == approved_where_it_is_asked_for(there)

@@ -19,7 +19,7 @@ from patchbay.errors import ApprovalConflictError
 from patchbay.hooks import HookScope
 from support.repeated import examples
 
-from .asking import LONG, Clock, Files, call_of, executor_of, going
+from .asking import LONG, Clock, Files, call_of, executor_of, running_calls
 
 DEADLINE, KEEP, SESSION = 50.0, 70.0, 100.0
 POLICY = ApprovalPolicy(otherwise=Rule(name="all", deadline=DEADLINE))
@@ -113,7 +113,7 @@ class Desks(RuleBasedStateMachine):
         outcome = "approve" if granted else left.verdict if left is not None else "pending"
 
         async def work():
-            task = going(self.executor, call_of(path), scope=HookScope(session_key=session))
+            task = running_calls(self.executor, call_of(path), scope=HookScope(session_key=session))
             if outcome != "pending":
                 await asyncio.wait([task])
                 return task, ""

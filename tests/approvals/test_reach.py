@@ -10,8 +10,8 @@ from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.hooks import HookScope
 from support.running import run
 
-from .asking import ASK, SCOPE, Files, call_of, executor_of, going, service_at, waiting
-from .test_service import Silent
+from .asking import ASK, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
+from .test_service import SilentTerminal
 
 ANN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ann"}})
 BEN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ben"}})
@@ -24,7 +24,7 @@ async def ended(*tasks) -> None:
 
 
 async def approved_for_the_session(service: ApprovalService, files: Files, scope: HookScope = SCOPE, **tool) -> None:
-    task = going(executor_with(service, files, **tool), call_of("/a"), scope=scope)
+    task = running_calls(executor_with(service, files, **tool), call_of("/a"), scope=scope)
     [request] = await waiting(service)
     await service.decide(request.id, "approve_session", by="ann")
     await task
@@ -42,8 +42,8 @@ def test_a_session_approval_covers_one_role(url):
         files = Files()
         async with service_at(url) as service:
             await approved_for_the_session(service, files, ANN)
-            await going(executor_of(service, files), call_of("/b"), scope=ANN)
-            task = going(executor_of(service, files), call_of("/c"), scope=BEN)
+            await running_calls(executor_of(service, files), call_of("/b"), scope=ANN)
+            task = running_calls(executor_of(service, files), call_of("/c"), scope=BEN)
             [request] = await waiting(service)
             await ended(task)
             return files.deleted, request.role
@@ -59,8 +59,10 @@ def test_a_session_approval_does_not_cover_another_endpoint(url):
         files = Files()
         async with service_at(url) as service:
             await approved_for_the_session(service, files, **first)
-            await going(executor_with(service, files, **first), call_of("/b"))
-            task = going(executor_with(service, files, **{**first, "endpoint": "http://127.0.0.1:9002/call"}), call_of("/c"))
+            await running_calls(executor_with(service, files, **first), call_of("/b"))
+            task = running_calls(
+                executor_with(service, files, **{**first, "endpoint": "http://127.0.0.1:9002/call"}), call_of("/c")
+            )
             [request] = await waiting(service)
             await ended(task)
             return files.deleted, request.endpoint
@@ -77,8 +79,8 @@ def test_a_session_approval_is_limited_to_its_rule(url):
         files = Files()
         async with service_at(url, ApprovalPolicy(rules=rules)) as service:
             await approved_for_the_session(service, files, boss)
-            await going(executor_of(service, files), call_of("/b"), scope=boss)
-            task = going(executor_of(service, files), call_of("/c"), scope=worker)
+            await running_calls(executor_of(service, files), call_of("/b"), scope=boss)
+            task = running_calls(executor_of(service, files), call_of("/c"), scope=worker)
             [request] = await waiting(service)
             await ended(task)
             return files.deleted, request.rule
@@ -93,9 +95,9 @@ def test_http_decision_does_not_apply_to_terminal_only_requests(url):
 
     async def main():
         files = Files()
-        async with service_at(url, ApprovalPolicy(rules=rules), terminal=Silent()) as service:
+        async with service_at(url, ApprovalPolicy(rules=rules), terminal=SilentTerminal()) as service:
             executor = executor_of(service, files)
-            tasks = [going(executor, call_of(scope.agent_id), scope=scope) for scope in (boss, worker)]
+            tasks = [running_calls(executor, call_of(scope.agent_id), scope=scope) for scope in (boss, worker)]
             by_agent = {each.agent: each for each in await waiting(service, 2)}
             await service.decide(by_agent["boss"].id, "approve_session")
             await tasks[0]
@@ -112,13 +114,13 @@ async def test_request_left_by_an_earlier_run_is_not_used_for_a_rule_with_other_
     files = Files()
     async with service_at(url) as service:
         service.leave()
-        task = going(executor_of(service, files), call_of())
+        task = running_calls(executor_of(service, files), call_of())
         [before] = await waiting(service)
         await ended(task)
     stricter = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=who))
-    async with service_at(url, stricter, terminal=Silent()) as service:
+    async with service_at(url, stricter, terminal=SilentTerminal()) as service:
         await service.decide(before.id, "approve")
-        task = going(executor_of(service, files), call_of())
+        task = running_calls(executor_of(service, files), call_of())
         [after] = await waiting(service)
         await ended(task)
     assert ([], ASK.otherwise.who, who) == (files.deleted, before.who, after.who)

@@ -158,15 +158,15 @@ def test_rule_that_excludes_http_is_not_decided_over_it():
 
     from patchbay.approvals import ApprovalPolicy, Rule
 
-    from .asking import Files, call_of, going, waiting
-    from .test_service import Silent
+    from .asking import Files, call_of, running_calls, waiting
+    from .test_service import SilentTerminal
 
     async def main():
         policy = ApprovalPolicy(otherwise=Rule(who=("terminal",)))
-        async with service_at(policy=policy, terminal=Silent()) as service:
+        async with service_at(policy=policy, terminal=SilentTerminal()) as service:
             api = FastAPI()
             api.include_router(make_approvals_router(service, needs_token=False))
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://x") as client:
                 answer = await client.post(f"/api/approvals/{request.id}", json={"decision": "approve"})

@@ -18,7 +18,7 @@ from patchbay.hooks.events import digest_of
 from patchbay.types import ToolCall
 from support.running import run
 
-from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, going, service_at, waiting
+from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
 
 OTHER = HookScope(agent_id="helper", session_key="s2")
 
@@ -39,7 +39,7 @@ def test_call_runs_after_approval(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             assert not files.deleted
             decided = await service.decide(request.id, "approve", reason="fine", by="ann")
@@ -66,7 +66,7 @@ def test_denied_call_does_not_run_and_its_result_has_the_reason(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "deny", reason="not that one", by="ann")
             [execution] = await task
@@ -87,7 +87,7 @@ def test_request_is_stored_before_it_is_published(url):
             changes = service.watch()
             told = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(0)
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             request = await told
             kept = await service.store.get(request.id)
             await changes.aclose()
@@ -102,7 +102,7 @@ def test_request_is_stored_before_it_is_published(url):
 def test_first_of_concurrent_decisions_wins_and_others_conflict(url):
     async def main():
         async with service_at(url) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             decisions = [service.decide(request.id, "approve" if n % 2 else "deny", by=f"n{n}") for n in range(8)]
             results = await asyncio.gather(*decisions, return_exceptions=True)
@@ -122,7 +122,7 @@ def test_two_desks_on_one_database_decide_once(url):
     async def main():
         files = Files()
         async with service_at(url) as here, service_at(url) as there:
-            task = going(executor_of(here, files), call_of())
+            task = running_calls(executor_of(here, files), call_of())
             await waiting(here)
             [request] = await waiting(there)
             results = await asyncio.gather(
@@ -142,7 +142,7 @@ def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
     async def main():
         clock, files = Clock(), Files()
         async with service_at(url, policy(at_deadline=at_deadline), clock=clock) as service:
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             clock.now += 600
             service._waiting.wake(request.id)
@@ -157,7 +157,7 @@ def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
 def test_a_deadline_comes_by_itself():
     async def main():
         async with service_at(policy=policy(deadline=0.01)) as service:
-            return contents(await going(executor_of(service, Files()), call_of()))
+            return contents(await running_calls(executor_of(service, Files()), call_of()))
 
     assert [denied("no decision within 0.01 s")] == run(main())
 
@@ -166,7 +166,7 @@ def test_decision_after_the_deadline_is_a_conflict(url):
     async def main():
         clock = Clock()
         async with service_at(url, clock=clock) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             clock.now += 600
             with pytest.raises(ApprovalConflictError, match="expired"):
@@ -183,13 +183,13 @@ def test_the_request_of_a_run_that_is_stopped_is_withdrawn(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
             with pytest.raises(ApprovalConflictError, match="withdrawn"):
                 await service.decide(request.id, "approve")
-            again = going(executor_of(service, files), call_of())
+            again = running_calls(executor_of(service, files), call_of())
             [other] = await waiting(service)
             again.cancel()
             await asyncio.wait([again])
@@ -206,7 +206,7 @@ def test_run_timeout_before_the_request_creates_no_request(url):
             budget.start()
             while asyncio.get_running_loop().time() < budget.ends:
                 await asyncio.sleep(0)
-            executions = await going(executor, call_of(), budget=budget)
+            executions = await running_calls(executor, call_of(), budget=budget)
             return executions[0].result.code, await service.recent()
 
     assert ("run_timeout", []) == run(main())
@@ -220,15 +220,15 @@ def test_a_session_approval_covers_other_calls_of_the_tool_in_the_session_only(u
         files = Files()
         async with service_at(url) as service:
             executor = executor_of(service, files)
-            task = going(executor, call_of("/a"))
+            task = running_calls(executor, call_of("/a"))
             [request] = await waiting(service)
             await service.decide(request.id, "approve_session", by="ann")
             await task
-            assert ["deleted /b"] == contents(await going(executor, call_of("/b")))
+            assert ["deleted /b"] == contents(await running_calls(executor, call_of("/b")))
             others = [
-                going(executor, call_of("/c"), scope=OTHER),
-                going(executor, call_of("/c", "show")),
-                going(executor, call_of("/c"), scope=NO_SESSION),
+                running_calls(executor, call_of("/c"), scope=OTHER),
+                running_calls(executor, call_of("/c", "show")),
+                running_calls(executor, call_of("/c"), scope=NO_SESSION),
             ]
             pending = await waiting(service, 3)
             for other in others:
@@ -242,16 +242,16 @@ def test_a_session_approval_covers_other_calls_of_the_tool_in_the_session_only(u
 async def test_a_session_approval_survives_a_restart_and_expires(url):
     clock, files = Clock(), Files()
     async with service_at(url, clock=clock) as service:
-        task = going(executor_of(service, files), call_of("/a"))
+        task = running_calls(executor_of(service, files), call_of("/a"))
         [request] = await waiting(service)
         await service.decide(request.id, "approve_session")
         await task
     async with service_at(url, clock=clock, session=100) as service:
         executor = executor_of(service, files)
         clock.now += 99
-        await going(executor, call_of("/b"))
+        await running_calls(executor, call_of("/b"))
         clock.now += 1
-        task = going(executor, call_of("/c"))
+        task = running_calls(executor, call_of("/c"))
         await waiting(service)
         task.cancel()
         await asyncio.wait([task])
@@ -262,7 +262,7 @@ def test_a_session_approval_resolves_pending_requests(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(
+            task = running_calls(
                 executor_of(service, files), *(call_of(f"/{n}", call_id=str(n)) for n in range(4)), call_of("/x", "show", "9")
             )
             pending = await waiting(service, 5)
@@ -279,12 +279,12 @@ async def test_a_session_approval_with_scope_call_covers_the_same_arguments_only
     files = Files()
     async with service_at(url, policy(session="call")) as service:
         executor = executor_of(service, files)
-        task = going(executor, call_of("/a"))
+        task = running_calls(executor, call_of("/a"))
         [request] = await waiting(service)
         await service.decide(request.id, "approve_session")
         await task
-        await going(executor, call_of("/a"))
-        other = going(executor, call_of("/b"))
+        await running_calls(executor, call_of("/a"))
+        other = running_calls(executor, call_of("/b"))
         await waiting(service)
         other.cancel()
         await asyncio.wait([other])
@@ -295,7 +295,7 @@ async def test_a_session_approval_with_scope_call_covers_the_same_arguments_only
 def test_session_approval_requires_a_session_and_a_rule_that_allows_it(url, rule, scope):
     async def main():
         async with service_at(url, policy(**rule)) as service:
-            task = going(executor_of(service, Files()), call_of(), scope=scope)
+            task = running_calls(executor_of(service, Files()), call_of(), scope=scope)
             [request] = await waiting(service)
             with pytest.raises(ApprovalConflictError, match="alone, and not for the session"):
                 await service.decide(request.id, "approve_session")
@@ -309,13 +309,13 @@ def test_a_session_approval_does_not_cover_a_tool_of_the_same_name_from_another_
     async def main():
         files = Files()
         async with service_at(url) as service:
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "approve_session")
             await task
             executor = executor_of(service, files)
             executor.tools["delete"].source = "plugin:other"
-            task = going(executor, call_of())
+            task = running_calls(executor, call_of())
             [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
@@ -327,12 +327,12 @@ def test_a_session_approval_does_not_cover_a_tool_of_the_same_name_from_another_
 # After a restart
 
 
-async def left_behind(url, clock, call=None, scope=SCOPE):
+async def orphaned_request(url, clock, call=None, scope=SCOPE):
     """The request of a run whose process has ended without a word."""
     service = ApprovalService(ASK, url, clock=clock)
     service.accept_decisions("http")
     service.leave()
-    task = going(executor_of(service, Files()), call or call_of(), scope=scope)
+    task = running_calls(executor_of(service, Files()), call or call_of(), scope=scope)
     [request] = await waiting(service)
     task.cancel()
     await asyncio.wait([task])
@@ -342,20 +342,20 @@ async def left_behind(url, clock, call=None, scope=SCOPE):
 
 async def test_pending_request_survives_a_restart_and_its_decision_is_used_once(url):
     clock, files = Clock(), Files()
-    request = await left_behind(url, clock)
+    request = await orphaned_request(url, clock)
     async with service_at(url, clock=clock) as service:
         assert [request] == await service.pending()
         await service.decide(request.id, "approve", by="ann")
     async with service_at(url, clock=clock) as service:
         executor = executor_of(service, files)
         others = [
-            going(executor, call_of("/b")),
-            going(executor, call_of(), scope=OTHER),
-            going(executor, call_of(), scope=NO_SESSION),
+            running_calls(executor, call_of("/b")),
+            running_calls(executor, call_of(), scope=OTHER),
+            running_calls(executor, call_of(), scope=NO_SESSION),
         ]
         await waiting(service, 3)
-        assert ["deleted /a"] == contents(await going(executor, call_of(call_id="another")))
-        again = going(executor, call_of())
+        assert ["deleted /a"] == contents(await running_calls(executor, call_of(call_id="another")))
+        again = running_calls(executor, call_of())
         await waiting(service, 4)
         for other in (*others, again):
             other.cancel()
@@ -365,9 +365,9 @@ async def test_pending_request_survives_a_restart_and_its_decision_is_used_once(
 
 async def test_resumed_run_waits_for_its_existing_request(url):
     clock, files = Clock(), Files()
-    request = await left_behind(url, clock)
+    request = await orphaned_request(url, clock)
     async with service_at(url, clock=clock) as service:
-        first, second = (going(executor_of(service, files), call_of(call_id=name)) for name in "12")
+        first, second = (running_calls(executor_of(service, files), call_of(call_id=name)) for name in "12")
         pending = await waiting(service, 2)  # the second call is another one: it is asked about by itself
         assert request.id in {each.id for each in pending}
         await service.decide(request.id, "approve")
@@ -382,10 +382,10 @@ async def test_resumed_run_waits_for_its_existing_request(url):
 def test_denial_given_meanwhile_is_used_once(url):
     async def main():
         clock = Clock()
-        request = await left_behind(url, clock)
+        request = await orphaned_request(url, clock)
         async with service_at(url, clock=clock) as service:
             await service.decide(request.id, "deny", reason="no")
-            return contents(await going(executor_of(service, Files()), call_of()))
+            return contents(await running_calls(executor_of(service, Files()), call_of()))
 
     assert [denied("no")] == run(main())
 
@@ -393,11 +393,11 @@ def test_denial_given_meanwhile_is_used_once(url):
 def test_unused_decision_expires(url):
     async def main():
         clock = Clock()
-        request = await left_behind(url, clock)
+        request = await orphaned_request(url, clock)
         async with service_at(url, clock=clock, keep=100) as service:
             await service.decide(request.id, "approve")
             clock.now += 100
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [other] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
@@ -418,9 +418,9 @@ async def test_old_names_work_with_a_warning():
 async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     """Two processes took up the same run: one of them has to ask again."""
     clock, files = Clock(), Files()
-    request = await left_behind(url, clock)
+    request = await orphaned_request(url, clock)
     async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
-        tasks = [going(executor_of(service, files), call_of()) for service in (here, there)]
+        tasks = [running_calls(executor_of(service, files), call_of()) for service in (here, there)]
         async with asyncio.timeout(LONG):
             while not (here._waiting and there._waiting):
                 await asyncio.sleep(0.005)
@@ -440,9 +440,9 @@ def test_stopped_run_leaves_a_shared_request_to_the_other_waiter(url):
 
     async def main():
         clock, files = Clock(), Files()
-        request = await left_behind(url, clock)
+        request = await orphaned_request(url, clock)
         async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
-            tasks = [going(executor_of(service, files), call_of()) for service in (here, there)]
+            tasks = [running_calls(executor_of(service, files), call_of()) for service in (here, there)]
             async with asyncio.timeout(LONG):
                 while not (request.id in here._waiting and request.id in there._waiting):
                     await asyncio.sleep(0.005)
@@ -459,12 +459,12 @@ def test_stopped_run_leaves_a_shared_request_to_the_other_waiter(url):
 def test_approval_given_after_the_run_stopped_is_not_used_by_another_run(url):
     async def main():
         async with service_at(url) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await service.store.decide(_approved(request), now=service._clock())  # and the run has not heard of it
             task.cancel()
             await asyncio.wait([task])
-            again = going(executor_of(service, Files()), call_of())
+            again = running_calls(executor_of(service, Files()), call_of())
             [other] = await waiting(service)
             again.cancel()
             await asyncio.wait([again])
@@ -482,9 +482,9 @@ def _approved(request):
 def test_a_request_that_is_long_over_is_forgotten(url):
     async def main():
         clock = Clock()
-        await left_behind(url, clock)
+        await orphaned_request(url, clock)
         clock.now += 8 * 24 * 3600
-        await left_behind(url, clock, call_of("/b"))
+        await orphaned_request(url, clock, call_of("/b"))
         async with service_at(url, clock=clock) as service:
             return [json.loads(each.arguments)["path"] for each in await service.recent()]
 
@@ -504,7 +504,7 @@ def test_arguments_changed_by_a_hook_are_shown_and_run():
         async with service_at() as service:
             executor = executor_of(service, files)
             executor.hooks.mount("mended", Mended())
-            task = going(executor, call_of("/a"))
+            task = running_calls(executor, call_of("/a"))
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             await task
@@ -530,7 +530,7 @@ def test_arguments_that_are_changed_after_they_were_approved_never_run():
         async with service_at() as service:
             hooks = HookManager()
             service.mount(hooks)
-            task = going(Executor([delete], hooks=hooks, before=before), ToolCall("1", "delete", '{"paths": ["/a"]}'))
+            task = running_calls(Executor([delete], hooks=hooks, before=before), ToolCall("1", "delete", '{"paths": ["/a"]}'))
             [request] = await waiting(service)
             kept[0]["paths"].append("/etc")
             await service.decide(request.id, "approve")
@@ -552,7 +552,7 @@ def test_approver_cannot_change_the_request():
         async with service_at() as service:
             executor = executor_of(service, files)
             executor.hooks.mount("sly", Sly())
-            task = going(executor, call_of("/a"))
+            task = running_calls(executor, call_of("/a"))
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             await task
@@ -568,7 +568,7 @@ def test_tampered_request_row_cannot_be_decided(tmp_path):
         file = tmp_path / "approvals.db"
         files = Files()
         async with service_at(str(file)) as service:
-            task = going(executor_of(service, files), call_of("/etc"))
+            task = running_calls(executor_of(service, files), call_of("/etc"))
             [request] = await waiting(service)
             engine = sa.create_engine(f"sqlite:///{file}")
             with engine.begin() as connection:
@@ -587,7 +587,7 @@ def test_tampered_request_row_cannot_be_decided(tmp_path):
 def test_decision_with_another_digest_is_refused():
     async def main():
         async with service_at() as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
                 await service.decide(request.id, "approve", digest=digest_of("delete", {"path": "/b"}))
@@ -606,7 +606,7 @@ def test_an_answer_of_another_hook_is_approved_first():
         async with service_at() as service:
             executor = executor_of(service, Files())
             executor.hooks.mount("quick", Quick())
-            task = going(executor, call_of())
+            task = running_calls(executor, call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "deny", reason="no")
             return contents(await task)
@@ -622,7 +622,9 @@ def test_allow_and_deny_rules_decide_without_a_request():
 
     async def main():
         async with service_at(policy=ApprovalPolicy(rules=rules)) as service:
-            return contents(await going(executor_of(service, Files()), call_of("/a", "show"), call_of())), await service.recent()
+            return contents(
+                await running_calls(executor_of(service, Files()), call_of("/a", "show"), call_of())
+            ), await service.recent()
 
     assert (["/a", denied("never")], []) == run(main())
 
@@ -630,11 +632,11 @@ def test_allow_and_deny_rules_decide_without_a_request():
 async def test_call_is_denied_if_no_approver_exists():
     service = ApprovalService(ASK)
     assert [denied("it needs a person's approval, and no person can be asked here")] == contents(
-        await going(executor_of(service, Files()), call_of())
+        await running_calls(executor_of(service, Files()), call_of())
     )
 
 
-class Yes:
+class ApprovingHook:
     async def approve_tool(self, call):
         return True
 
@@ -652,8 +654,8 @@ def test_other_approvers_are_left_to_decide_where_there_are_any(who, mounted, ex
         async with service_at(policy=policy(who=who)) as service:
             executor = executor_of(service, Files())
             if mounted:
-                executor.hooks.mount("yes", Yes())
-            return contents(await going(executor, call_of()))
+                executor.hooks.mount("yes", ApprovingHook())
+            return contents(await running_calls(executor, call_of()))
 
     assert [expected] == run(main())
 
@@ -665,7 +667,7 @@ def test_an_approver_that_is_mounted_while_the_turn_runs_does_not_count_for_it()
         async with service_at(policy=policy(who=("hooks",))) as service:
             executor = executor_of(service, Files())
             batch_run = executor.begin(scope=SCOPE)
-            executor.hooks.mount("yes", Yes())
+            executor.hooks.mount("yes", ApprovingHook())
             batch = batch_run.start([call_of()])
             shown = [each.content async for each in batch]
             await batch.stop()
@@ -682,21 +684,21 @@ def test_people_and_hooks_must_agree_where_both_are_named():
     async def main():
         async with service_at(policy=policy(who=("hooks", "http"))) as service:
             executor = executor_of(service, Files())
-            executor.hooks.mount("yes", Yes())
-            task = going(executor, call_of())
+            executor.hooks.mount("yes", ApprovingHook())
+            task = running_calls(executor, call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             first = contents(await task)
             executor.hooks.mount("no", No())
-            return first, contents(await going(executor, call_of())), await service.pending()
+            return first, contents(await running_calls(executor, call_of())), await service.pending()
 
     assert (["deleted /a"], [denied("hooks say no")], []) == run(main())
 
 
 def test_channel_outside_the_rule_cannot_decide():
     async def main():
-        async with service_at(policy=policy(who=("terminal",)), terminal=Silent()) as service:
-            task = going(executor_of(service, Files()), call_of())
+        async with service_at(policy=policy(who=("terminal",)), terminal=SilentTerminal()) as service:
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             with pytest.raises(ApprovalForbiddenError, match="http may not decide this call"):
                 await service.decide(request.id, "approve")
@@ -706,7 +708,7 @@ def test_channel_outside_the_rule_cannot_decide():
     assert ["deleted /a"] == run(main())
 
 
-class Silent:
+class SilentTerminal:
     """A terminal without input."""
 
     def __init__(self) -> None:
@@ -719,7 +721,7 @@ class Silent:
             self.cancelled.set()
 
 
-class Typing:
+class TypedTerminal:
     """A terminal with ``answers`` as input, one per prompt."""
 
     def __init__(self, *answers) -> None:
@@ -733,9 +735,9 @@ class Typing:
 
 def test_a_person_at_the_terminal_decides():
     async def main():
-        terminal = Typing(Answer("approve", by="ann"), Answer("deny", "no", "ann"))
+        terminal = TypedTerminal(Answer("approve", by="ann"), Answer("deny", "no", "ann"))
         async with service_at(terminal=terminal) as service:
-            shown = contents(await going(executor_of(service, Files()), call_of(), call_of("/b", "show")))
+            shown = contents(await running_calls(executor_of(service, Files()), call_of(), call_of("/b", "show")))
             return shown, terminal.asked
 
     shown, asked = run(main())
@@ -744,9 +746,9 @@ def test_a_person_at_the_terminal_decides():
 
 def test_decision_elsewhere_cancels_the_terminal_prompt():
     async def main():
-        terminal = Silent()
+        terminal = SilentTerminal()
         async with service_at(terminal=terminal) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             shown = contents(await task)
@@ -758,9 +760,9 @@ def test_decision_elsewhere_cancels_the_terminal_prompt():
 
 def test_call_is_denied_if_the_only_terminal_is_closed():
     async def main():
-        service = ApprovalService(ASK, terminal=Typing(None))
+        service = ApprovalService(ASK, terminal=TypedTerminal(None))
         try:
-            return contents(await going(executor_of(service, Files()), call_of()))
+            return contents(await running_calls(executor_of(service, Files()), call_of()))
         finally:
             await service.aclose()
 
@@ -774,7 +776,7 @@ def test_failing_terminal_leaves_the_request_to_others(caplog):
 
     async def main():
         async with service_at(terminal=Broken()) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, "approve")
             return contents(await task)
@@ -799,7 +801,7 @@ async def test_invalid_id_is_not_found(url, request_id):
 def test_invalid_decision_is_refused():
     async def main():
         async with service_at() as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             for verdict in ("", "Approve", "pending", None):
                 with pytest.raises(InvalidRequestError):
@@ -818,7 +820,7 @@ def test_any_json_text_is_stored(url):
     async def main():
         async with service_at(url) as service:
             scope = HookScope(agent_id=odd, session_key=odd, context={"inbound": {"text": odd}})
-            task = going(executor_of(service, Files()), call_of(odd), scope=scope)
+            task = running_calls(executor_of(service, Files()), call_of(odd), scope=scope)
             [request] = await waiting(service)
             await service.decide(request.id, "approve_session", reason=odd, by=odd)
             decided = await service.get(request.id)
@@ -833,7 +835,7 @@ def test_any_json_text_is_stored(url):
 def test_call_with_too_long_arguments_is_denied():
     async def main():
         async with service_at() as service:
-            return contents(await going(executor_of(service, Files()), call_of("x" * MAX_ARGUMENTS)))
+            return contents(await running_calls(executor_of(service, Files()), call_of("x" * MAX_ARGUMENTS)))
 
     [shown] = run(main())
     assert shown.startswith(denied("it needs a person's approval, and its arguments are too long to show (2621"))
@@ -845,9 +847,9 @@ def test_only_so_many_calls_wait(monkeypatch):
     async def main():
         async with service_at() as service:
             executor = executor_of(service, Files())
-            tasks = [going(executor, call_of(path)) for path in "ab"]
+            tasks = [running_calls(executor, call_of(path)) for path in "ab"]
             await waiting(service, 2)
-            shown = contents(await going(executor, call_of("c")))
+            shown = contents(await running_calls(executor, call_of("c")))
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -859,7 +861,7 @@ def test_only_so_many_calls_wait(monkeypatch):
 def test_a_store_that_fails_denies(tmp_path, caplog):
     async def main():
         async with service_at(f"sqlite:///{tmp_path / 'nowhere' / 'approvals.db'}") as service:
-            return contents(await going(executor_of(service, Files()), call_of()))
+            return contents(await running_calls(executor_of(service, Files()), call_of()))
 
     assert [denied('tool approval hook "approvals" failed')] == run(main())
 
@@ -867,7 +869,7 @@ def test_a_store_that_fails_denies(tmp_path, caplog):
 def test_transient_store_failure_is_retried(tmp_path, caplog):
     async def main():
         async with service_at(str(tmp_path / "approvals.db")) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             get, failures = service.store.get, [OSError("busy")]
 
@@ -891,7 +893,7 @@ def test_transient_store_failure_is_retried(tmp_path, caplog):
 def test_closing_the_service_denies_waiting_calls_and_keeps_their_requests(tmp_path):
     async def main():
         async with service_at(str(tmp_path / "approvals.db")) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await service.aclose()
             shown = contents(await task)
@@ -905,7 +907,7 @@ def test_the_file_is_for_its_owner_only(tmp_path):
 
     async def main():
         async with service_at(str(tmp_path / "approvals.db")) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             await waiting(service)
             modes = {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
             task.cancel()
@@ -926,7 +928,7 @@ def test_slow_watchers_are_dropped(monkeypatch):
             told = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(0)
             executor = executor_of(service, Files())
-            tasks = [going(executor, call_of(str(n))) for n in range(10)]
+            tasks = [running_calls(executor, call_of(str(n))) for n in range(10)]
             pending = await waiting(service, 10)
             seen = [await told, *[each async for each in changes]]
             for each in pending:

@@ -13,14 +13,14 @@ from patchbay.errors import ApprovalNotFoundError
 from patchbay.hooks import HookScope
 from support.running import run
 
-from .asking import SCOPE, Clock, Files, call_of, executor_of, going, service_at, waiting
+from .asking import SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
 from .serving import TOKEN, ran, serving
 from .test_commands import patchbay
 from .test_service import OTHER, policy
 
 
 async def approved_for_the_session(service, executor, path="/a", scope=SCOPE, **decision):
-    task = going(executor, call_of(path), scope=scope)
+    task = running_calls(executor, call_of(path), scope=scope)
     [request] = await waiting(service)
     await service.decide(request.id, "approve_session", **decision)
     await task
@@ -62,9 +62,9 @@ def test_revoked_approval_is_requested_again_and_others_stay(url):
             first = await approved_for_the_session(service, executor)
             await approved_for_the_session(service, executor, scope=OTHER)
             revoked = await service.revoke(first.id)
-            task = going(executor, call_of("/b"))
+            task = running_calls(executor, call_of("/b"))
             [asked] = await waiting(service)
-            await going(executor, call_of("/c"), scope=OTHER)
+            await running_calls(executor, call_of("/c"), scope=OTHER)
             await ended(task)
             left = [each.request.session_key for each in await service.sessions()]
             with pytest.raises(ApprovalNotFoundError):
@@ -79,7 +79,7 @@ def test_revocation_in_one_process_applies_to_all(url):
         async with service_at(url) as here, service_at(url) as there:
             request = await approved_for_the_session(here, executor_of(here, Files()))
             await there.revoke(request.id)
-            task = going(executor_of(here, Files()), call_of("/b"))
+            task = running_calls(executor_of(here, Files()), call_of("/b"))
             await waiting(here)
             await ended(task)
             return await here.sessions()
@@ -91,7 +91,7 @@ def test_revocation_in_one_process_applies_to_all(url):
 def test_decision_for_a_single_call_is_not_listed_as_a_session_approval(url, verdict):
     async def main():
         async with service_at(url) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
             await service.decide(request.id, verdict)
             await task
@@ -151,7 +151,7 @@ def test_audit_names_session_approvals_and_the_calls_that_used_them(url):
             executor, records = executor_of(service, Files()), []
             executor.hooks.recorders.append(records.append)
             first = await approved_for_the_session(service, executor, by="root", reason="all of them")
-            await going(executor, call_of("/b"))
+            await running_calls(executor, call_of("/b"))
             return first.id, [each.decisions for each in records]
 
     request_id, decisions = run(main())
@@ -234,7 +234,7 @@ def test_a_session_of_the_same_key_in_another_role_keeps_its_yes(url):
             executor = executor_of(service, files)
             first, _ = [await approved_for_the_session(service, executor, scope=each) for each in scopes]
             await service.revoke(first.id)
-            await going(executor, call_of("/a"), scope=scopes[1])
+            await running_calls(executor, call_of("/a"), scope=scopes[1])
             return files.deleted, [each.request.role for each in await service.sessions()]
 
     assert (["/a", "/a", "/a"], ["ben"]) == run(main())

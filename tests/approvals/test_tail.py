@@ -7,7 +7,7 @@ import pytest
 from patchbay.cli.tail import CALLS, TURNS, CallNumbers, Trace
 
 
-def told(kind, payload, *, call_id="c1", turn="turn-1", iteration=1):
+def tail_event(kind, payload, *, call_id="c1", turn="turn-1", iteration=1):
     return {
         "kind": kind,
         "time": "2026-01-01T00:00:00.250000000Z",
@@ -17,7 +17,7 @@ def told(kind, payload, *, call_id="c1", turn="turn-1", iteration=1):
     }
 
 
-def shown(*events):
+def printed_lines(*events):
     """Return the lines, without time and turn."""
     trace = Trace(colour=False, ascii_only=True)
     return [line[21:].strip() for event in events for line in trace.lines(event)]
@@ -28,7 +28,7 @@ WAITS = {"ID": "3f0c9a1b2d4e", "Tool": "delete", "Arguments": {"path": "/a"}, "W
 
 def test_pending_call_is_printed_with_its_id():
     expected = '? delete(path="/a"): waits for approval 3f0c9a1b2d4e, to be decided by terminal or http'
-    assert [expected] == shown(told("agent.approval.requested", WAITS))
+    assert [expected] == printed_lines(tail_event("agent.approval.requested", WAITS))
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_pending_call_is_printed_with_its_id():
     ],
 )
 def test_decision_is_printed(payload, line):
-    assert [line] == shown(told("agent.approval.decided", {"ID": "3f0c9a1b2d4e", "Tool": "delete", **payload}))
+    assert [line] == printed_lines(tail_event("agent.approval.decided", {"ID": "3f0c9a1b2d4e", "Tool": "delete", **payload}))
 
 
 def test_calls_of_one_tool_are_numbered_in_each_line():
-    lines = shown(
-        told("agent.approval.requested", WAITS, call_id="c1"),
-        told("agent.tool.exec_start", {"Tool": "delete", "Arguments": {"path": "/b"}}, call_id="c2"),
-        told("agent.tool.exec_start", {"Tool": "show", "Arguments": {}}, call_id="c3"),
-        told("agent.tool.exec_end", {"Tool": "delete", "ForLLMLen": 1}, call_id="c2"),
-        told("agent.approval.decided", {"ID": "x", "Tool": "delete", "Decision": "denied"}, call_id="c1"),
-        told("agent.tool.exec_skipped", {"Tool": "delete", "Reason": "no"}, call_id="c1"),
-        told("agent.tool.exec_start", {"Tool": "delete", "Arguments": {}}, call_id="c1", iteration=2),
-        told("agent.tool.exec_start", {"Tool": "delete", "Arguments": {}}, call_id="c1", turn="turn-2"),
+    lines = printed_lines(
+        tail_event("agent.approval.requested", WAITS, call_id="c1"),
+        tail_event("agent.tool.exec_start", {"Tool": "delete", "Arguments": {"path": "/b"}}, call_id="c2"),
+        tail_event("agent.tool.exec_start", {"Tool": "show", "Arguments": {}}, call_id="c3"),
+        tail_event("agent.tool.exec_end", {"Tool": "delete", "ForLLMLen": 1}, call_id="c2"),
+        tail_event("agent.approval.decided", {"ID": "x", "Tool": "delete", "Decision": "denied"}, call_id="c1"),
+        tail_event("agent.tool.exec_skipped", {"Tool": "delete", "Reason": "no"}, call_id="c1"),
+        tail_event("agent.tool.exec_start", {"Tool": "delete", "Arguments": {}}, call_id="c1", iteration=2),
+        tail_event("agent.tool.exec_start", {"Tool": "delete", "Arguments": {}}, call_id="c1", turn="turn-2"),
     )
     words = [line.split(" ", 1)[1].split(":")[0].split("(")[0] for line in lines]
     assert ["delete", "delete #2", "show", "delete #2", "delete", "delete", "delete #3", "delete"] == words

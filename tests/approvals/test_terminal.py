@@ -17,12 +17,12 @@ from patchbay.approvals.request import Answer
 from patchbay.approvals.terminal import MAX_LINE, LineBuffer, parse_answer, render, render_outcome, render_question
 from support.running import run
 
-from .asking import LONG, NO_SESSION, Files, call_of, executor_of, going, service_at, waiting
+from .asking import LONG, NO_SESSION, Files, call_of, executor_of, running_calls, service_at, waiting
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",)))
 
 
-class Typist:
+class TerminalUser:
     """The master end of a pseudo-terminal, as its user."""
 
     def __init__(self, master: int) -> None:
@@ -44,11 +44,11 @@ class Typist:
 
 
 @contextlib.contextmanager
-def terminal() -> Iterator[tuple[Typist, str]]:
+def terminal() -> Iterator[tuple[TerminalUser, str]]:
     master, slave = pty.openpty()
     os.set_blocking(master, False)
     try:
-        yield Typist(master), os.ttyname(slave)
+        yield TerminalUser(master), os.ttyname(slave)
     finally:
         os.close(slave)
         os.close(master)
@@ -62,7 +62,7 @@ def test_call_is_shown_and_approved_at_the_terminal():
     async def main(typist, path):
         files = Files()
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = going(executor_of(service, files), call_of())
+            task = running_calls(executor_of(service, files), call_of())
             await typist.seen("May it run?")
             typist.type("y\n")
             await task
@@ -88,7 +88,7 @@ def test_call_is_shown_and_approved_at_the_terminal():
 def test_denial_may_have_a_reason_and_invalid_answers_repeat_the_prompt():
     async def main(typist, path):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = going(executor_of(service, Files()), call_of(), scope=NO_SESSION)
+            task = running_calls(executor_of(service, Files()), call_of(), scope=NO_SESSION)
             at = await typist.seen("May it run?")
             for word in ("", "maybe", "yes please", "s"):  # it is of no session
                 typist.type(f"{word}\n")
@@ -106,7 +106,7 @@ def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input():
     async def main(typist, path):
         files = Files()
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            tasks = [going(executor_of(service, files), call_of(each)) for each in ("/first", "/second")]
+            tasks = [running_calls(executor_of(service, files), call_of(each)) for each in ("/first", "/second")]
             at = await typist.seen("May it run?")
             await waiting(service, 2)
             assert "/second" not in typist.read
@@ -123,10 +123,10 @@ def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input():
 def test_request_decided_elsewhere_gives_way_to_the_next():
     async def main(typist, path):
         async with service_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=TerminalApprover(path)) as service:
-            first = going(executor_of(service, Files()), call_of("/first"))
+            first = running_calls(executor_of(service, Files()), call_of("/first"))
             await typist.seen("May it run?")
             [request] = await waiting(service)
-            second = going(executor_of(service, Files()), call_of("/second"))
+            second = running_calls(executor_of(service, Files()), call_of("/second"))
             await waiting(service, 2)
             await service.decide(request.id, "approve")
             at = await typist.seen("no answer is needed any more")
@@ -141,7 +141,7 @@ def test_request_decided_elsewhere_gives_way_to_the_next():
 def test_stopped_run_removes_its_prompt():
     async def main(typist, path):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = going(executor_of(service, Files()), call_of())
+            task = running_calls(executor_of(service, Files()), call_of())
             await typist.seen("May it run?")
             task.cancel()
             await asyncio.wait([task])
@@ -156,7 +156,7 @@ def test_stopped_run_removes_its_prompt():
 def test_call_is_denied_without_a_terminal():
     async def main():
         async with service_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as service:
-            return contents(await going(executor_of(service, Files()), call_of()))
+            return contents(await running_calls(executor_of(service, Files()), call_of()))
 
     assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main())
 
@@ -164,8 +164,8 @@ def test_call_is_denied_without_a_terminal():
 def test_a_terminal_that_is_closed_while_it_asks_denies():
     async def main(path, master, slave):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            typist = Typist(master)
-            task = going(executor_of(service, Files()), call_of())
+            typist = TerminalUser(master)
+            task = running_calls(executor_of(service, Files()), call_of())
             await typist.seen("May it run?")
             os.close(slave)
             os.close(master)
@@ -179,7 +179,7 @@ def test_a_terminal_that_is_closed_while_it_asks_denies():
 def test_long_arguments_are_truncated_until_requested():
     async def main(typist, path):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = going(executor_of(service, Files()), call_of("x" * 6000 + "END"))
+            task = running_calls(executor_of(service, Files()), call_of("x" * 6000 + "END"))
             at = await typist.seen("May it run?")
             assert "END" not in typist.read
             assert "more characters: v here, or" in typist.read
@@ -200,7 +200,7 @@ def test_a_terminal_that_is_not_read_holds_up_nothing_else():
         files = Files()
         policy = ApprovalPolicy(otherwise=Rule(deadline=600))
         async with service_at(policy=policy, terminal=TerminalApprover(path)) as service:
-            task = going(executor_of(service, files), call_of("x" * 200_000))
+            task = running_calls(executor_of(service, files), call_of("x" * 200_000))
             at = await typist.seen("May it run?")
             typist.type("v\n")
             [request] = await waiting(service)

@@ -37,14 +37,14 @@ def denied(call_id: str, **members: Any) -> CallRecord:
     return record(call_id, is_error=True, code="tool_denied", seconds=0.0, **members)
 
 
-async def keep(url: Any, *records: CallRecord, **options: Any) -> None:
+async def store_records(url: Any, *records: CallRecord, **options: Any) -> None:
     async with AuditLog(url, **options) as log:
         for each in records:
             log(each)
         await log.flush()
 
 
-async def found(url: Any, **query: Any) -> AuditPage:
+async def find(url: Any, **query: Any) -> AuditPage:
     async with AuditLog(url) as log:
         return await log.query(AuditQuery(**query))
 

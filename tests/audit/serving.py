@@ -77,7 +77,7 @@ def serving(folder: Path, *, token: str | None = None, port: int = 0, database: 
         process.communicate(timeout=BOUND)
 
 
-def until(happens: Callable[[], Any]) -> Any:
+def wait_for(happens: Callable[[], Any]) -> Any:
     """Wait until it is so, and return what it is."""
     end = time.monotonic() + BOUND
     while not (found := happens()):
@@ -142,11 +142,11 @@ class Command:
 
     def said(self, words: str, count: int = 1) -> None:
         """Wait until it has said this on stderr."""
-        until(lambda: sum(words in line for line in list(self.errors)) >= count)
+        wait_for(lambda: sum(words in line for line in list(self.errors)) >= count)
 
     def printed(self, words: str, count: int = 1) -> None:
         """Wait until so many of its lines have these words."""
-        until(lambda: sum(words in line for line in list(self.lines)) >= count)
+        wait_for(lambda: sum(words in line for line in list(self.lines)) >= count)
 
     def end(self, signal: int) -> int:
         self.process.send_signal(signal)

@@ -19,7 +19,7 @@ from patchbay.cli.terminal import exit_when_stdout_closes, format_duration, pars
 from patchbay.errors import ConfigurationError
 from support.running import run
 
-from .recording import denied, keep, record
+from .recording import denied, record, store_records
 from .serving import Command, Reading, patchbay, serving
 
 TOKEN = "0123456789abcdef-token"
@@ -30,7 +30,7 @@ def store(tmp_path):
     now = time.time()
     decisions = (("guard", "before_tool", "denied: \x1b[31mred"),)
     run(
-        keep(
+        store_records(
             tmp_path / "audit.db",
             record("a", time=now - 7200, tool="fs_read"),
             denied("b", time=now - 60, tool="fs_write", source="plugin:x", decisions=decisions),
@@ -63,7 +63,7 @@ def test_no_cell_is_wider_than_its_column_and_no_line_without_end(tmp_path):
     decisions = tuple((f"guard{number}", "before_tool", "denied: " + "x" * 900) for number in range(60))
     wide, accented = "\u732b", "e\u0301"  # two columns, and one
     odd = {"tool": wide * 40, "session_key": "(" * 500}
-    run(keep(tmp_path / "audit.db", denied("a", decisions=decisions, **odd), record("b", tool=accented * 20)))
+    run(store_records(tmp_path / "audit.db", denied("a", decisions=decisions, **odd), record("b", tool=accented * 20)))
     _, out, _ = patchbay("audit", "--store", str(tmp_path / "audit.db"), environment={"PYTHONIOENCODING": "utf-8"})
     _, short, long = out.splitlines()
     assert f"  helper/s1/ann             {accented * 20}      ok  " in short
@@ -167,7 +167,7 @@ def test_token_is_sent_to_the_server(tmp_path):
 def test_new_entries_are_followed_until_ctrl_c(store, tmp_path):
     with Command("audit", "--store", store, "--follow", "--json", "--interval", "0.05", "--tool", "fs_*") as command:
         command.printed('"call_id": "b"')
-        run(keep(store, record("d", tool="fs_read"), record("e"), record("f", tool="other")))
+        run(store_records(store, record("d", tool="fs_read"), record("e"), record("f", tool="other")))
         command.printed('"call_id": "e"')
         status = command.end(signal.SIGINT)
     assert (130, []) == (status, command.errors)
@@ -221,7 +221,7 @@ def test_follow_does_not_recreate_a_removed_file(store):
 
 def test_more_than_a_page_is_listed(tmp_path):
     file = tmp_path / "audit.db"
-    run(keep(file, *(record(str(number)) for number in range(1500))))
+    run(store_records(file, *(record(str(number)) for number in range(1500))))
     _, out, _ = patchbay("audit", "--store", str(file), "--json", "-n", "1400")
     assert list(map(str, range(1499, 99, -1))) == [json.loads(line)["call_id"] for line in out.splitlines()]
 

@@ -23,7 +23,7 @@ def numbers(events: list[StreamedEvent | int]) -> list[object]:
     return [each if isinstance(each, int) else f"#{json.loads(each.data)['payload']['number']}" for each in events]
 
 
-class Mounted:
+class MountedStream:
     """A stream mounted on a hook manager, and a turn that emits its events."""
 
     def __init__(self, **options: object) -> None:
@@ -44,7 +44,7 @@ class Mounted:
 
 def test_reader_gets_events_from_its_start_on():
     async def work():
-        mounted = Mounted()
+        mounted = MountedStream()
         await mounted.tell(1)
         reader = mounted.stream.join()
         await mounted.tell(2, 3)
@@ -59,7 +59,7 @@ def test_reader_gets_events_from_its_start_on():
 
 
 async def test_reader_with_filters_gets_matching_events_only():
-    mounted = Mounted()
+    mounted = MountedStream()
     some, one, both = (
         mounted.stream.join(kinds=["agent.tool.*", "agent.error"]),
         mounted.stream.join(session="s2"),
@@ -76,7 +76,7 @@ def test_slow_reader_does_not_block_others_and_learns_how_many_events_it_missed(
     monkeypatch.setattr(event_stream, "MAX_QUEUED", 3)
 
     async def work():
-        mounted = Mounted()
+        mounted = MountedStream()
         slow, quick = mounted.stream.join(), mounted.stream.join()
         seen = []
         for number in range(6):
@@ -94,7 +94,7 @@ def test_slow_reader_does_not_block_others_and_learns_how_many_events_it_missed(
 async def test_queue_of_a_reader_is_bounded_in_bytes(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
-    mounted = Mounted()
+    mounted = MountedStream()
     reader = mounted.stream.join()
     for number in range(5):
         await mounted.stream.on_runtime_event(event(number))
@@ -102,7 +102,7 @@ async def test_queue_of_a_reader_is_bounded_in_bytes(monkeypatch):
 
 
 async def test_reader_gets_the_count_of_events_dropped_by_the_dispatcher():
-    mounted = Mounted()
+    mounted = MountedStream()
     reader = mounted.stream.join()
     turn = mounted.manager.begin(HookScope())
     for number in range(BUFFER + 10):
@@ -118,7 +118,7 @@ def test_reconnected_reader_receives_missed_events(monkeypatch):
     monkeypatch.setattr(event_stream, "MAX_BUFFERED", 4)
 
     async def work():
-        mounted = Mounted()
+        mounted = MountedStream()
         reader = mounted.stream.join()
         await mounted.tell(*range(3))
         last = (await reader.read(30))[0].id
@@ -142,7 +142,7 @@ def test_reconnected_reader_receives_missed_events(monkeypatch):
 async def test_history_is_bounded_in_bytes(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
-    mounted = Mounted()
+    mounted = MountedStream()
     reader = mounted.stream.join()
     for number in range(5):
         await mounted.stream.on_runtime_event(event(number))
@@ -151,7 +151,7 @@ async def test_history_is_bounded_in_bytes(monkeypatch):
 
 
 async def test_nothing_is_observed_before_the_first_reader_nor_buffered_long_after_the_last(monkeypatch):
-    mounted = Mounted()
+    mounted = MountedStream()
     states = [mounted.is_observing]
     reader = mounted.stream.join()
     states.append(mounted.is_observing)
@@ -171,7 +171,7 @@ async def test_nothing_is_observed_before_the_first_reader_nor_buffered_long_aft
 
 
 async def test_number_of_readers_is_bounded():
-    mounted = Mounted(most_readers=2)
+    mounted = MountedStream(most_readers=2)
     first, _ = mounted.stream.join(), mounted.stream.join()
     with pytest.raises(TooManyReadersError, match="There are 2 readers"):
         mounted.stream.join()
@@ -181,7 +181,7 @@ async def test_number_of_readers_is_bounded():
 
 
 async def test_read_times_out_empty_and_the_end_follows_queued_events():
-    mounted = Mounted()
+    mounted = MountedStream()
     reader = mounted.stream.join()
     quiet = await reader.read(0.01)
     await mounted.tell(1)
@@ -192,7 +192,7 @@ async def test_read_times_out_empty_and_the_end_follows_queued_events():
 
 
 async def test_unmounting_ends_open_streams_and_new_readers_may_join():
-    mounted = Mounted()
+    mounted = MountedStream()
     reader = mounted.stream.join()
     await mounted.manager.aclose()
     ended = await reader.read(30)

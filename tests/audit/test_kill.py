@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from support.processes import Process
 from support.running import run
 
-from .recording import found
+from .recording import find
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -40,7 +40,7 @@ def killed_after(url: str, acknowledged: int, spins: int) -> int:
 def test_acknowledged_records_are_stored_without_gaps(url, seed):
     chance = random.Random(seed)
     said = killed_after(url, chance.randint(1, 12), chance.randint(0, 400_000))
-    entries = run(found(url, limit=1000)).entries[::-1]
+    entries = run(find(url, limit=1000)).entries[::-1]
     kept = [int(each.call_id) for each in entries]
     assert list(range(1, len(kept) + 1)) == kept == [each.number for each in entries]
     assert said <= kept[-1]
@@ -54,6 +54,6 @@ def test_file_left_by_a_kill_is_complete_and_appendable(tmp_path):
     with engine.connect() as connection:
         assert "ok" == connection.exec_driver_sql("PRAGMA integrity_check").scalar()
     engine.dispose()
-    entries = run(found(url, limit=1000)).entries
+    entries = run(find(url, limit=1000)).entries
     assert 2 == len({each.writer for each in entries})
     assert first + second <= len(entries)

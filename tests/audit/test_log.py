@@ -21,15 +21,15 @@ from patchbay.hooks import DenyTool, HookManager, HookScope, Meta
 from patchbay.types import ToolCall
 from support.running import run
 
-from .recording import CONTEXT, denied, found, ids, keep, members, record
+from .recording import CONTEXT, denied, find, ids, members, record, store_records
 
 
 def test_every_field_of_a_record_is_stored(url):
     meta = Meta("helper", "t2", "t1", "s1", 3, "turn.tool.after")
     decisions = (("guard", "before_tool", "changed arguments"), ("ann", "approve_tool", "denied: not that one"))
-    run(keep(url, denied("c9", time=12.5, tool="fs_write", source="plugin:x", decisions=decisions, responded_by="mock")))
-    run(keep(url, record("c10", time=13.5, meta=meta, seconds=0.25, result_chars=7)))
-    page = run(found(url))
+    run(store_records(url, denied("c9", time=12.5, tool="fs_write", source="plugin:x", decisions=decisions, responded_by="mock")))
+    run(store_records(url, record("c10", time=13.5, meta=meta, seconds=0.25, result_chars=7)))
+    page = run(find(url))
     assert None is page.cursor
     expected = {
         "time": 12.5, "agent": "helper", "session_key": "s1", "turn": "t1", "parent_turn": "", "round": 2, "channel": "telegram",
@@ -73,7 +73,7 @@ def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
         await hooks.aclose()
 
     run(work())
-    told = {each.call_id: each for each in run(found(url)).entries}
+    told = {each.call_id: each for each in run(find(url)).entries}
     assert {"1": "tool_denied", "2": "", "3": "unknown_tool"} == {name: each.code for name, each in told.items()}
     assert {("helper", "t1", "t0", "s1", "telegram", "ann")} == {
         (each.agent, each.turn, each.parent_turn, each.session_key, each.channel, each.sender) for each in told.values()
@@ -84,7 +84,7 @@ def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
 
 def test_entries_are_found_by_each_filter(url):
     run(
-        keep(
+        store_records(
             url,
             record("a", time=100, tool="fs_read", turn_id="t1"),
             record("b", time=200, tool="fs_write", source="plugin:x", session_key="s2", turn_id="t2", parent_turn_id="t1"),
@@ -121,7 +121,7 @@ def test_entries_are_found_by_each_filter(url):
 
 
 def test_pages_are_consecutive_and_the_last_is_marked(url):
-    run(keep(url, *(record(str(number)) for number in range(10))))
+    run(store_records(url, *(record(str(number)) for number in range(10))))
 
     async def work():
         async with AuditLog(url) as log:
@@ -151,21 +151,21 @@ def test_any_text_is_stored_as_far_as_the_database_can_and_bounded(url):
     odd = "\ud800 \x00 '\"\\ 猫"
     decisions = [(odd, "p", "x" * 100_000)] * 1000
     run(
-        keep(
+        store_records(
             url,
             record(
                 odd, tool=odd, session_key=odd, context={"inbound": {"sender_id": 7, "channel": None}}, decisions=tuple(decisions)
             ),
         )
     )
-    (entry,) = run(found(url, session=odd, tools=(odd,))).entries
+    (entry,) = run(find(url, session=odd, tools=(odd,))).entries
     assert ("\ufffd \ufffd '\"\\ 猫", "7", "") == (entry.tool, entry.sender, entry.channel)
     assert (MAX_DECISIONS, MAX_TEXT) == (len(entry.decisions), len(entry.decisions[0].decision))
 
 
 def test_record_with_an_unusual_context_is_stored(url):
-    run(keep(url, record("a", context={"inbound": "?"}), record("b", context={})))
-    assert ["b", "a"] == ids(run(found(url)))
+    run(store_records(url, record("a", context={"inbound": "?"}), record("b", context={})))
+    assert ["b", "a"] == ids(run(find(url)))
 
 
 def test_unwritable_record_is_counted_as_lost_and_does_not_block_others(tmp_path, caplog):
@@ -174,15 +174,15 @@ def test_unwritable_record_is_counted_as_lost_and_does_not_block_others(tmp_path
             raise ValueError("no words")
 
     odd = record("odd", context={"inbound": {"sender_id": Odd()}})
-    run(keep(tmp_path / "audit.db", record("a"), odd, record("b")))
-    entries = run(found(tmp_path / "audit.db")).entries[::-1]
+    run(store_records(tmp_path / "audit.db", record("a"), odd, record("b")))
+    entries = run(find(tmp_path / "audit.db")).entries[::-1]
     assert [("a", 0), ("", 1), ("b", 0)] == [(each.call_id, each.lost) for each in entries]
     assert 1 == caplog.text.count("it is counted as lost")
 
 
 @pytest.mark.parametrize("query", [{"session": "s1"}, {"turn": "t1"}, {"session": "s1", "tools": ("fs_*",), "since": 1.0}])
 def test_a_session_and_a_turn_are_found_without_looking_at_every_row(tmp_path, query):
-    run(keep(tmp_path / "audit.db", record("a")))
+    run(store_records(tmp_path / "audit.db", record("a")))
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}")
     plans = []
 
@@ -254,7 +254,7 @@ def test_two_writers_share_a_database(url):
 
 
 @pytest.fixture
-def held(monkeypatch):
+def blocked_writes(monkeypatch):
     """Nothing is written until this event is set."""
     may_write = threading.Event()
     real = audit_log.AuditLog._try_write
@@ -268,13 +268,13 @@ def held(monkeypatch):
     may_write.set()
 
 
-def test_a_flood_is_counted_where_it_was_lost_and_never_waits(tmp_path, held, caplog):
+def test_a_flood_is_counted_where_it_was_lost_and_never_waits(tmp_path, blocked_writes, caplog):
     async def work():
         async with AuditLog(tmp_path / "audit.db", most_waiting=10) as log:
             for number in range(25):
                 log(record(str(number)))
             assert 15 == log.lost
-            held.set()
+            blocked_writes.set()
             await log.flush()
             log(record("after"))
             await log.flush()
@@ -286,12 +286,12 @@ def test_a_flood_is_counted_where_it_was_lost_and_never_waits(tmp_path, held, ca
     assert 1 == len([each for each in caplog.records if "records are lost" in each.getMessage()])
 
 
-def test_lost_records_match_any_filter_of_their_time(tmp_path, held):
+def test_lost_records_match_any_filter_of_their_time(tmp_path, blocked_writes):
     async def work():
         async with AuditLog(tmp_path / "audit.db", most_waiting=1) as log:
             log(record("a"))
             log(record("b"))
-            held.set()
+            blocked_writes.set()
             await log.flush()
             return await log.query(AuditQuery(tools=("nothing",), denied=True)), await log.query(AuditQuery(until=1.0))
 
@@ -350,7 +350,7 @@ def test_commit_with_a_lost_response_is_stored_once(url, monkeypatch):
 
 def test_database_error_does_not_quote_the_record(tmp_path, caplog):
     file = tmp_path / "audit.db"
-    run(keep(file, record("a")))
+    run(store_records(file, record("a")))
     engine = sa.create_engine(f"sqlite:///{file}")
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE patchbay_audit")
@@ -388,11 +388,11 @@ def test_close_waits_for_a_database_that_recovers(tmp_path):
         await closing
 
     run(work())
-    assert ["a"] == ids(run(found(folder / "audit.db")))
+    assert ["a"] == ids(run(find(folder / "audit.db")))
 
 
 def test_close_writes_pending_records_and_reports_the_lost_ones(tmp_path, caplog, monkeypatch):
-    run(keep(tmp_path / "audit.db", record("a")))
+    run(store_records(tmp_path / "audit.db", record("a")))
 
     async def closes_only(file):
         log = AuditLog(file)
@@ -400,32 +400,32 @@ def test_close_writes_pending_records_and_reports_the_lost_ones(tmp_path, caplog
         await log.aclose()
 
     run(closes_only(tmp_path / "audit.db"))
-    assert ["b", "a"] == ids(run(found(tmp_path / "audit.db")))
+    assert ["b", "a"] == ids(run(find(tmp_path / "audit.db")))
     monkeypatch.setattr(audit_log, "_CLOSING", 0.1)
     run(closes_only(tmp_path / "nowhere" / "audit.db"))
     assert "1 records of the audit could not be written: ConfigurationError" in caplog.text
 
 
 def test_the_database_refuses_to_change_an_entry(url):
-    run(keep(url, record("a")))
+    run(store_records(url, record("a")))
     engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg") if url.startswith("post") else url)
     with engine.connect() as connection, pytest.raises(sa.exc.DatabaseError, match="append-only"):
         connection.exec_driver_sql("UPDATE patchbay_audit SET tool = 'other'")
     engine.dispose()
-    assert ["fs_read"] == [each.tool for each in run(found(url)).entries]
+    assert ["fs_read"] == [each.tool for each in run(find(url)).entries]
 
 
 def test_records_are_kept_without_a_retention_limit(url):
-    run(keep(url, record("old", time=1000.0)))
-    run(keep(url, record("new")))
-    assert ["new", "old"] == ids(run(found(url)))
-    last = run(found(url)).entries[0].id
-    run(keep(url, record("newer"), keep=3600))
-    page = run(found(url))
+    run(store_records(url, record("old", time=1000.0)))
+    run(store_records(url, record("new")))
+    assert ["new", "old"] == ids(run(find(url)))
+    last = run(find(url)).entries[0].id
+    run(store_records(url, record("newer"), keep=3600))
+    page = run(find(url))
     assert ["newer", "new"] == ids(page)
-    run(keep(url, record("old again", time=1000.0), keep=3600))
-    run(keep(url, record("newest")))
-    assert run(found(url)).entries[0].id > last + 2  # no id is given twice
+    run(store_records(url, record("old again", time=1000.0), keep=3600))
+    run(store_records(url, record("newest")))
+    assert run(find(url)).entries[0].id > last + 2  # no id is given twice
 
 
 async def test_expired_records_are_deleted_in_small_steps(url, monkeypatch):
@@ -472,12 +472,12 @@ def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
     assert ["a"] == run(work())
 
 
-def test_a_forked_child_writes_its_own_records_and_not_its_parents(tmp_path, held):
+def test_a_forked_child_writes_its_own_records_and_not_its_parents(tmp_path, blocked_writes):
     """The parent's record waits while it forks: it is written once, and by the parent."""
     file = tmp_path / "audit.db"
     log = AuditLog(file)
     log(record("parent"))
-    held.set()
+    blocked_writes.set()
     child = os.fork()
     if child == 0:
         try:
@@ -487,7 +487,7 @@ def test_a_forked_child_writes_its_own_records_and_not_its_parents(tmp_path, hel
             os._exit(0)
     os.waitpid(child, 0)
     run(log.aclose())
-    entries = run(found(file)).entries
+    entries = run(find(file)).entries
     assert ["child", "parent"] == sorted(each.call_id for each in entries)
     assert 2 == len({each.writer for each in entries})
 

@@ -21,7 +21,7 @@ from patchbay.server.registrations import StoreLock
 from patchbay.tools.registry import Registration, ToolRegistry
 from support.running import run
 
-from .recording import ids, keep, record
+from .recording import ids, record, store_records
 from .serving import patchbay
 
 COUNT = 40
@@ -99,13 +99,13 @@ def test_all_that_a_server_keeps_may_be_in_one_database(url):
 
 def test_new_file_is_private_even_behind_a_link(tmp_path):
     (tmp_path / "link.db").symlink_to(tmp_path / "audit.db")
-    run(keep(tmp_path / "link.db", record("a")))
+    run(store_records(tmp_path / "link.db", record("a")))
     assert "-rw-------" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
 
 
 def test_existing_file_keeps_its_permissions(tmp_path):
     (tmp_path / "audit.db").touch(0o640)
-    run(keep(tmp_path / "audit.db", record("a")))
+    run(store_records(tmp_path / "audit.db", record("a")))
     assert "-rw-r-----" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
 
 
@@ -137,7 +137,7 @@ def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_pa
 
 def test_a_name_that_sqlite_reads_itself_is_left_to_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(keep("sqlite:///file:audit.db?mode=rwc&uri=true", record("a")))
+    run(store_records("sqlite:///file:audit.db?mode=rwc&uri=true", record("a")))
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}")
     with engine.connect() as connection:
         assert 1 == connection.exec_driver_sql("SELECT count(*) FROM patchbay_audit").scalar()

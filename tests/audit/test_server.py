@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from .serving import Events, serving, until
+from .serving import Events, serving, wait_for
 
 TOKEN = "0123456789abcdef-token"
 
@@ -65,18 +65,18 @@ def test_reader_resumes_after_its_last_event(server):
 
 
 def test_disconnected_reader_frees_its_place(server):
-    until(lambda: server.ask("GET", "/readers")[1] == 0)
+    wait_for(lambda: server.ask("GET", "/readers")[1] == 0)
     streams = [Events(server) for _ in range(3)]
     status, refused = server.ask("GET", "/api/events")
     assert (503, "too_many_readers") == (status, refused["error_code"])
     for each in streams:
         each.close()
-    until(lambda: server.ask("GET", "/readers")[1] == 0)
+    wait_for(lambda: server.ask("GET", "/readers")[1] == 0)
     Events(server).close()
 
 
 def test_stalled_reader_gets_a_dropped_count_and_the_server_continues(server):
-    until(lambda: server.ask("GET", "/readers")[1] == 0)
+    wait_for(lambda: server.ask("GET", "/readers")[1] == 0)
     with contextlib.closing(Events(server, "/api/events?kind=agent.user_output&kind=agent.turn.end")) as events:
         for _ in range(60):  # 12 MB: more than sockets hold, and more than may wait
             server.run(shown=200_000)

@@ -11,7 +11,7 @@ from patchbay.cli.tail import Trace
 from patchbay.hooks.process.protocol import KINDS
 from ports import kept_port
 
-from .serving import Command, Reading, patchbay, serving, until
+from .serving import Command, Reading, patchbay, serving, wait_for
 
 TOKEN = "0123456789abcdef-token"
 
@@ -19,13 +19,13 @@ TOKEN = "0123456789abcdef-token"
 SUBTURNS = {"agent.subturn.spawn", "agent.subturn.end"}  # not printed: the turns of both are
 
 
-def shown(event: object, **options: bool) -> list[str]:
+def printed_lines(event: object, **options: bool) -> list[str]:
     """Return the lines, without the time."""
     trace = Trace(**{"colour": False, "ascii_only": True, **options})
     return [line[12:].strip() for line in trace.lines(event)]
 
 
-def told(kind: str, payload: object = None, **members: object) -> dict[str, object]:
+def tail_event(kind: str, payload: object = None, **members: object) -> dict[str, object]:
     return {
         "kind": kind,
         "time": "2026-01-01T00:00:00.250000000Z",
@@ -113,7 +113,7 @@ def test_unreachable_or_refusing_server_is_a_one_line_error(tmp_path):
 
 def test_tail_ends_when_its_reader_closes_without_new_events(tmp_path):
     with serving(tmp_path) as server, Reading("tail", "--server", server.url, "--json") as reading:
-        until(lambda: server.ask("GET", "/readers")[1])
+        wait_for(lambda: server.ask("GET", "/readers")[1])
         server.run()
         assert "agent.turn.start" in reading.line()
         assert 1 == reading.leave()
@@ -141,36 +141,38 @@ def test_server_without_an_event_stream_is_a_one_line_error(proxied):
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (told("agent.turn.start", {"UserMessage": "x" * 200, "MediaCount": 2}), f'>> a turn: "{"x" * 97}..." and 2 files'),
+        (tail_event("agent.turn.start", {"UserMessage": "x" * 200, "MediaCount": 2}), f'>> a turn: "{"x" * 97}..." and 2 files'),
         (
-            told("agent.turn.start", {"UserMessage": "hi"}, scope={"sender_id": "ann", "turn_id": "t"}, correlation={"parent_turn_id": "main-turn-1"}),
+            tail_event("agent.turn.start", {"UserMessage": "hi"}, scope={"sender_id": "ann", "turn_id": "t"}, correlation={"parent_turn_id": "main-turn-1"}),
             't        >> ann, for n-turn-1: "hi"',
         ),
-        (told("agent.turn.end", {"Status": "error", "Iterations": 1, "Duration": 1500000000}), "== error in 1.5 s, 1 round"),
-        (told("agent.llm.request", {"MessagesCount": 1}, attrs={"iteration": 3}), "- round 3: the model, 1 message, 0 tools"),
-        (told("agent.llm.response", {"ContentLen": 1200, "HasReasoning": True}), "- answered: 1,200 characters, reasoning"),
-        (told("agent.tool.exec_start", {"Tool": "a", "Arguments": {"x": "y\n\x1b"}}), '-> a(x="y\\n\\u001b")'),
-        (told("agent.tool.exec_start", {"Tool": "a", "Arguments": None}), "-> a()"),
-        (told("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 5, "Duration": 2000000, "IsError": True}), "!! a: failed, 5 characters, 2.0 ms"),
-        (told("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 1, "Async": True}), "ok a: 1 character, 0.0 ms, goes on"),
-        (told("agent.tool.exec_skipped", {"Tool": "a", "Reason": ""}), "!! a: given up"),
-        (told("agent.error", {"Stage": "llm", "Message": "no\x07"}), "!! llm: no\\u0007"),
-        (told("agent.user_output", {"Tool": "a", "Media": ["media://1"]}), "> to the user, from a: media://1"),
-        (told("stream.dropped", {"count": 7}), "(7 events missing here: they came too fast)"),
-        (told("gateway.ready", {"duration_ms": 1}), '- gateway.ready {"duration_ms": 1}'),
+        (tail_event("agent.turn.end", {"Status": "error", "Iterations": 1, "Duration": 1500000000}), "== error in 1.5 s, 1 round"),
+        (tail_event("agent.llm.request", {"MessagesCount": 1}, attrs={"iteration": 3}), "- round 3: the model, 1 message, 0 tools"),
+        (tail_event("agent.llm.response", {"ContentLen": 1200, "HasReasoning": True}), "- answered: 1,200 characters, reasoning"),
+        (tail_event("agent.tool.exec_start", {"Tool": "a", "Arguments": {"x": "y\n\x1b"}}), '-> a(x="y\\n\\u001b")'),
+        (tail_event("agent.tool.exec_start", {"Tool": "a", "Arguments": None}), "-> a()"),
+        (tail_event("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 5, "Duration": 2000000, "IsError": True}), "!! a: failed, 5 characters, 2.0 ms"),
+        (tail_event("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 1, "Async": True}), "ok a: 1 character, 0.0 ms, goes on"),
+        (tail_event("agent.tool.exec_skipped", {"Tool": "a", "Reason": ""}), "!! a: given up"),
+        (tail_event("agent.error", {"Stage": "llm", "Message": "no\x07"}), "!! llm: no\\u0007"),
+        (tail_event("agent.user_output", {"Tool": "a", "Media": ["media://1"]}), "> to the user, from a: media://1"),
+        (tail_event("stream.dropped", {"count": 7}), "(7 events missing here: they came too fast)"),
+        (tail_event("gateway.ready", {"duration_ms": 1}), '- gateway.ready {"duration_ms": 1}'),
     ],
 )  # fmt: skip
 def test_each_kind_is_one_line(event, line):
-    assert [line] == shown(event)
+    assert [line] == printed_lines(event)
 
 
 def test_turn_of_a_sub_agent_is_shown_once():
-    assert [] == shown(told("agent.subturn.spawn", {"AgentID": "a"})) + shown(told("agent.subturn.end", {"AgentID": "a"}))
+    assert [] == printed_lines(tail_event("agent.subturn.spawn", {"AgentID": "a"})) + printed_lines(
+        tail_event("agent.subturn.end", {"AgentID": "a"})
+    )
 
 
 def test_decisions_are_shown_below_the_call():
     decisions = [{"by": "ann", "point": "approve_tool", "decision": "denied: no"}, "?", {"by": None}]
-    lines = shown(told("agent.tool.exec_skipped", {"Tool": "rm", "Reason": "no"}, attrs={"decisions": decisions}))
+    lines = printed_lines(tail_event("agent.tool.exec_skipped", {"Tool": "rm", "Reason": "no"}, attrs={"decisions": decisions}))
     assert ["!! rm: no", "- ann (approve_tool): denied: no"] == lines[:2]
 
 
@@ -180,11 +182,11 @@ def test_decisions_are_shown_below_the_call():
 @pytest.mark.parametrize("kind", [*sorted(KINDS - SUBTURNS), "stream.dropped", "unknown", None, 5])
 def test_event_of_any_shape_is_shown(kind, payload):
     event = {"kind": kind, "payload": payload, "scope": 3, "attrs": [], "time": {}, "correlation": None}
-    assert 1 == len(shown(event))
+    assert 1 == len(printed_lines(event))
 
 
 def test_colours_and_symbols_depend_on_the_terminal():
-    event = told("agent.tool.exec_start", {"Tool": "\u732b", "Arguments": {}})
-    assert ["\u2192 \u732b()"] == shown(event, ascii_only=False)
-    assert ["-> \\u732b()"] == shown(event)
+    event = tail_event("agent.tool.exec_start", {"Tool": "\u732b", "Arguments": {}})
+    assert ["\u2192 \u732b()"] == printed_lines(event, ascii_only=False)
+    assert ["-> \\u732b()"] == printed_lines(event)
     assert "\x1b[36m\u2192\x1b[0m" in "".join(Trace(colour=True, ascii_only=False).lines(event))

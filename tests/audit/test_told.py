@@ -40,7 +40,7 @@ PAYLOADS = {
 }  # fmt: skip
 
 
-class Watching:
+class RecordingObserver:
     """An observer that remembers."""
 
     def __init__(self) -> None:
@@ -71,11 +71,11 @@ def fail() -> None:
     raise ValueError("no luck")
 
 
-def watched(*script: Any, scope: HookScope = SCOPE, hook: object | None = None, **options: Any) -> Watching:
+def watched(*script: Any, scope: HookScope = SCOPE, hook: object | None = None, **options: Any) -> RecordingObserver:
     """Run a turn over the script, and return who watched it."""
 
-    async def work() -> Watching:
-        hooks, watching = HookManager(), Watching()
+    async def work() -> RecordingObserver:
+        hooks, watching = HookManager(), RecordingObserver()
         hooks.mount("watching", watching)
         hooks.mount("policy", hook if hook is not None else Policy())
         bound = Executor([add, remove, fail], hooks=hooks).begin(scope=scope)
@@ -149,7 +149,7 @@ def test_a_model_that_fails_ends_the_turn_with_an_error():
 
 @pytest.mark.parametrize(("last", "status"), [(True, "completed"), (False, "aborted")])
 async def test_turn_abandoned_at_its_end_is_complete_and_before_it_is_not(last, status):
-    hooks, watching = HookManager(), Watching()
+    hooks, watching = HookManager(), RecordingObserver()
     hooks.mount("watching", watching)
     events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin(scope=SCOPE), ASKED)
     async for event in events:
@@ -172,7 +172,7 @@ def test_subturn_events_enclose_the_turn_of_a_sub_agent():
 
 
 async def test_agent_called_as_a_tool_is_a_nested_turn():
-    hooks, watching = HookManager(), Watching()
+    hooks, watching = HookManager(), RecordingObserver()
     hooks.mount("watching", watching)
     helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
     model = ScriptedModel([[ToolCall("1", "helper", '{"request": "really?"}')], "done"])

@@ -47,7 +47,7 @@ def figures(one_by_one: dict[str, float], together: dict[str, float] | None = No
     return made
 
 
-def everybody(plugin: float, callback: float, first: float, mounted: float | None = None) -> Outcome:
+def outcome_of(plugin: float, callback: float, first: float, mounted: float | None = None) -> Outcome:
     rows_ = {
         rows.SAME_PROCESS: figures({"caller": 20.0}),
         rows.PLUGIN: figures({"caller": 20.0, "plugin": plugin}),
@@ -86,7 +86,7 @@ def test_ended_host_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyP
     assert [] == left_in(run_folder)
 
 
-class Lying:
+class WrongAnswers:
     """A row whose calls are answered with those of others."""
 
     UVLOOP = False
@@ -102,7 +102,7 @@ class Lying:
 @pytest.mark.parametrize("counts", [{"one_by_one": 8, "together": 0}, {"one_by_one": 0, "together": 16}])
 def test_call_with_a_wrong_result_has_no_figure(counts: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="call 7 came to '8: some words'"):
-        asyncio.run(process.measure(Lying(), tmp_path, warm=0, **counts))
+        asyncio.run(process.measure(WrongAnswers(), tmp_path, warm=0, **counts))
 
 
 class Counting:
@@ -204,17 +204,17 @@ def test_every_row_has_its_module_and_the_peer_its_pins() -> None:
 
 
 def test_plugin_and_callback_calls_have_their_own_bars() -> None:
-    plugin, callback, mcp, first, _ = bars.of_calls(everybody(plugin=200.0, callback=600.0, first=4.9, mounted=1150.0))
+    plugin, callback, mcp, first, _ = bars.of_calls(outcome_of(plugin=200.0, callback=600.0, first=4.9, mounted=1150.0))
     assert ("≤ 0.2 ms", "0.200 ms, 16 at once 0.200 ms", True) == (plugin.bar, plugin.measured, plugin.met)
     assert ("≤ 0.6 ms", "0.600 ms, 16 at once 0.600 ms", True) == (callback.bar, callback.measured, callback.met)
     assert ("≤ 1.15", "1.15", True) == (mcp.bar, mcp.measured, mcp.met)
     assert ("< 5 s", "4.9 s", True) == (first.bar, first.measured, first.met)
-    missed = bars.of_calls(everybody(plugin=201.0, callback=601.0, first=5.0, mounted=1160.0))
+    missed = bars.of_calls(outcome_of(plugin=201.0, callback=601.0, first=5.0, mounted=1160.0))
     assert ["**MISSED**"] * 5 == [verdict.word for verdict in missed]
 
 
 def test_a_bar_holds_for_calls_one_by_one_and_for_many_at_once() -> None:
-    outcome = everybody(plugin=100.0, callback=100.0, first=1.0)
+    outcome = outcome_of(plugin=100.0, callback=100.0, first=1.0)
     outcome.figures[rows.CALLBACK] = figures({"caller": 100.0}, {"caller": 700.0})
     assert [True, False, None, True, True] == [verdict.met for verdict in bars.of_calls(outcome)]
 
@@ -222,7 +222,7 @@ def test_a_bar_holds_for_calls_one_by_one_and_for_many_at_once() -> None:
 def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
     verdicts = list(bars.of_calls(Outcome()))
     assert [None] * 5 == [verdict.met for verdict in verdicts]
-    without = everybody(plugin=100.0, callback=100.0, first=1.0)
+    without = outcome_of(plugin=100.0, callback=100.0, first=1.0)
     del without.figures[rows.SAME_PROCESS]
     assert "no figures of the same process" == next(iter(bars.of_calls(without))).measured
 
@@ -237,7 +237,7 @@ def test_a_figure_is_the_median_of_the_processes_and_the_sum_of_all_that_take_pa
 
 
 def test_table_has_a_row_per_transport_with_the_cpu_of_each_process() -> None:
-    shown = table.of_calls(everybody(plugin=100.0, callback=150.0, first=4.0), LITTLE)
+    shown = table.of_calls(outcome_of(plugin=100.0, callback=150.0, first=4.0), LITTLE)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
     assert ["an HTTP callback 1.0", "150 [150–150]", "caller 50, callback 100", "1,000", "2,000"] == lines[4][:5]
     assert ["50 plugins of 20 tools, declared, from the start of their host", "4.00 s [4.00–4.00]"] == lines[9][:2]

@@ -21,7 +21,7 @@ from bench.turns.patchbay_runner import Row as Runner
 LITTLE = Effort(processes=2, warm=1, turns=3)
 
 
-def here(name: str, module: str) -> rows.Row:
+def local_row(name: str, module: str) -> rows.Row:
     return rows.Row(name, module, "1.0", lambda _: Path(sys.executable))
 
 
@@ -30,7 +30,7 @@ def figures(one: float, sixteen: float, many: float) -> Figures:
     return Figures("1.0", values, [100.0], [50.0])
 
 
-def everybody(ours: Figures) -> Outcome:
+def outcome_of(ours: Figures) -> Outcome:
     peers = dict(zip(rows.PEERS, (figures(2000, 3500, 3000), figures(1000, 7000, 4000), figures(3000, 4500, 5000)), strict=True))
     return Outcome({rows.AGENT: ours, **peers})
 
@@ -44,7 +44,7 @@ def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
 
 @pytest.mark.parametrize("module", [row.module for row in rows.rows() if row.module.startswith("bench.turns.patchbay")])
 def test_each_own_row_is_measured_in_its_own_processes(module: str) -> None:
-    outcome = measure.measure([here("ours", module)], replace(LITTLE, processes=1), allowed=False)
+    outcome = measure.measure([local_row("ours", module)], replace(LITTLE, processes=1), allowed=False)
     assert {} == outcome.skipped
     assert [1] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
 
@@ -78,7 +78,7 @@ def _shown(verdict: bars.Verdict) -> tuple[str, str, bool | None]:
     return verdict.bar, verdict.measured, verdict.met
 
 
-class Forgetful(Floor):
+class OneCallShort(Floor):
     """Does one call less than it was asked for."""
 
     async def turn(self) -> object:
@@ -87,7 +87,7 @@ class Forgetful(Floor):
         return said
 
 
-class Eager(Floor):
+class ExtraRequest(Floor):
     """Asks the model once too often."""
 
     async def turn(self) -> object:
@@ -95,7 +95,7 @@ class Eager(Floor):
         return await super().turn()
 
 
-class Silent(Floor):
+class WithoutAnswer(Floor):
     """Does not say what the model said."""
 
     async def turn(self) -> object:
@@ -103,7 +103,7 @@ class Silent(Floor):
         return ""
 
 
-class Trusting(Floor):
+class WithoutValidation(Floor):
     """Says that it checks arguments, and does not."""
 
     checks = True
@@ -112,10 +112,10 @@ class Trusting(Floor):
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (Forgetful, "'done' after 2 calls of the model and 0 runs of the tool"),
-        (Eager, "'done' after 3 calls of the model and 1 runs of the tool"),
-        (Trusting, "the function was given '0' for an int"),
-        (Silent, "'' after 2 calls of the model and 1 runs of the tool"),
+        (OneCallShort, "'done' after 2 calls of the model and 0 runs of the tool"),
+        (ExtraRequest, "'done' after 3 calls of the model and 1 runs of the tool"),
+        (WithoutValidation, "the function was given '0' for an int"),
+        (WithoutAnswer, "'' after 2 calls of the model and 1 runs of the tool"),
     ],
 )
 def test_invalid_turn_has_no_figure(row: type[Turns], why: str) -> None:
@@ -124,8 +124,8 @@ def test_invalid_turn_has_no_figure(row: type[Turns], why: str) -> None:
 
 
 def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measured() -> None:
-    broken = here("broken", "bench.turns.nowhere")
-    outcome = measure.measure([broken, here("floor", "bench.turns.floor")], LITTLE, allowed=False)
+    broken = local_row("broken", "bench.turns.nowhere")
+    outcome = measure.measure([broken, local_row("floor", "bench.turns.floor")], LITTLE, allowed=False)
     assert ["floor"] == list(outcome.figures)
     assert {"broken": "ModuleNotFoundError: No module named 'bench.turns.nowhere'"} == outcome.skipped
 
@@ -164,7 +164,7 @@ def test_a_figure_is_the_median_of_the_processes() -> None:
 
 
 def test_turns_are_compared_with_a_time_and_the_best_framework() -> None:
-    said = {verdict.what: verdict for verdict in bars.of_turns(everybody(figures(100, 450, 301)))}
+    said = {verdict.what: verdict for verdict in bars.of_turns(outcome_of(figures(100, 450, 301)))}
     assert 8 == len(said)
     one = said["Turn of an agent, 1 call: CPU beside the best framework"]
     assert ("1/10.0 (openai-agents)", True) == (one.measured, one.met)
@@ -176,7 +176,7 @@ def test_turns_are_compared_with_a_time_and_the_best_framework() -> None:
 
 
 def test_missing_framework_leaves_the_comparison_without_a_verdict() -> None:
-    outcome = everybody(figures(100, 400, 100))
+    outcome = outcome_of(figures(100, 400, 100))
     del outcome.figures[rows.GOOGLE_ADK]
     verdicts = list(bars.of_turns(outcome))
     assert [True, None] * 4 == [verdict.met for verdict in verdicts]
@@ -188,7 +188,7 @@ def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
 
 
 def test_table_has_measured_and_published_figures() -> None:
-    shown = table.of_turns(everybody(figures(100, 400, 120)), LITTLE)
+    shown = table.of_turns(outcome_of(figures(100, 400, 120)), LITTLE)
     lines = [line for line in shown.splitlines() if line.startswith("|")]
     assert 2 + 4 + 1 == len(lines)
     assert ["patchbay LlmAgent 1.0", "100 [100–100]"] == [cell.strip() for cell in lines[2].split("|")[1:3]]
@@ -198,7 +198,7 @@ def test_table_has_measured_and_published_figures() -> None:
 
 
 def test_turns_can_be_selected_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "turns_rows", lambda: (here(rows.FLOOR, "bench.turns.floor"),))
+    monkeypatch.setattr(bench, "turns_rows", lambda: (local_row(rows.FLOOR, "bench.turns.floor"),))
     monkeypatch.setattr(measure, "QUICK", LITTLE)
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)  # this process keeps its own handlers
     assert 0 == bench.main(["--only", "turns", "--quick", "--no-install"])

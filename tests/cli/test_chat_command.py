@@ -263,7 +263,7 @@ def test_unplanned_connection_loss_is_printed_and_a_planned_one_is_not(capsys: p
 
 @pytest.mark.parametrize(("frame", "status"), [({"what": "events", "count": 2}, 1), ({"what": "result", "count": 1}, 0)])
 def test_events_that_are_missing_are_an_exit_status(frame: dict[str, object], status: int):
-    with telling({"type": "ready"}, {"type": "dropped", **frame}, {"type": "idle", "heard": 0}) as url:
+    with scripted_server({"type": "ready"}, {"type": "dropped", **frame}, {"type": "idle", "heard": 0}) as url:
         done = run_process([*CHAT, "--server", url], input="", capture_output=True, text=True, timeout=BOUND)
     assert status == done.returncode, done
 
@@ -272,7 +272,7 @@ CHAT = [sys.executable, "-m", "patchbay", "chat"]
 
 
 @contextlib.contextmanager
-def telling(*frames: dict[str, object], code: int = 0, reason: str = ""):
+def scripted_server(*frames: dict[str, object], code: int = 0, reason: str = ""):
     """A server that tells just this; with ``code`` it ends the talk at the first thing that it hears."""
 
     def talk(socket) -> None:
@@ -294,7 +294,7 @@ def telling(*frames: dict[str, object], code: int = 0, reason: str = ""):
 
 @pytest.mark.parametrize("code", [1000, 1001, 1012, 4410])
 def test_a_server_that_ends_the_talk_in_the_middle_is_a_failure_with_its_reason(code: int):
-    with telling({"type": "ready"}, code=code, reason="the server stops") as url:
+    with scripted_server({"type": "ready"}, code=code, reason="the server stops") as url:
         done = run_process([*CHAT, "--server", url], input="One.\nTwo.\n", capture_output=True, text=True, timeout=BOUND)
     assert (1, f"patchbay: the server stops ({code})\n") == (done.returncode, done.stderr)
 

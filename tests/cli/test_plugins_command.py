@@ -87,7 +87,7 @@ def followed(port, text):
     raise AssertionError(f"{text!r} was not logged")
 
 
-def until_running(port):
+def wait_until_running(port):
     """Ask until all plugins run and have said what tools they have."""
     deadline = time.monotonic() + BOUND
     while not all(
@@ -127,7 +127,7 @@ def test_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
 
 def test_a_plugin_that_was_killed_is_listed_as_restarted_once(folder):
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         os.kill(json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"], signal.SIGKILL)
         deadline = time.monotonic() + BOUND
         while not re.match(r"greeter  running, pid \d+, restarted once\n", patchbay("list", "--port", port).stdout):
@@ -165,21 +165,21 @@ def test_broken_plugin_file_is_retried_under_watch(folder, monkeypatch):
     with running("main:Greeter", "--watch") as (_, port):
         assert "invalid syntax" in followed(port, "cannot be run as it is")
         main.write_text(right)
-        until_running(port)
+        wait_until_running(port)
 
 
 def test_plugin_output_cannot_control_the_terminal_except_colours(folder):
     main = folder / "greeter" / "main.py"
     main.write_text(main.read_text() + "\nprint('\\x1b[2J\\x1b]0;title\\x07a \\x1b[31mred\\x1b[0m word')\n")
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         shown = patchbay("logs", "greeter", "--port", port).stdout
     assert "[greeter] a \x1b[31mred\x1b[0m word\x1b[0m\n" in shown
 
 
 def test_a_plugin_is_frozen_and_unfrozen(folder):
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         frozen = patchbay("freeze", "greeter", "--port", port)
         assert (0, "frozen greeter\n", "") == (frozen.returncode, frozen.stdout, frozen.stderr)
         [status] = json.loads(patchbay("list", "--json", "--port", port).stdout)
@@ -194,7 +194,7 @@ def test_a_plugin_is_frozen_and_unfrozen(folder):
 
 def test_a_new_configuration_is_handed_over_without_a_new_process(folder):
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         before = json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]
         toml = folder / "greeter" / "plugin.toml"
         toml.write_text(toml.read_text() + '[own]\nunits = "F"\n')
@@ -207,7 +207,7 @@ def test_a_new_configuration_is_handed_over_without_a_new_process(folder):
 
 def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         patchbay("freeze", "greeter", "--port", port)  # which is a line to be shown
         command = [sys.executable, "-m", "patchbay", "plugins", "logs", "--follow", "--port", port]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -220,7 +220,7 @@ def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
 
 def test_host_has_exited_when_stop_returns(folder):
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         assert 0 == patchbay("stop", "--port", port).returncode
         with socket.create_server(("127.0.0.1", int(port))):
             pass
@@ -296,7 +296,7 @@ def test_plugin_host_continues_if_its_output_is_not_read(folder):
             assert process.stdout is not None
             port = process.stdout.readline().strip().rpartition(":")[2]
             try:
-                until_said(port, "the last word")
+                wait_for_log(port, "the last word")
                 assert 0 == patchbay("stop", "--port", port).returncode
                 assert 0 == process.wait(BOUND)
             finally:
@@ -312,7 +312,7 @@ CHATTY = """
 """
 
 
-def until_said(port, text):
+def wait_for_log(port, text):
     deadline = time.monotonic() + BOUND
     while text not in patchbay("logs", "--lines", "5", "--port", port).stdout:
         assert time.monotonic() < deadline
@@ -327,9 +327,9 @@ def test_at_a_second_ctrl_c_calls_are_answered_and_not_waited_for(folder):
         running_with(folder, "--drain-timeout", "600", server=server) as process,
     ):
         answer = threads.submit(post, f"{server}/api/tools/call", {"name": "hang", "arguments": {}})
-        until(process, "it hangs")
+        wait_for_output(process, "it hangs")
         process.send_signal(signal.SIGINT)
-        until(process, "patchbay plugins stopping")
+        wait_for_output(process, "patchbay plugins stopping")
         process.send_signal(signal.SIGINT)
         assert 0 == process.wait(BOUND)
         assert "ended while the call was under way" in answer.result(BOUND)["content"]
@@ -350,13 +350,13 @@ def running_with(*arguments, server):
     command = command_of(*arguments, server=server)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            until(process, "registered for default")
+            wait_for_output(process, "registered for default")
             yield process
         finally:
             process.kill()
 
 
-def until(process, text):
+def wait_for_output(process, text):
     """Read what a host prints until a line has the text in it."""
     assert any(text in line for line in process.stdout), f"{text!r} was not printed"
 
@@ -369,7 +369,7 @@ def post(url, body):
 
 def test_plugin_that_exits_right_after_a_reload_counts_as_not_reloaded(folder):
     with running(folder) as (_, port):
-        until_running(port)
+        wait_until_running(port)
         (folder / "greeter" / "main.py").write_text("import no_such_library_here")
         failed = patchbay("reload", "greeter", "--port", port)
         assert (1, "") == (failed.returncode, failed.stdout)

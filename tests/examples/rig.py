@@ -114,7 +114,7 @@ def tools(server: str) -> dict[str, Any]:
     return {tool["name"]: tool for tool in listing["tools_by_role"]["default"]}
 
 
-def until_there(server: str, *names: str) -> dict[str, Any]:
+def wait_for_tools(server: str, *names: str) -> dict[str, Any]:
     """Ask again and again until the server has exactly these tools, and return them. It is the host's child that knows, not we."""
     end = time.monotonic() + BOUND
     while sorted(found := tools(server)) != sorted(names):

@@ -13,7 +13,7 @@ import pytest
 
 from ports import kept_port
 
-from .rig import BOUND, EXAMPLES, Program, ask, call, environment, running, serving, tools, until_there
+from .rig import BOUND, EXAMPLES, Program, ask, call, environment, running, serving, tools, wait_for_tools
 
 NAMES = ("find_warmest_city", "get_weather")
 
@@ -36,7 +36,7 @@ def started(host: Program) -> None:
 def test_its_tools_are_called_and_taken_away_when_the_host_ends(folder: Path) -> None:
     with serving() as server, running(*hosting(server.url, folder)) as host:
         started(host)
-        for tool in until_there(server.url, *NAMES).values():
+        for tool in wait_for_tools(server.url, *NAMES).values():
             assert "plugin:weather_plugin" == tool["source"]
         answer = call(server.url, "get_weather", city="Oslo")
         assert {"city": "Oslo", "temperature": 3, "weather": "rain"} == answer["output"]
@@ -51,7 +51,7 @@ def test_its_tools_are_called_and_taken_away_when_the_host_ends(folder: Path) ->
 
 def test_its_schemas_are_those_of_the_signatures(folder: Path) -> None:
     with serving() as server, running(*hosting(server.url, folder)):
-        found = until_there(server.url, *NAMES)
+        found = wait_for_tools(server.url, *NAMES)
         assert {"city": {"type": "string", "description": "the city's name, such as 'Beijing'"}} == found["get_weather"][
             "parameters"
         ]["properties"]
@@ -61,7 +61,7 @@ def test_its_schemas_are_those_of_the_signatures(folder: Path) -> None:
 
 def test_a_call_that_the_server_has_not_signed_is_refused(folder: Path) -> None:
     with serving() as server, running(*hosting(server.url, folder)):
-        url = until_there(server.url, *NAMES)["get_weather"]["callback_url"]
+        url = wait_for_tools(server.url, *NAMES)["get_weather"]["callback_url"]
         body = {"name": "get_weather", "arguments": {"city": "Oslo"}, "call_id": "c", "raw_arguments": "{}"}
         assert 403 == ask(url, body)[0]
         assert 403 == ask(url, body, x_patchbay_signature=f"sha256={'0' * 64}")[0]
@@ -70,10 +70,10 @@ def test_a_call_that_the_server_has_not_signed_is_refused(folder: Path) -> None:
 def test_its_tools_are_back_after_the_server_was_killed(folder: Path) -> None:
     port = kept_port()
     with serving(port=port) as killed, running(*hosting(killed.url, folder)) as host:
-        until_there(killed.url, *NAMES)
+        wait_for_tools(killed.url, *NAMES)
         os.kill(killed.pid, signal.SIGKILL)
         with serving(port=port) as anew:
-            until_there(anew.url, *NAMES)
+            wait_for_tools(anew.url, *NAMES)
             assert "rain" == call(anew.url, "get_weather", city="Oslo")["output"]["weather"]
             assert 0 == host.end()
 

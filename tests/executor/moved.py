@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class MovedLoop(asyncio.SelectorEventLoop):
+class ManualClockLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock can be moved on."""
 
     ahead = 0.0
@@ -29,7 +29,7 @@ async def later(seconds: float) -> None:
         await asyncio.sleep(0)
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
+class TimeJumpLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes only while all that runs in it waits: then it is at once the time of the next timer.
 
     Not for tests in which something beside the loop is waited for, such as a thread: no time passes for that.
@@ -38,16 +38,16 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     now = 0.0
 
     def __init__(self) -> None:
-        super().__init__(_Jumping(self))
+        super().__init__(_TimeJumpSelector(self))
 
     def time(self) -> float:
         return self.now
 
 
-class _Jumping(selectors.DefaultSelector):
+class _TimeJumpSelector(selectors.DefaultSelector):
     """Does not wait until a timer is due."""
 
-    def __init__(self, loop: JumpingLoop) -> None:
+    def __init__(self, loop: TimeJumpLoop) -> None:
         super().__init__()
         self._loop = loop
 
@@ -60,5 +60,5 @@ class _Jumping(selectors.DefaultSelector):
 
 def jump_run(main: Coroutine[Any, Any, T], **options: Any) -> T:
     """Run as ``asyncio.run`` does, in such a loop."""
-    with asyncio.Runner(loop_factory=JumpingLoop, **options) as runner:
+    with asyncio.Runner(loop_factory=TimeJumpLoop, **options) as runner:
         return runner.run(main)

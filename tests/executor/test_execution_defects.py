@@ -27,7 +27,7 @@ def run_calls(tools: list[Any], *calls: ToolCall, state: dict[str, Any] | None =
     return asyncio.run(main())
 
 
-def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
+def execute(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
     (execution,) = run_calls([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
     return execution
 
@@ -58,7 +58,7 @@ def test_timeout_of_a_sync_tool_states_that_it_may_still_run():
         release.wait(30)
         return "x"
 
-    done = one(slow)
+    done = execute(slow)
     release.set()
     assert isinstance(done.error, ToolTimeoutError)
     assert f"Tool 'slow' timed out after {SHORT}s" in done.content
@@ -83,7 +83,7 @@ def test_6_a_timeout_error_of_the_tool_is_not_taken_for_the_limit(limit):
     async def netfail() -> None:
         raise TimeoutError("connect")
 
-    done = one(tool(handler=netfail, name="netfail", timeout=limit))
+    done = execute(tool(handler=netfail, name="netfail", timeout=limit))
     assert ("Error: tool 'netfail' failed: TimeoutError: connect", "tool_error") == (done.content, done.result.code)
 
 
@@ -104,7 +104,7 @@ def test_7_the_text_of_an_error_has_its_type(error, words):
     async def fail() -> None:
         raise error
 
-    assert f"Error: tool 'fail' failed: {words}" == one(fail).content
+    assert f"Error: tool 'fail' failed: {words}" == execute(fail).content
 
 
 def test_7_an_error_that_can_not_even_be_printed_is_named():
@@ -123,8 +123,8 @@ def test_7_an_error_that_can_not_even_be_printed_is_named():
     async def broken() -> None:
         raise BrokenRetry("like this")
 
-    assert "OddError" in one(odd).content
-    assert "Error: tool 'broken' failed: BrokenRetry: like this" == one(broken).content
+    assert "OddError" in execute(odd).content
+    assert "Error: tool 'broken' failed: BrokenRetry: like this" == execute(broken).content
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_tool_error_can_instruct_the_model(error, content, code):
     async def fail() -> None:
         raise error
 
-    done = one(fail)
+    done = execute(fail)
     assert (f"Error: {content}", code, error) == (done.content, done.result.code, done.error)
 
 
@@ -236,7 +236,7 @@ def test_20_nothing_that_a_tool_returns_can_break_a_run_or_its_messages(value):
     async def give() -> Any:
         return value
 
-    done = one(give)
+    done = execute(give)
     assert not done.is_error
     assert done.content
     json.dumps(done.result.to_message())

@@ -33,7 +33,7 @@ def run_calls(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: An
     return run(main())
 
 
-def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
+def execute(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
     (execution,) = run_calls([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
     return execution
 
@@ -42,7 +42,7 @@ def test_a_call_is_found_checked_run_and_recorded():
     async def add(a: int, b: int = 2) -> int:
         return a + b
 
-    done = one(add, '{"a": "1"}')
+    done = execute(add, '{"a": "1"}')
     assert (3, "3", False, None) == (done.value, done.content, done.is_error, done.error)
     assert {"a": 1, "b": 2} == done.arguments
     assert {"role": "tool", "tool_call_id": "c1", "content": "3"} == done.result.to_message()
@@ -73,7 +73,7 @@ def test_invalid_arguments_are_an_error_and_the_body_does_not_run():
     async def f(a: int):
         ran.append(a)
 
-    done = one(f, '{"a": "x"}')
+    done = execute(f, '{"a": "x"}')
     assert [] == ran
     assert isinstance(done.error, ToolArgumentsError)
     assert ("invalid_arguments", None) == (done.result.code, done.arguments)
@@ -88,9 +88,9 @@ def test_tool_exception_is_an_error_with_its_type():
     def g():
         raise ValueError
 
-    assert "Error: tool 'f' failed: KeyError: 'k'" == one(f).content
-    assert "Error: tool 'g' failed: ValueError" == one(g).content
-    assert ("tool_error", KeyError) == (one(f).result.code, type(one(f).error))
+    assert "Error: tool 'f' failed: KeyError: 'k'" == execute(f).content
+    assert "Error: tool 'g' failed: ValueError" == execute(g).content
+    assert ("tool_error", KeyError) == (execute(f).result.code, type(execute(f).error))
 
 
 def test_a_tool_may_choose_its_own_words_for_the_model():
@@ -104,7 +104,7 @@ def test_a_tool_may_choose_its_own_words_for_the_model():
     async def buy():
         raise OutOfStockError("none left")
 
-    done = one(buy)
+    done = execute(buy)
     assert ("Offer another size.", "out_of_stock") == (done.content, done.result.code)
 
 
@@ -132,7 +132,7 @@ def test_timeout_is_an_error_and_cancels_an_async_tool():
         finally:
             stopped.append(tool_context.cancelled.is_set())
 
-    done = one(slow)
+    done = execute(slow)
     assert isinstance(done.error, ToolTimeoutError)
     assert ("tool_timeout", [True]) == (done.result.code, stopped)
     assert done.content.startswith(f"Error: Tool 'slow' timed out after {SHORT}s")
@@ -147,7 +147,7 @@ def test_thread_timeout_states_that_the_thread_may_still_run():
         assert tool_context.cancelled.wait(30)
         seen.set()
 
-    done = one(slow)
+    done = execute(slow)
     assert isinstance(done.error, ToolTimeoutError)
     assert "may still be running" in done.content
     assert seen.wait(30)
@@ -172,7 +172,7 @@ def test_a_timeout_error_of_the_tool_is_its_own_error(limit):
     async def f():
         raise TimeoutError("the database was slow")
 
-    done = one(tool(handler=f, name="f", timeout=limit))
+    done = execute(tool(handler=f, name="f", timeout=limit))
     assert "Error: tool 'f' failed: TimeoutError: the database was slow" == done.content
     assert not isinstance(done.error, ToolTimeoutError)
 
@@ -209,7 +209,7 @@ def test_a_tool_that_exits_does_not_end_the_host(limit, is_async):
     def leave_sync():
         sys.exit(3)
 
-    done = one(tool(handler=leave if is_async else leave_sync, name="f", timeout=limit))
+    done = execute(tool(handler=leave if is_async else leave_sync, name="f", timeout=limit))
     assert done.is_error
     assert "SystemExit: 3" in done.content
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from moved import MovedLoop, later
+from moved import ManualClockLoop, later
 from pydantic import BaseModel
 
 from patchbay import ToolRetry
@@ -57,7 +57,7 @@ def ran(*tools: Any, calls: tuple[ToolCall, ...] = (CALL,), budget: Budget | Non
     return asyncio.run(asyncio.wait_for(main(), BOUND))
 
 
-class Disk:
+class Paths:
     """Where paths lead, and a tool that goes by what was found out."""
 
     def __init__(self, **leads: str) -> None:
@@ -79,7 +79,7 @@ class Disk:
 
 
 def test_approvers_and_the_tool_body_get_the_facts():
-    disk, person = Disk(a="/srv/data"), Person()
+    disk, person = Paths(a="/srv/data"), Person()
     [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
     facts = {"path": "/srv/data"}
     assert [("use", {"path": "a"}, facts, digest_of("use", {"path": "a"}, facts))] == person.asked
@@ -87,7 +87,7 @@ def test_approvers_and_the_tool_body_get_the_facts():
 
 
 def test_call_is_denied_if_its_facts_changed_after_approval():
-    disk = Disk(a="/srv/data")
+    disk = Paths(a="/srv/data")
     person = Person(lambda: disk.leads.update(a="/etc"))
     [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
     words = "Tool execution denied: since it was approved, this has become another: path"
@@ -150,7 +150,7 @@ def test_facts_in_another_order_are_the_same():
 
 
 def test_facts_without_approvers_are_computed_once_and_passed_to_the_body():
-    alone, beside_others = Disk(a="/srv/data"), Disk(a="/srv/data")
+    alone, beside_others = Paths(a="/srv/data"), Paths(a="/srv/data")
 
     class Idle:
         async def before_tool(self, call):
@@ -175,7 +175,7 @@ def test_tool_without_facts_has_no_facts():
 
 
 def test_denied_call_computes_facts_once():
-    disk = Disk(a="/srv/data")
+    disk = Paths(a="/srv/data")
     [execution] = ran(disk.tool(), hooks=hooks_of(person=Person(says=False)))
     assert ("tool_denied", 1, []) == (execution.result.code, disk.looked, disk.used)
 
@@ -185,13 +185,13 @@ def test_they_are_about_the_call_as_hooks_have_changed_it():
         async def before_tool(self, call):
             return Modify({"arguments": {"path": "b"}})
 
-    disk, person = Disk(a="/srv/data", b="/tmp/b"), Person()
+    disk, person = Paths(a="/srv/data", b="/tmp/b"), Person()
     ran(disk.tool(), hooks=hooks_of(mends=Mends(), person=person))
     assert ([("use", {"path": "b"}, {"path": "/tmp/b"})], ["/tmp/b"]) == ([each[:3] for each in person.asked], disk.used)
 
 
 def test_a_call_that_a_hook_refuses_or_answers_does_not_run_its_function_without_need():
-    disk = Disk(a="/srv/data")
+    disk = Paths(a="/srv/data")
 
     class Refuses:
         async def before_tool(self, call):
@@ -206,7 +206,7 @@ def test_approvers_of_a_hook_response_get_the_facts():
         async def before_tool(self, call):
             return Respond("mine")
 
-    disk, person = Disk(a="/srv/data"), Person()
+    disk, person = Paths(a="/srv/data"), Person()
     [execution] = ran(disk.tool(), hooks=hooks_of(answers=Answers(), person=person))
     assert ("mine", [{"path": "/srv/data"}], 1) == (execution.content, [each[2] for each in person.asked], disk.looked)
 
@@ -248,7 +248,7 @@ def test_facts_function_and_tool_cannot_change_the_approved_arguments():
 
 def test_a_call_that_waits_for_a_slot_after_its_approval_has_its_facts_checked_again():
     """Facts are found in threads, in any order: the second call is approved once the first one has the only slot."""
-    disk = Disk(a="/srv/data", b="/srv/data")
+    disk = Paths(a="/srv/data", b="/srv/data")
     first_runs, second_approved = asyncio.Event(), asyncio.Event()
 
     class Approver:
@@ -316,7 +316,7 @@ def test_tool_error_of_a_facts_function_reaches_the_model():
     assert (words, "tool_retry") == (execution.content, execution.result.code)
 
 
-class Odd(Mapping):
+class NonJsonMapping(Mapping):
     """A mapping of what JSON does not have, which it is made into."""
 
     def __getitem__(self, name):
@@ -333,7 +333,7 @@ def test_facts_are_plain_data_in_which_nothing_is_mended():
     """A file's name need not be UTF-8: of two such names one must not pass for the other."""
     seen, person = [], Person()
 
-    @tool(facts=lambda _: Odd())
+    @tool(facts=lambda _: NonJsonMapping())
     async def use(path: str, tool_context: ToolContext) -> str:
         seen.append(dict(tool_context.facts))
         return path
@@ -355,7 +355,7 @@ def test_sync_facts_function_runs_in_a_thread():
         await asyncio.sleep(0)
         return {"path": arguments["path"]}
 
-    assert ["used a", "used a"] == [ran(Disk().tool(facts=facts))[0].content for facts in (blocks, waits)]
+    assert ["used a", "used a"] == [ran(Paths().tool(facts=facts))[0].content for facts in (blocks, waits)]
     assert [False, True] == threads
 
 
@@ -372,7 +372,7 @@ def test_facts_function_counts_against_the_tool_timeout(asks, stays):
                 raise
         return {}
 
-    disk, person = Disk(), Person()
+    disk, person = Paths(), Person()
     hooks = hooks_of(person=person) if asks else None
     [execution] = ran(disk.tool(facts=hangs, timeout=0.05), hooks=hooks)
     assert ("tool_timeout", None, [], []) == (execution.result.code, execution.arguments, disk.used, person.asked)
@@ -404,7 +404,7 @@ def test_looking_right_before_the_run_and_the_run_have_one_time_together(each, c
             pass
         return [each.result.code for each in batch.executions]
 
-    with asyncio.Runner(loop_factory=MovedLoop) as runner:
+    with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
         assert [code] == runner.run(main())
 
 
@@ -413,7 +413,7 @@ def test_the_time_of_the_run_ends_it_too():
         await asyncio.Event().wait()
         return {}
 
-    disk = Disk()
+    disk = Paths()
     [execution] = ran(disk.tool(facts=hangs), hooks=hooks_of(person=Person()), budget=Budget(max_seconds=0.05))
     assert ("run_timeout", []) == (execution.result.code, disk.used)
 
@@ -426,7 +426,7 @@ async def test_a_run_that_is_stopped_while_it_looks_does_not_run():
         await asyncio.Event().wait()
         return {}
 
-    disk, person = Disk(), Person()
+    disk, person = Paths(), Person()
     batch = Executor([disk.tool(facts=hangs)], hooks=hooks_of(person=person)).begin().start([CALL])
     await looking.wait()
     await batch.stop()
@@ -434,7 +434,7 @@ async def test_a_run_that_is_stopped_while_it_looks_does_not_run():
 
 
 def test_calls_side_by_side_have_their_own_facts():
-    disk = Disk(a="/srv/a", b="/srv/b")
+    disk = Paths(a="/srv/a", b="/srv/b")
     calls = tuple(ToolCall(name, "use", f'{{"path": "{name}"}}') for name in ("a", "b"))
     person = Person()
     ran(disk.tool(), calls=calls, hooks=hooks_of(person=person))

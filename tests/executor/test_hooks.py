@@ -24,7 +24,7 @@ def run_calls(tools: list[Any], *calls: ToolCall, **options: Any) -> list[ToolEx
     return asyncio.run(main())
 
 
-def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
+def execute(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
     (execution,) = run_calls([function], ToolCall("c1", function.__name__, raw), **options)
     return execution
 
@@ -56,12 +56,12 @@ def as_async(hook: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [lambda hook: hook, as_async, lambda hook: [hook], lambda hook: (as_async(hook),)])
 def test_a_before_hook_answers_in_the_tools_place(kind):
-    done = one(add, '{"a": 1}', before=kind(lambda *_: {"blocked": True}), after=lambda *_: "not asked")
+    done = execute(add, '{"a": 1}', before=kind(lambda *_: {"blocked": True}), after=lambda *_: "not asked")
     assert ([], '{"blocked": true}', None, False) == (ran, done.content, done.arguments, done.is_error)
 
 
 def test_an_empty_answer_is_an_answer():
-    assert ("{}", []) == (one(add, '{"a": 1}', before=lambda *_: {}).content, ran)
+    assert ("{}", []) == (execute(add, '{"a": 1}', before=lambda *_: {}).content, ran)
 
 
 @pytest.mark.parametrize("kind", [lambda hook: hook, as_async, lambda hook: [hook]])
@@ -72,13 +72,13 @@ def test_after_hook_can_replace_the_result(kind):
         seen.append((call.id, tool.name, arguments, context.call_id, value))
         return {"sum": value}
 
-    done = one(add, '{"a": 1}', after=kind(after))
+    done = execute(add, '{"a": 1}', after=kind(after))
     assert [("c1", "add", {"a": 1, "b": 2}, "c1", 3)] == seen
     assert ({"sum": 3}, '{"sum": 3}') == (done.value, done.content)
 
 
 def test_hooks_that_return_none_change_nothing():
-    assert 3 == one(add, '{"a": 1}', before=lambda *_: None, after=as_async(lambda *_: None)).value
+    assert 3 == execute(add, '{"a": 1}', before=lambda *_: None, after=as_async(lambda *_: None)).value
 
 
 def test_first_before_answer_wins_and_after_callbacks_are_chained():
@@ -87,10 +87,10 @@ def test_first_before_answer_wins_and_after_callbacks_are_chained():
     def asks(name: str, answer: Any) -> Any:
         return lambda *about: asked.append((name, about[-1])) or answer
 
-    assert "b" == one(add, '{"a": 1}', before=[asks("a", None), asks("b", "b"), asks("c", "c")]).value
+    assert "b" == execute(add, '{"a": 1}', before=[asks("a", None), asks("b", "b"), asks("c", "c")]).value
     assert ["a", "b"] == [name for name, _ in asked]
     asked.clear()
-    assert 5 == one(add, '{"a": 1}', after=[asks("a", 4), asks("b", None), asks("c", 5)]).value
+    assert 5 == execute(add, '{"a": 1}', after=[asks("a", 4), asks("b", None), asks("c", 5)]).value
     assert [("a", 3), ("b", 4), ("c", 4)] == asked
 
 
@@ -98,7 +98,7 @@ def test_arguments_that_a_before_hook_changes_in_place_are_those_that_run():
     def before(call, tool, arguments, context):
         arguments["b"] = 10
 
-    done = one(add, '{"a": 1}', before=before)
+    done = execute(add, '{"a": 1}', before=before)
     assert (11, {"a": 1, "b": 10}, '{"a": 1}') == (done.value, done.arguments, done.call.raw_arguments)
     assert {"a": 1} == done.call.arguments
 
@@ -130,7 +130,7 @@ def test_a_tool_that_changes_its_arguments_changes_no_record():
         tags.append("b")
         return len(tags)
 
-    done = one(grab, '{"tags": ["a"]}')
+    done = execute(grab, '{"tags": ["a"]}')
     assert (2, {"tags": ["a"]}) == (done.value, done.arguments)
 
 
@@ -140,15 +140,15 @@ def test_sentinel_default_reaches_the_tool_unchanged():
     def look(a: Any = missing) -> bool:
         return a is missing
 
-    assert one(look).value
-    assert one(look, before=lambda *_: None).value
+    assert execute(look).value
+    assert execute(look, before=lambda *_: None).value
 
 
 def test_a_hook_that_breaks_lets_nothing_through():
     def broken(*_: Any) -> None:
         raise RuntimeError("no such user")
 
-    done = one(add, '{"a": 1}', before=broken)
+    done = execute(add, '{"a": 1}', before=broken)
     assert ([], "Error: tool 'add' failed: RuntimeError: no such user") == (ran, done.content)
 
 
@@ -156,7 +156,7 @@ def test_failing_after_hook_hides_the_result_and_reports_that_the_tool_ran():
     def broken(*_: Any) -> None:
         raise RuntimeError("redaction failed")
 
-    done = one(add, '{"a": 1}', after=broken)
+    done = execute(add, '{"a": 1}', after=broken)
     assert [(1, 2)] == ran
     assert (None, None, True) == (done.value, done.actions, done.is_error)
     assert (
@@ -172,23 +172,23 @@ def test_before_callback_may_fix_invalid_arguments_that_are_validated_again():
         arguments.update(fill.get(call.raw_arguments, {}))
 
     fill = {'{"b": "3"}': {"a": "4"}, '{"a": 1}': {"b": "many"}, '{"a": 2}': {"b": "5"}}
-    mended, broken, changed, left = (one(add, raw, before=before) for raw in (*fill, '{"b": 1}'))
+    mended, broken, changed, left = (execute(add, raw, before=before) for raw in (*fill, '{"b": 1}'))
     assert [{"b": "3"}, {"a": 1, "b": 2}, {"a": 2, "b": 2}, {"b": 1}] == seen
     assert [(4, 3), (2, 5)] == ran
     assert ({"a": 4, "b": 3}, {"a": 2, "b": 5}) == (mended.arguments, changed.arguments)
     assert "/b must be a valid integer" in broken.content
     assert "must have required property 'a'" in left.content
-    assert "not valid JSON" in one(add, '{"a"', before=before).content
+    assert "not valid JSON" in execute(add, '{"a"', before=before).content
     assert 4 == len(seen)  # of the last there is nothing to be shown
 
 
 def test_before_callback_may_answer_a_call_with_invalid_arguments():
-    done = one(add, "{}", before=lambda *_: {"mocked": True})
+    done = execute(add, "{}", before=lambda *_: {"mocked": True})
     assert ({"mocked": True}, False, []) == (done.value, done.is_error, ran)
 
 
 def test_before_callback_cannot_add_non_json_arguments():
-    done = one(add, '{"a": 1}', before=lambda call, tool, arguments, context: arguments.update(b=add))
+    done = execute(add, '{"a": 1}', before=lambda call, tool, arguments, context: arguments.update(b=add))
     assert "TypeError: a function is not JSON" in done.content
     assert [] == ran
 
@@ -197,8 +197,8 @@ def test_arguments_that_can_be_read_only_once_are_left_to_the_tool():
     def total(numbers: Iterator[int], more: int = 0) -> int:
         return sum(numbers) + more
 
-    assert 3 == one(total, '{"numbers": [1, 2]}', before=lambda *_: None).value
-    more = one(total, '{"numbers": [1, 2]}', before=lambda call, tool, arguments, context: arguments.update(more=4))
+    assert 3 == execute(total, '{"numbers": [1, 2]}', before=lambda *_: None).value
+    more = execute(total, '{"numbers": [1, 2]}', before=lambda call, tool, arguments, context: arguments.update(more=4))
     assert 7 == more.value
 
 
@@ -215,7 +215,7 @@ def test_failed_calls_do_not_reach_after_callbacks():
 
 
 def test_a_hook_may_write_state_for_the_call():
-    done = one(add, '{"a": 1}', before=lambda call, tool, arguments, context: context.state.update(seen=call.id))
+    done = execute(add, '{"a": 1}', before=lambda call, tool, arguments, context: context.state.update(seen=call.id))
     assert {"seen": "c1"} == done.actions.state_delta
 
 
@@ -261,7 +261,7 @@ def test_no_container_is_left_open_to_a_change(kind, raw, change):
     kept: list[Any] = []
     let_through: list[Any] = [lambda _: change(kept[0])]
     use.__annotations__["what"] = kind
-    done = one(use, f'{{"what": {raw}}}', before=lambda call, tool, arguments, context: kept.append(arguments["what"]))
+    done = execute(use, f'{{"what": {raw}}}', before=lambda call, tool, arguments, context: kept.append(arguments["what"]))
     assert not done.is_error
     assert "666" in repr(kept[0])
     assert "666" not in done.value

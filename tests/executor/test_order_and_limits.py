@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from moved import MovedLoop, later
+from moved import ManualClockLoop, later
 
 from patchbay.errors import ConfigurationError, RunTimeoutError
 from patchbay.executor import Budget, Executor, ToolExecution
@@ -166,7 +166,7 @@ def test_timeout_of_a_thread_notes_that_it_may_still_run():
         return [await anext(batch)]
 
     try:
-        with asyncio.Runner(loop_factory=MovedLoop) as runner:
+        with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
             (done,) = runner.run(main())
     finally:
         release.set()

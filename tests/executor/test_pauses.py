@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from moved import MovedLoop, later
+from moved import ManualClockLoop, later
 
 from patchbay import ToolCall
 from patchbay.executor import Budget, Executor
@@ -26,7 +26,7 @@ def run(work):
         # Not by asyncio.timeout, whose clock is moved.
         return await work
 
-    with asyncio.Runner(loop_factory=MovedLoop) as runner:
+    with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
         return runner.run(bounded())
 
 

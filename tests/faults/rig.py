@@ -59,7 +59,7 @@ class Service:
         self._running.close()
 
 
-class House:
+class Deployment:
     """A server that keeps its tools in a file, and a host of plugins: ``with`` starts both, and ends all that is left of them."""
 
     def __init__(self, folder: Path, *, roles: str = "ann", serve: tuple[str, ...] = ()) -> None:
@@ -128,7 +128,7 @@ def write_plugin(folder: Path, source: str) -> Path:
     return folder
 
 
-def until(holds: Callable[[], T], *, within: float = BOUND, every: float = 0.02, what: str = "it") -> T:
+def poll_until(holds: Callable[[], T], *, within: float = BOUND, every: float = 0.02, what: str = "it") -> T:
     """Poll every ``every`` seconds until the answer is true, and return it.
 
     A connection error (a server that is down) counts as no answer yet.

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.rig import BOUND, PATIENCE, House, is_alive, until, write_plugin
+from faults.rig import BOUND, PATIENCE, Deployment, is_alive, poll_until, write_plugin
 from patchbay.registrations import RegistrationStore
 
 PLUGINS = ("left", "right")
@@ -59,7 +59,7 @@ class Plugin(NekoPluginBase):
 
 
 @dataclass(frozen=True)
-class Answered:
+class CallOutcome:
     """What became of a call: ``said`` is the server's answer, None where the connection to it ended without one."""
 
     key: str
@@ -70,7 +70,7 @@ class Answered:
 class Registrar:
     """Registers and unregisters tools, and records acknowledged changes. ``open`` is the change without a response."""
 
-    house: House
+    deployment: Deployment
     chance: random.Random
     callback_url: str
     told: dict[str, str] = field(default_factory=dict)
@@ -86,9 +86,9 @@ class Registrar:
             self.open = (name, text)
             try:
                 if text is None:
-                    answer = self.house.post("unregister", name=name)
+                    answer = self.deployment.post("unregister", name=name)
                 else:
-                    answer = self.house.post("register", name=name, description=text, callback_url=self.callback_url)
+                    answer = self.deployment.post("register", name=name, description=text, callback_url=self.callback_url)
             except (OSError, http.client.HTTPException):
                 stop.wait(0.05)
                 continue
@@ -117,21 +117,21 @@ class Rounds:
         self.folder = folder
         self.journal = folder / "journal"
         self.journal.touch()
-        self.house = House(folder)
+        self.deployment = Deployment(folder)
         self.chance = random.Random(seed)
-        self.answers: list[Answered] = []
+        self.answers: list[CallOutcome] = []
         self.kills: Counter[str] = Counter()
         self.back: list[tuple[str, float]] = []
         self.since = time.monotonic()
         """When who was killed last could begin to come back: a plugin at once, the others when they are started again."""
         self.orphans: list[int] = []
         for name in PLUGINS:
-            write_plugin(self.house.plugins / name, RECORDER.format(name=name, journal=str(self.journal)))
+            write_plugin(self.deployment.plugins / name, RECORDER.format(name=name, journal=str(self.journal)))
         self.tools = [f"{name}_record" for name in PLUGINS]
 
     def run(self, count: int) -> None:
-        with self.house, taking_connections() as url:
-            registrar = Registrar(self.house, random.Random(self.chance.random()), url)
+        with self.deployment, listening_callback() as url:
+            registrar = Registrar(self.deployment, random.Random(self.chance.random()), url)
             self.await_tools("start")
             for number in range(count):
                 try:
@@ -165,7 +165,7 @@ class Rounds:
 
     # Calls.
 
-    def call(self, stop: threading.Event, seed: float, again: bool) -> list[Answered]:
+    def call(self, stop: threading.Event, seed: float, again: bool) -> list[CallOutcome]:
         """Make one call after the other; each ends with an answer, or with the end of its connection."""
         chance = random.Random(seed)
         answers = []
@@ -175,13 +175,13 @@ class Rounds:
             said = self.ask(tool, key, pause)
             while said is None and again and not stop.wait(0.05):
                 said = self.ask(tool, key, pause)
-            answers.append(Answered(key, said))
+            answers.append(CallOutcome(key, said))
             stop.wait(0.01)
         return answers
 
     def ask(self, tool: str, key: str, pause: float) -> dict[str, Any] | None:
         try:
-            status, said = self.house.request(
+            status, said = self.deployment.request(
                 "POST", "/api/tools/call", {"name": tool, "arguments": {"pause": pause}, "idempotency_key": key}
             )
         except (ConnectionError, http.client.HTTPException):
@@ -194,21 +194,21 @@ class Rounds:
     def kill(self, victim: str, registrar: Registrar) -> None:
         self.kills[victim] += 1
         if victim == "server":
-            self.house.server.kill()
+            self.deployment.server.kill()
             self.check_database(registrar)
             self.since = time.monotonic()
-            self.house.server.start()
+            self.deployment.server.start()
         elif victim == "host":
-            orphans = [status["pid"] for status in self.house.ask(do="list") if status["pid"]]
-            self.house.host.kill()
+            orphans = [status["pid"] for status in self.deployment.ask(do="list") if status["pid"]]
+            self.deployment.host.kill()
             self.since = time.monotonic()
-            self.house.host.start()
+            self.deployment.host.start()
             self.orphans += orphans
         else:
             self.since = time.monotonic()
             name = self.chance.choice(PLUGINS)
             with contextlib.suppress(ProcessLookupError):
-                if pid := self.house.status(name)["pid"]:
+                if pid := self.deployment.status(name)["pid"]:
                     os.kill(pid, signal.SIGKILL)
 
     def await_tools(self, what: str) -> None:
@@ -219,16 +219,16 @@ class Rounds:
         def answers(tool: str) -> bool:
             nonlocal said
             said = self.ask(tool, uuid.uuid4().hex, 0.0)
-            return said is not None and said["ok"] and self.house.names().count(tool) == 1
+            return said is not None and said["ok"] and self.deployment.names().count(tool) == 1
 
         for tool in self.tools:
             try:
-                until(functools.partial(answers, tool), within=BACK_WITHIN, what=f"{tool} after the end of the {what}")
+                poll_until(functools.partial(answers, tool), within=BACK_WITHIN, what=f"{tool} after the end of the {what}")
             except AssertionError as error:
                 error.add_note(f"the last call: {said}; the load: {os.getloadavg()}")
-                error.add_note(f"the server has: {[row for row in self.house.rows() if row['source'] != 'external']}")
-                error.add_note(f"the host has: {self.house.ask(do='list')}")
-                error.add_note("".join(self.house.host.child.printed[-20:]))
+                error.add_note(f"the server has: {[row for row in self.deployment.rows() if row['source'] != 'external']}")
+                error.add_note(f"the host has: {self.deployment.ask(do='list')}")
+                error.add_note("".join(self.deployment.host.child.printed[-20:]))
                 raise
         self.back.append((what, time.monotonic() - self.since))
 
@@ -248,7 +248,7 @@ class Rounds:
                 if "did not run" in said["content"]:
                     assert 0 == ran[answer.key], answer
         self.seen = len(ran)
-        until(lambda: not any(map(is_alive, self.orphans)), what="the end of the plugins of a host that was killed")
+        poll_until(lambda: not any(map(is_alive, self.orphans)), what="the end of the plugins of a host that was killed")
         self.orphans.clear()
 
     def check_database(self, registrar: Registrar) -> None:
@@ -270,7 +270,7 @@ class Rounds:
 
 
 @contextlib.contextmanager
-def taking_connections() -> Iterator[str]:
+def listening_callback() -> Iterator[str]:
     """A callback that is there, and is never called: its tools are neither hidden nor dropped."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.rig import PATIENCE, House, until, write_plugin
+from faults.rig import PATIENCE, Deployment, poll_until, write_plugin
 
 PLUGINS = int(os.environ.get("PATCHBAY_MANY_PLUGINS", "2"))
 TOOLS = 20
@@ -46,33 +46,33 @@ def cpu_seconds(pid: int) -> float:
 @pytest.mark.timeout((120 + 2 * PLUGINS) * PATIENCE)
 @pytest.mark.parametrize("kind", ["declared", "inferred"])
 def test_the_tools_of_many_plugins_are_soon_registered(tmp_path, kind):
-    house = House(tmp_path)
+    deployment = Deployment(tmp_path)
     for number in range(PLUGINS):
-        write_plugin(house.plugins / f"p{number}", plugin(number, kind))
-    house.server.start()
-    used = cpu_seconds(house.server.child.pid)
+        write_plugin(deployment.plugins / f"p{number}", plugin(number, kind))
+    deployment.server.start()
+    used = cpu_seconds(deployment.server.child.pid)
     began = time.monotonic()
     try:
-        house.host.start()
+        deployment.host.start()
 
         def active() -> bool:
-            tools = [tool for status in house.ask(do="list") for tool in status["tools"]]
+            tools = [tool for status in deployment.ask(do="list") for tool in status["tools"]]
             return sum(tool["state"] == "active" for tool in tools) == PLUGINS * TOOLS
 
-        until(active, within=WITHIN, every=0.1, what="the last tool")
+        poll_until(active, within=WITHIN, every=0.1, what="the last tool")
         seconds = time.monotonic() - began
-        plugins = [cpu_seconds(status["pid"]) for status in house.ask(do="list")]
+        plugins = [cpu_seconds(status["pid"]) for status in deployment.ask(do="list")]
         assert [f"p{number}" for number in range(PLUGINS)] == sorted(
-            (s["id"] for s in house.ask(do="list")), key=lambda i: int(i[1:])
+            (s["id"] for s in deployment.ask(do="list")), key=lambda i: int(i[1:])
         )
-        assert PLUGINS * TOOLS == len(set(house.names())) == len(house.rows())
+        assert PLUGINS * TOOLS == len(set(deployment.names())) == len(deployment.rows())
         last = PLUGINS - 1
-        assert f"a{last}.{TOOLS - 1}" == house.call(f"p{last}_t{TOOLS - 1}", x="a")["output"]
+        assert f"a{last}.{TOOLS - 1}" == deployment.call(f"p{last}_t{TOOLS - 1}", x="a")["output"]
         sys.stdout.write(
             f"\n{PLUGINS} plugins, {PLUGINS * TOOLS} tools, {kind}: {seconds:.2f} s; CPU seconds: plugins {sum(plugins):.2f} "
-            f"({max(plugins):.2f} at most), host {cpu_seconds(house.host.child.pid):.2f}, "
-            f"server {cpu_seconds(house.server.child.pid) - used:.2f}\n"
+            f"({max(plugins):.2f} at most), host {cpu_seconds(deployment.host.child.pid):.2f}, "
+            f"server {cpu_seconds(deployment.server.child.pid) - used:.2f}\n"
         )
     finally:
-        house.host.stop()
-        house.server.stop()
+        deployment.host.stop()
+        deployment.server.stop()

@@ -72,7 +72,7 @@ PROTOCOLS = {
 }
 
 
-def asked(name: str, body: dict[str, Any]) -> bytes:
+def upstream_request(name: str, body: dict[str, Any]) -> bytes:
     """What a text model's server is sent."""
     _, frontend, path = PROTOCOLS[name]
     decoded = frontend.decode(encode(body), path)
@@ -89,7 +89,7 @@ def calls_of(name: str, size: int) -> int:
 
     sys.setprofile(note)
     try:
-        asked(name, body)
+        upstream_request(name, body)
     finally:
         sys.setprofile(None)
     return count
@@ -112,7 +112,7 @@ MUDDLES: dict[str, list[Round]] = {
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_each_call_of_a_muddled_conversation_has_one_result(name: str, muddle: str) -> None:
     rounds = MUDDLES[muddle]
-    view = json.loads(asked(name, PROTOCOLS[name][0](rounds)))["messages"][1:]
+    view = json.loads(upstream_request(name, PROTOCOLS[name][0](rounds)))["messages"][1:]
     text = "\n".join(message["content"] for message in view)
     assert len(rounds) == text.count("```tool_call\n") == text.count("```tool_result ")
     for question, _, answered in rounds:
@@ -125,7 +125,7 @@ def test_result_without_a_call_is_sent_as_text(name: str) -> None:
     body = PROTOCOLS[name][0]([("one", "a", True)])
     turns = body.get("messages") or body.get("input") or body["contents"]
     del turns[:2]
-    assert b"got one" in asked(name, body)
+    assert b"got one" in upstream_request(name, body)
 
 
 @pytest.mark.parametrize("name", ["messages", "responses"])

@@ -47,7 +47,7 @@ def client_of(app, clock=None):
         yield client
 
 
-def until_over(client, response_id):
+def poll_until_finished(client, response_id):
     """Poll a response; each poll is a request, so there are few."""
     for _ in range(2000):
         response = client.responses.retrieve(response_id)
@@ -102,12 +102,12 @@ def test_background_response_can_be_read_on_any_server(url):
         with client_of(app[0]) as one, client_of(app[1]) as two:
             begun = one.responses.create(model="m", input="Hi.", background=True)
             assert ("queued", True, []) == (begun.status, begun.background, begun.output)
-            done = until_over(two, begun.id)
+            done = poll_until_finished(two, begun.id)
             assert ("completed", "1 messages: Hi.", 7) == (done.status, done.output_text, done.usage.total_tokens)
             gone_on = two.responses.create(model="m", input="And?", previous_response_id=done.id)
             assert "3 messages: And?" == gone_on.output_text
             assert done == one.responses.cancel(done.id)  # too late: nothing changes
-            failed = until_over(one, one.responses.create(model="broken", input="Hi.", background=True).id)
+            failed = poll_until_finished(one, one.responses.create(model="broken", input="Hi.", background=True).id)
             assert ("failed", True) == (failed.status, "No such model." in failed.error.message)
             with pytest.raises(openai.BadRequestError, match="background"):
                 one.responses.cancel(gone_on.id)

@@ -23,7 +23,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "description": "L
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
 
 
-class Offers:
+class ToolHook:
     """A hook that adds a tool and answers its calls."""
 
     def __init__(self, answer: Any = "21 degrees") -> None:
@@ -38,14 +38,14 @@ class Offers:
         return Respond(self.answer) if call.tool == "weather" else None
 
 
-class At:
+class PointHook:
     """A hook that gives one decision at one point."""
 
     def __init__(self, point: str, decision: Any) -> None:
         setattr(self, point, lambda _asked: decision)
 
 
-class Sees:
+class RecordingHook:
     """A hook that keeps what it is shown of calls."""
 
     def __init__(self, seen: list[Any]) -> None:
@@ -64,7 +64,7 @@ def governed(*hooks: object, **settings: Any) -> Governance:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is_registered(stream) -> None:
-    hook = Offers()
+    hook = ToolHook()
     with serve_chat([calls(call("weather")), "It is 21 degrees."], governance=governed(hook)) as chat:
         if stream:
             chunks = chat.stream(user="ann", extra_headers={"X-Patchbay-Session": "s1"})
@@ -82,9 +82,9 @@ def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is
 
 
 def test_request_and_answer_changed_by_hooks_are_sent() -> None:
-    warmer = At("before_llm", Modify({"options": {"temperature": 0.9}}))
+    warmer = PointHook("before_llm", Modify({"options": {"temperature": 0.9}}))
     with serve_chat(
-        ["It is raining."], governance=governed(warmer, At("after_llm", Modify({"content": "It is not said."})))
+        ["It is raining."], governance=governed(warmer, PointHook("after_llm", Modify({"content": "It is not said."})))
     ) as chat:
         assert "It is not said." == chat.ask().choices[0].message.content
         assert 0.9 == chat.asked[0]["temperature"]
@@ -92,21 +92,21 @@ def test_request_and_answer_changed_by_hooks_are_sent() -> None:
 
 def test_a_hook_that_only_looks_on_changes_nothing_of_a_request() -> None:
     seen = threading.Event()
-    with serve_chat(["a"], governance=governed(At("on_runtime_event", seen.set()))) as chat:
+    with serve_chat(["a"], governance=governed(PointHook("on_runtime_event", seen.set()))) as chat:
         chat.ask(n=2)  # which a turn could not give: it went straight through
         assert 2 == chat.asked[0]["n"]
 
 
 def test_request_hooks_apply_to_each_of_several_choices() -> None:
     with (
-        serve_chat(["a"], governance=governed(At("before_llm", None))) as chat,
+        serve_chat(["a"], governance=governed(PointHook("before_llm", None))) as chat,
         pytest.raises(openai.BadRequestError, match="has hooks"),
     ):
         chat.ask(n=2)
 
 
 def test_turn_aborted_by_a_hook_is_a_permission_error_with_the_reason() -> None:
-    with serve_chat(["a"], governance=governed(At("before_llm", AbortTurn("not today")))) as chat:
+    with serve_chat(["a"], governance=governed(PointHook("before_llm", AbortTurn("not today")))) as chat:
         with pytest.raises(openai.PermissionDeniedError, match="hook requested turn abort: not today"):
             chat.ask()
         with pytest.raises(openai.PermissionDeniedError, match="not today"):
@@ -116,7 +116,7 @@ def test_turn_aborted_by_a_hook_is_a_permission_error_with_the_reason() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_aborted_turn_ends_without_its_text(stream) -> None:
-    with serve_chat([calls(call("weather"), content="Let me see.")], governance=governed(Offers(), At("after_tool", None), At("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
+    with serve_chat([calls(call("weather"), content="Let me see.")], governance=governed(ToolHook(), PointHook("after_tool", None), PointHook("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
         if stream:
             chunks = chat.stream()
             reason, report = finish_of(chunks), report_of(chunks)
@@ -129,7 +129,7 @@ def test_aborted_turn_ends_without_its_text(stream) -> None:
 
 
 def test_turn_ended_at_a_call_leaves_no_call_for_the_client() -> None:
-    with serve_chat([calls(call("weather"), call("open_door", id="call_2"))], governance=governed(Offers(), At("before_tool", AbortTurn("no")))) as chat:  # fmt: skip
+    with serve_chat([calls(call("weather"), call("open_door", id="call_2"))], governance=governed(ToolHook(), PointHook("before_tool", AbortTurn("no")))) as chat:  # fmt: skip
         with pytest.raises(openai.PermissionDeniedError):
             chat.ask(tools=[THEIRS])
         assert 1 == len(chat.asked)
@@ -137,7 +137,7 @@ def test_turn_ended_at_a_call_leaves_no_call_for_the_client() -> None:
 
 def test_a_call_of_the_clients_own_tool_is_left_to_it_beside_one_of_a_hook() -> None:
     with serve_chat(
-        [calls(call("weather"), call("open_door", id="call_2")), "It is open."], governance=governed(Offers())
+        [calls(call("weather"), call("open_door", id="call_2")), "It is open."], governance=governed(ToolHook())
     ) as chat:
         [(call_id, name, _)] = calls_of(chat.stream(tools=[THEIRS]))
         assert "open_door" == name
@@ -150,7 +150,7 @@ def test_a_call_of_the_clients_own_tool_is_left_to_it_beside_one_of_a_hook() -> 
 def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
     with calling_back(says("done")) as callback:
         with serve_chat(
-            [calls(call("erase")), "Then not."], governance=governed(At("before_tool", DenyTool("nothing is erased")))
+            [calls(call("erase")), "Then not."], governance=governed(PointHook("before_tool", DenyTool("nothing is erased")))
         ) as chat:
             chat.server.register("erase", callback.url)
             assert "Then not." == chat.ask().choices[0].message.content
@@ -161,7 +161,7 @@ def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_output_for_the_user_is_part_of_the_answer(stream) -> None:
     shown = ToolOutput("it was drawn", for_user="Here is your picture.", response_handled=True, media=["data:image/png;base64," + base64.b64encode(PIXEL).decode()])  # fmt: skip
-    with serve_chat([calls(call("weather"), content="I draw.")], governance=governed(Offers(shown))) as chat:
+    with serve_chat([calls(call("weather"), content="I draw.")], governance=governed(ToolHook(shown))) as chat:
         if stream:
             chunks = chat.stream()
             text, report = text_of(chunks), report_of(chunks)
@@ -191,7 +191,7 @@ def test_images_are_sent_to_models_with_vision(images, shown) -> None:
 
 def test_non_text_session_is_refused() -> None:
     with (
-        serve_chat(["a"], governance=governed(Offers())) as chat,
+        serve_chat(["a"], governance=governed(ToolHook())) as chat,
         pytest.raises(openai.BadRequestError, match="X-Patchbay-Session"),
     ):
         chat.ask(extra_headers={"X-Patchbay-Session": "a%0Ab"})
@@ -200,7 +200,7 @@ def test_non_text_session_is_refused() -> None:
 # Approvals
 
 
-def asked_about(server: Any) -> Any:
+def pending_request(server: Any) -> Any:
     """The request that waits; asked for until there is one."""
     return until(lambda: server.ask("GET", "/api/approvals").json["approvals"])[0]
 
@@ -220,7 +220,7 @@ def test_a_call_waits_for_a_person_over_http(decision, result, tmp_path) -> None
     ):
         chat.server.register("erase", callback.url, role="ann")
         answer = pool.submit(chat.ask)
-        request = asked_about(chat.server)
+        request = pending_request(chat.server)
         assert ("erase", {"path": "/a"}, "ann", "external") == (
             request["tool"], request["arguments"], request["agent"], request["source"],
         )  # fmt: skip
@@ -241,11 +241,11 @@ def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:
     ):
         chat.server.register("erase", callback.url)
         first = pool.submit(chat.ask, extra_headers=session)
-        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "approve_session"})
+        chat.server.ask("POST", f"/api/approvals/{pending_request(chat.server)['id']}", {"decision": "approve_session"})
         assert "Once." == first.result(BOUND).choices[0].message.content
         assert "Twice." == chat.ask(extra_headers=session).choices[0].message.content
         other = pool.submit(chat.ask, extra_headers={"X-Patchbay-Session": "s2"})
-        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "deny"})
+        chat.server.ask("POST", f"/api/approvals/{pending_request(chat.server)['id']}", {"decision": "deny"})
         assert "Thrice." == other.result(BOUND).choices[0].message.content
         assert 2 == len(callback.calls)
 
@@ -258,7 +258,7 @@ def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
     ):
         chat.server.register("erase", callback.url)
         answer = pool.submit(chat.server.call, "erase")
-        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "deny", "reason": "no"})
+        chat.server.ask("POST", f"/api/approvals/{pending_request(chat.server)['id']}", {"decision": "deny", "reason": "no"})
         said = answer.result(BOUND)
         assert (True, "tool_denied") == (said["is_error"], said["code"])
         assert [] == callback.calls
@@ -269,7 +269,7 @@ def test_session_header_sets_the_session_of_an_api_call(header) -> None:
     seen: list[Any] = []
     with (
         calling_back(says("done")) as callback,
-        serve_chat([], governance=governed(Sees(seen))) as chat,
+        serve_chat([], governance=governed(RecordingHook(seen))) as chat,
     ):
         chat.server.register("erase", callback.url)
         assert chat.server.ask("POST", "/api/tools/call", {"name": "erase"}, X_Patchbay_Session=header).json["ok"]
@@ -294,14 +294,14 @@ def test_approval_request_is_withdrawn_if_its_client_disconnects(tmp_path) -> No
         with socket.create_connection(("127.0.0.1", chat.server.port), timeout=BOUND) as client:
             head = f"POST /api/tools/call HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             client.sendall(head.encode() + b"\r\n" + body)
-            request = asked_about(chat.server)
+            request = pending_request(chat.server)
         until(lambda: "withdrawn" == chat.server.ask("GET", f"/api/approvals/{request['id']}").json["approval"]["state"])
         assert 409 == chat.server.ask("POST", f"/api/approvals/{request['id']}", {"decision": "approve"}).status
         assert [] == callback.calls
 
 
 def test_audit_of_a_chat_has_sender_and_decisions_of_each_call(tmp_path) -> None:
-    oversight = governed(Offers(), config=policy(tmp_path), audit=f"sqlite:///{tmp_path / 'audit.db'}")
+    oversight = governed(ToolHook(), config=policy(tmp_path), audit=f"sqlite:///{tmp_path / 'audit.db'}")
     with (
         calling_back(says("done")) as callback,
         serve_chat([calls(call("weather"), call("erase", id="call_2")), "So."], governance=oversight) as chat,
@@ -309,7 +309,7 @@ def test_audit_of_a_chat_has_sender_and_decisions_of_each_call(tmp_path) -> None
     ):
         chat.server.register("erase", callback.url)
         answer = pool.submit(chat.ask, user="ben", extra_headers={"X-Patchbay-Session": "s1"})
-        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "approve", "by": "ann"})
+        chat.server.ask("POST", f"/api/approvals/{pending_request(chat.server)['id']}", {"decision": "approve", "by": "ann"})
         answer.result(BOUND)
         entries: list[Any] = []
 

@@ -71,14 +71,14 @@ def request(child: Child, method: str, path: str, body: Any = None) -> Any:
         return json.loads(connection.getresponse().read())
 
 
-def found(child: Child, path: str, member: str) -> Any:
+def wait_for_member(child: Child, path: str, member: str) -> Any:
     """What an answer has under ``member``, asked for until there is something."""
     return until(lambda: request(child, "GET", path)[member])
 
 
 def waiting(child: Child) -> Any:
     """The request for approval that waits."""
-    return found(child, "/api/approvals", "approvals")[0]
+    return wait_for_member(child, "/api/approvals", "approvals")[0]
 
 
 def printed(child: Child, words: str) -> None:
@@ -90,7 +90,7 @@ def printed(child: Child, words: str) -> None:
 def test_the_tool_of_a_hook_in_another_process_is_offered_called_and_answered(what, folder) -> None:
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running(what, folder, upstream.url) as child:
         assert "Beijing: sunny, 15 °C" in ask(child, BEIJING)
-        [entry] = found(child, "/api/audit", "entries")
+        [entry] = wait_for_member(child, "/api/audit", "entries")
         assert ("get_weather", "hook:weather", False) == (entry["tool"], entry["source"], entry["is_error"])
         printed(child, "weather; approvals by 1 rule")
         assert [] == request(child, "GET", "/api/approvals")["approvals"]
@@ -101,7 +101,7 @@ def test_audit_is_in_memory_without_a_store(what, flags, folder) -> None:
     kept = flags or ("--store", "memory")
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running(what, folder, upstream.url, *kept) as child:
         ask(child, BEIJING)
-        [entry] = found(child, "/api/audit", "entries")
+        [entry] = wait_for_member(child, "/api/audit", "entries")
         assert "get_weather" == entry["tool"]
         shown = [*COMMAND, "audit", "--server", child.url.removesuffix("/v1"), "--json"]
         done = run_process(shown, capture_output=True, text=True, timeout=60)
@@ -188,7 +188,7 @@ def test_a_hook_process_has_a_person_asked_over_http_without_any_policy(decision
         assert request(child, "POST", f"/api/approvals/{asked['id']}", {"decision": decision, "by": "ann"})["ok"]
         answer.result(BOUND)
         assert count == len(callback.calls)
-        [entry] = found(child, "/api/audit", "entries")
+        [entry] = wait_for_member(child, "/api/audit", "entries")
         assert {"by": "weather", "point": "before_tool", "decision": "asked a person: cities stay"} == entry["decisions"][0]
 
 

@@ -30,7 +30,7 @@ def written(folder: Path, config) -> Path:
     return path
 
 
-def overseen(folder: Path, config, **options) -> Governance:
+def governance_of(folder: Path, config, **options) -> Governance:
     return Governance(GovernanceSettings(config=written(folder, config)), **options)
 
 
@@ -64,7 +64,7 @@ async def opened(governance: Governance):
 )
 def test_setting_that_would_be_ignored_is_refused_with_the_way_out(tmp_path, root, words):
     with pytest.raises(ConfigurationError) as refused:
-        overseen(tmp_path, root)
+        governance_of(tmp_path, root)
     assert str(refused.value).startswith(f"{tmp_path / 'patchbay.json'}: ")
     assert words in str(refused.value)
 
@@ -73,7 +73,7 @@ def test_setting_that_would_be_ignored_is_refused_with_the_way_out(tmp_path, roo
     "others", [{"agents": {}, "model_list": [], "channels": {}, "session": {}}, {"webhooks": [], "books": 1, "removals": 2}]
 )
 def test_keys_of_other_programs_are_passed_over(tmp_path, others):
-    assert "approvals by 1 rule" == overseen(tmp_path, {**others, "hooks": {}, "approvals": ASK}).summary
+    assert "approvals by 1 rule" == governance_of(tmp_path, {**others, "hooks": {}, "approvals": ASK}).summary
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_keys_of_other_programs_are_passed_over(tmp_path, others):
     ],
 )
 def test_governance_summary_lists_what_is_in_force(tmp_path, config, told):
-    assert told == overseen(tmp_path, config).summary
+    assert told == governance_of(tmp_path, config).summary
 
 
 @pytest.mark.parametrize("command", ["list", "doctor"])
@@ -118,7 +118,9 @@ def builtin(**more):
 
 
 async def test_reload_summary_lists_removed_entries(tmp_path):
-    governance = overseen(tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()})
+    governance = governance_of(
+        tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()}
+    )
     async with opened(governance):
         assert "other; own; approvals by 1 rule" == await governance.reload()
         written(tmp_path, builtin(enabled=False))
@@ -131,7 +133,7 @@ async def test_reload_of_an_invalid_file_changes_nothing(tmp_path):
     guard = script(tmp_path, "", name="guard")
     process = {"enabled": True, "command": list(guard), "intercept": ["before_tool"]}
     config = {"hooks": {"processes": {"guard": process}}, "approvals": ASK}
-    async with opened(overseen(tmp_path, config)) as governance:
+    async with opened(governance_of(tmp_path, config)) as governance:
         before = process_of(governance.hooks, "guard"), governance.approvals.policy
         Path(guard[-1]).write_text("raise SystemExit('broken')")
         written(tmp_path, {"hooks": {"processes": {"guard": process}}})

@@ -11,7 +11,7 @@ from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HardAbort, H
 from patchbay.models.chat_model import ModelReply
 from patchbay.types import Reply, ToolCall, Usage
 
-from .turns import HI, called, hook, managed, play
+from .turns import HI, called, hook, managed, play_turn
 
 INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
 
@@ -19,7 +19,7 @@ INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
 @pytest.mark.parametrize("point", INTERCEPTORS)
 @pytest.mark.parametrize("decision", [None, Continue(), Modify({})], ids=repr)
 def test_none_continue_and_an_empty_change_let_everything_go(point, decision):
-    turned = play(managed(hook(**{point: decision})))
+    turned = play_turn(managed(hook(**{point: decision})))
     assert (["3"], "done", "stop") == (turned.results, turned.final.content, turned.final.finish_reason)
 
 
@@ -27,7 +27,7 @@ def test_none_continue_and_an_empty_change_let_everything_go(point, decision):
 
 
 def test_a_request_is_changed_member_by_member_and_the_rest_stays():
-    turned = play(
+    turned = play_turn(
         managed(hook(before_llm=Modify({"model": "other", "options": {"temperature": 0}}))),
         "done",
         parameters={"model": "m", "temperature": 1, "max_tokens": 5},
@@ -42,7 +42,7 @@ def test_messages_that_a_hook_changes_are_those_of_the_request_and_not_of_the_co
         request.messages.append({"role": "user", "content": "be short"})
         return Modify(request)
 
-    turned = play(managed(hook(before_llm=before_llm)))
+    turned = play_turn(managed(hook(before_llm=before_llm)))
     assert ["hi", "be short"] == [message["content"] for message in turned.requests[0].messages]
     assert "be short" == turned.requests[1].messages[-1]["content"]
     assert "be short" not in [message.get("content") for message in turned.final.messages]
@@ -55,7 +55,7 @@ def test_changes_to_the_view_alone_have_no_effect():
         request.options["temperature"] = 9
         request.model = "other"
 
-    turned = play(managed(hook(before_llm=before_llm)), "done", parameters={"model": "m"})
+    turned = play_turn(managed(hook(before_llm=before_llm)), "done", parameters={"model": "m"})
     (request,) = turned.requests
     assert (HI, {"model": "m"}, ["add", "rm"]) == (request.messages, request.parameters, turned.offered())
 
@@ -70,20 +70,20 @@ def test_messages_edited_by_a_hook_are_valid_for_a_server():
             del request.messages[1]
         return Modify(request)
 
-    turned = play(managed(hook(before_llm=before_llm)), called(), called(call_id="c2"), "done")
+    turned = play_turn(managed(hook(before_llm=before_llm)), called(), called(call_id="c2"), "done")
     assert "(The result of this call is not shown.)" == turned.requests[1].messages[2]["content"]
     assert ["user", "assistant", "tool"] == [message["role"] for message in turned.requests[2].messages]
     assert ["3", "3"] == turned.results
 
 
 def test_empty_model_is_no_change():
-    turned = play(managed(hook(before_llm=Modify({"model": ""}))), "done", parameters={"model": "m"})
+    turned = play_turn(managed(hook(before_llm=Modify({"model": ""}))), "done", parameters={"model": "m"})
     assert "m" == turned.requests[0].parameters["model"]
 
 
 def test_next_hook_sees_the_request_changed_by_the_previous_one():
     seen = []
-    turned = play(
+    turned = play_turn(
         managed(
             hook(before_llm=Modify({"model": "one", "options": {"top_p": 1}})),
             hook(before_llm=lambda request: seen.append((request.model, request.options))),
@@ -102,13 +102,13 @@ def test_invalid_json_in_options_is_kept():
         request.options["temperature"] = 0
         return Modify(request)
 
-    turned = play(managed(hook(before_llm=before_llm)), "done", parameters={"timeout": passed_on})
+    turned = play_turn(managed(hook(before_llm=before_llm)), "done", parameters={"timeout": passed_on})
     assert {"timeout": passed_on, "temperature": 0} == turned.requests[0].parameters
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "stream", "n", "tool_choice"])
 def test_hook_options_ignore_reserved_names(name):
-    turned = play(managed(hook(before_llm=Modify({"options": {name: 1, "top_p": 1}}))), "done")
+    turned = play_turn(managed(hook(before_llm=Modify({"options": {name: 1, "top_p": 1}}))), "done")
     assert {"top_p": 1} == turned.requests[0].parameters
 
 
@@ -117,14 +117,14 @@ def test_hook_options_ignore_reserved_names(name):
 
 def test_the_text_of_an_answer_can_be_changed():
     reply = ModelReply(Reply("secret"), "stop", Usage(1, 2, 3))
-    turned = play(managed(hook(after_llm=lambda answer: Modify({"content": answer.content.upper()}))), reply)
+    turned = play_turn(managed(hook(after_llm=lambda answer: Modify({"content": answer.content.upper()}))), reply)
     assert ("SECRET", Usage(1, 2, 3)) == (turned.final.content, turned.final.usage)
     assert "SECRET" == turned.final.messages[-1]["content"]
 
 
 def test_answer_whose_calls_a_hook_removes_ends_the_turn_with_its_text():
     reply = Reply("I will add", tool_calls=(called(),))
-    turned = play(managed(hook(after_llm=Modify({"tool_calls": []}))), reply)
+    turned = play_turn(managed(hook(after_llm=Modify({"tool_calls": []}))), reply)
     assert ("I will add", "stop", []) == (turned.final.content, turned.final.finish_reason, turned.ran)
     assert "tool_calls" not in turned.final.messages[-1]
 
@@ -135,7 +135,7 @@ def test_changed_finish_reason_removes_the_calls_of_an_answer(as_view):
         answer.content, answer.finish_reason = "I may not.", "stop"
         return Modify(answer if as_view else {"content": "I may not.", "finish_reason": "stop"})
 
-    turned = play(managed(hook(after_llm=after_llm)), Reply("I will add", tool_calls=(called(),)))
+    turned = play_turn(managed(hook(after_llm=after_llm)), Reply("I will add", tool_calls=(called(),)))
     assert ("I may not.", "stop", []) == (turned.final.content, turned.final.finish_reason, turned.ran)
 
 
@@ -144,7 +144,7 @@ def test_unchanged_finish_reason_keeps_the_calls_of_an_answer():
         answer.content += "" if answer.finish_reason else "..."
         return Modify(answer)
 
-    turned = play(managed(hook(after_llm=after_llm)), Reply("I will add", tool_calls=(called(),)), "done")
+    turned = play_turn(managed(hook(after_llm=after_llm)), Reply("I will add", tool_calls=(called(),)), "done")
     assert ["3"] == turned.results
 
 
@@ -155,7 +155,7 @@ def test_calls_that_a_hook_writes_are_carried_out():
         calls = [{"id": "c1", "function": {"name": "add", "arguments": {"a": 5, "b": 5}}}, {"function": {"name": "rm"}}]
         return Modify({"tool_calls": calls})
 
-    turned = play(managed(hook(after_llm=after_llm)), "text", "done")
+    turned = play_turn(managed(hook(after_llm=after_llm)), "text", "done")
     assert [("add", 5, 5)] == turned.ran
     assert "10" == turned.results[0]
     assert [None, "invalid_arguments"] == turned.codes
@@ -165,7 +165,7 @@ def test_calls_may_be_written_as_the_objects_that_they_are():
     def after_llm(answer):
         return None if answer.content == "done" else Modify({"tool_calls": [called(arguments='{"a": 5, "b": 5}')]})
 
-    turned = play(managed(hook(after_llm=after_llm)), "text", "done")
+    turned = play_turn(managed(hook(after_llm=after_llm)), "text", "done")
     assert ([("add", 5, 5)], ["10"]) == (turned.ran, turned.results)
 
 
@@ -189,7 +189,7 @@ def test_calls_may_be_written_as_the_objects_that_they_are():
 )
 def test_invalid_tool_calls_of_a_hook_are_ignored_and_the_shape_is_logged(call, caplog):
     written = Modify({"content": "x", "tool_calls": [called().to_openai(), call]})
-    turned = play(managed(hook(after_llm=written)), Reply("I will add", tool_calls=(called(),)), "done")
+    turned = play_turn(managed(hook(after_llm=written)), Reply("I will add", tool_calls=(called(),)), "done")
     assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
     assert "I will add" == turned.final.messages[1]["content"]
     assert "it is ignored" in caplog.text
@@ -205,7 +205,7 @@ def test_an_answer_that_was_only_looked_at_is_the_same_answer():
         return Modify(answer)
 
     cut = Reply("x", incomplete=(IncompleteCall("c9", "add", '{"a":', '{"a":'),))
-    turned = play(managed(hook(after_llm=after_llm)), cut, "done")
+    turned = play_turn(managed(hook(after_llm=after_llm)), cut, "done")
     assert ["incomplete_call"] == turned.codes
 
 
@@ -217,7 +217,7 @@ def test_a_view_of_an_answer_shows_all_of_it():
         seen.update({name: getattr(answer, name) for name in names})
 
     reply = ModelReply(Reply("text", reasoning="why"), "length", Usage(1, 2, 3))
-    play(managed(hook(after_llm=after_llm)), reply, parameters={"model": "m"})
+    play_turn(managed(hook(after_llm=after_llm)), reply, parameters={"model": "m"})
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     expected = {"model": "m", "content": "text", "reasoning": "why", "tool_calls": [], "finish_reason": "length", "usage": usage}
     assert expected == seen
@@ -227,14 +227,14 @@ def test_a_view_of_an_answer_shows_all_of_it():
 
 
 def test_changed_arguments_are_checked_again_and_are_those_that_run():
-    turned = play(managed(hook(before_tool=Modify({"arguments": {"a": "40", "b": 2}}))))
+    turned = play_turn(managed(hook(before_tool=Modify({"arguments": {"a": "40", "b": 2}}))))
     assert [("add", 40, 2)] == turned.ran
     assert '{"a": 1, "b": 2}' == turned.final.tool_executions[0].call.raw_arguments
     assert {"a": 40, "b": 2} == turned.final.tool_executions[0].arguments
 
 
 def test_changed_arguments_that_do_not_fit_are_an_error_that_the_model_can_mend():
-    turned = play(managed(hook(before_tool=Modify({"arguments": {"a": "x"}}))))
+    turned = play_turn(managed(hook(before_tool=Modify({"arguments": {"a": "x"}}))))
     assert ([], ["invalid_arguments"]) == (turned.ran, turned.codes)
 
 
@@ -243,33 +243,33 @@ def test_arguments_set_in_the_view_count_when_the_view_is_the_answer():
         call.arguments["b"] = 10
         return Modify(call)
 
-    assert [("add", 1, 10)] == play(managed(hook(before_tool=before_tool))).ran
+    assert [("add", 1, 10)] == play_turn(managed(hook(before_tool=before_tool))).ran
 
 
 def test_true_is_another_argument_than_one():
     async def keep(value: object) -> str:
         return repr(value)
 
-    turned = play(
+    turned = play_turn(
         managed(hook(before_tool=Modify({"arguments": {"value": True}}))), called("keep", '{"value": 1}'), "done", tools=[keep]
     )
     assert ["True"] == turned.results
 
 
 def test_a_call_can_be_made_one_of_another_tool():
-    turned = play(managed(hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}}))))
+    turned = play_turn(managed(hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}}))))
     assert ([("rm", "/x")], ["gone"]) == (turned.ran, turned.results)
     assert "add" == turned.final.messages[1]["tool_calls"][0]["function"]["name"]
 
 
 def test_a_call_of_another_tool_that_there_is_not_is_an_error_result():
-    turned = play(managed(hook(before_tool=Modify({"tool": "nobody"}))))
+    turned = play_turn(managed(hook(before_tool=Modify({"tool": "nobody"}))))
     assert ([], ["unknown_tool"]) == (turned.ran, turned.codes)
 
 
 def test_the_next_hook_sees_the_call_as_the_one_before_it_made_it():
     seen = []
-    play(
+    play_turn(
         managed(
             hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}})),
             hook(before_tool=lambda call: seen.append((call.tool, call.arguments))),
@@ -280,7 +280,7 @@ def test_the_next_hook_sees_the_call_as_the_one_before_it_made_it():
 
 def test_hook_response_replaces_the_tool():
     asked = []
-    turned = play(
+    turned = play_turn(
         managed(
             hook(before_tool=Respond({"for_llm": "from the hook"})),
             hook(before_tool=lambda call: asked.append(call.tool), after_tool=lambda result: asked.append("after")),
@@ -291,24 +291,24 @@ def test_hook_response_replaces_the_tool():
 
 @pytest.mark.parametrize("result", ["text", {"for_llm": "text"}, ToolOutput("text")], ids=["text", "mapping", "output"])
 def test_an_answer_may_be_a_text_a_mapping_or_an_output(result):
-    assert ["text"] == play(managed(hook(before_tool=Respond(result)))).results
+    assert ["text"] == play_turn(managed(hook(before_tool=Respond(result)))).results
 
 
 def test_an_answer_can_be_an_error():
-    turned = play(managed(hook(before_tool=Respond({"for_llm": "no such city", "is_error": True}))))
+    turned = play_turn(managed(hook(before_tool=Respond({"for_llm": "no such city", "is_error": True}))))
     assert (["no such city"], [True]) == (turned.results, [each.is_error for each in turned.final.tool_executions])
 
 
 @pytest.mark.parametrize("result", [None, 5, ["x"], {"for_llm": 5}, {"silent": "yes"}, {"media": "x"}, {"media": [1]}], ids=repr)
 def test_a_hook_that_responds_with_no_result_lets_the_tool_run(result, caplog):
-    turned = play(managed(hook(before_tool=Respond(result))))
+    turned = play_turn(managed(hook(before_tool=Respond(result))))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
     assert "answered a call of 'add' wrongly" in caplog.text
 
 
 def test_denied_call_has_the_reason_and_the_turn_continues():
     asked = []
-    turned = play(
+    turned = play_turn(
         managed(
             hook(before_tool=DenyTool("not today")),
             hook(before_tool=lambda call: asked.append("next"), approve_tool=lambda call: asked.append("approver")),
@@ -322,7 +322,7 @@ def test_denied_call_has_the_reason_and_the_turn_continues():
 
 
 def test_denial_without_a_reason_adds_no_reason():
-    assert ["Tool execution denied by hook"] == play(managed(hook(before_tool=DenyTool()))).results
+    assert ["Tool execution denied by hook"] == play_turn(managed(hook(before_tool=DenyTool()))).results
 
 
 # after_tool
@@ -340,7 +340,7 @@ def test_denial_without_a_reason_adds_no_reason():
     ids=["result", "result as text", "flat", "output", "text"],
 )
 def test_a_result_can_be_changed(answer):
-    turned = play(managed(hook(after_tool=answer)))
+    turned = play_turn(managed(hook(after_tool=answer)))
     assert (["nine"], [("add", 1, 2)]) == (turned.results, turned.ran)
 
 
@@ -348,7 +348,7 @@ def test_unchanged_parts_of_a_result_are_kept():
     async def show() -> ToolOutput:
         return ToolOutput("for you", for_user="for him", artifact_tags=("/a",))
 
-    turned = play(
+    turned = play_turn(
         managed(hook(after_tool=Modify({"result": {"for_llm": "changed"}}))), called("show", "{}"), "done", tools=[show]
     )
     output = turned.final.tool_executions[0].output
@@ -357,7 +357,7 @@ def test_unchanged_parts_of_a_result_are_kept():
 
 def test_each_hook_sees_the_result_of_the_previous_one():
     seen = []
-    turned = play(
+    turned = play_turn(
         managed(
             hook(after_tool=Modify({"for_llm": "one"})),
             hook(after_tool=lambda result: seen.append(result.result.for_llm) or Modify({"for_llm": "two"})),
@@ -377,7 +377,7 @@ def test_result_view_has_arguments_and_duration():
         seen.update(tool=result.tool, arguments=result.arguments, call_id=result.call_id)
         assert result.duration >= 0
 
-    play(managed(hook(after_tool=after_tool)), called("spoil", '{"items": [1]}'), "done", tools=[spoil])
+    play_turn(managed(hook(after_tool=after_tool)), called("spoil", '{"items": [1]}'), "done", tools=[spoil])
     assert {"tool": "spoil", "arguments": {"items": [1]}, "call_id": "c1"} == seen
 
 
@@ -387,7 +387,7 @@ def test_failed_call_does_not_reach_after_tool_hooks():
     async def fails() -> None:
         raise ValueError("no")
 
-    play(managed(hook(after_tool=lambda result: asked.append(result.tool))), called("fails", "{}"), "done", tools=[fails])
+    play_turn(managed(hook(after_tool=lambda result: asked.append(result.tool))), called("fails", "{}"), "done", tools=[fails])
     assert [] == asked
 
 
@@ -404,7 +404,7 @@ def test_failed_call_does_not_reach_after_tool_hooks():
     ids=repr,
 )
 def test_a_decision_that_a_point_does_not_know_is_skipped_with_a_warning(point, decision, caplog):
-    turned = play(managed(hook(**{point: decision})))
+    turned = play_turn(managed(hook(**{point: decision})))
     assert (["3"], "done") == (turned.results, turned.final.content)
     assert "it is ignored" in caplog.text
 
@@ -433,14 +433,14 @@ def test_a_decision_that_a_point_does_not_know_is_skipped_with_a_warning(point, 
     ids=repr,
 )
 def test_a_member_of_a_wrong_type_makes_the_whole_answer_nothing(point, changes, caplog):
-    turned = play(managed(hook(**{point: Modify(changes)})), parameters={"model": "m"})
+    turned = play_turn(managed(hook(**{point: Modify(changes)})), parameters={"model": "m"})
     assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
     assert "m" == turned.requests[0].parameters["model"]
     assert "answered" in caplog.text
 
 
 def test_a_member_that_means_nothing_is_warned_of_once(caplog):
-    turned = play(
+    turned = play_turn(
         managed(hook(before_tool=Modify({"args": {"a": 5}}))), [called(call_id="1"), called(call_id="2")], called(), "done"
     )
     assert ["3", "3", "3"] == turned.results
@@ -456,7 +456,7 @@ def test_meta_and_context_sent_back_by_a_hook_are_ignored_silently(caplog):
         request.meta, request.context = None, {"mine": 1}
         return Modify(request)
 
-    play(managed(hook(before_llm=before_llm), hook(before_llm=before_llm)), "done")
+    play_turn(managed(hook(before_llm=before_llm), hook(before_llm=before_llm)), "done")
     assert [("turn.llm.request", {})] * 2 == seen
     assert [] == caplog.records
 
@@ -473,7 +473,7 @@ def append_and_edit(request):
 
 
 def test_a_hook_can_not_edit_the_system_prompt_and_the_rest_of_its_answer_holds(caplog):
-    turned = play(managed(hook(before_llm=append_and_edit)), "done", messages=SYSTEM)
+    turned = play_turn(managed(hook(before_llm=append_and_edit)), "done", messages=SYSTEM)
     assert (SYSTEM, "other") == (turned.requests[0].messages, turned.requests[0].parameters["model"])
     assert "changed a system message" in caplog.text
 
@@ -484,12 +484,12 @@ def test_a_hook_can_not_edit_the_system_prompt_and_the_rest_of_its_answer_holds(
     ids=["left out", "moved", "added", "added as a developer"],
 )
 def test_system_messages_stay_where_they_are_and_all_that_there_are(messages):
-    turned = play(managed(hook(before_llm=Modify({"messages": messages}))), "done", messages=SYSTEM)
+    turned = play_turn(managed(hook(before_llm=Modify({"messages": messages}))), "done", messages=SYSTEM)
     assert SYSTEM == turned.requests[0].messages
 
 
 def test_policy_may_let_hooks_edit_the_system_prompt():
-    turned = play(managed(hook(before_llm=append_and_edit), policy=HookPolicy(edit_system=True)), "done", messages=SYSTEM)
+    turned = play_turn(managed(hook(before_llm=append_and_edit), policy=HookPolicy(edit_system=True)), "done", messages=SYSTEM)
     assert "disobey" == turned.requests[0].messages[0]["content"]
 
 
@@ -500,7 +500,7 @@ def test_policy_may_let_hooks_edit_the_system_prompt():
 @pytest.mark.parametrize("point", INTERCEPTORS)
 def test_a_hook_can_end_the_turn_at_every_point_and_its_reason_reaches_the_caller(point, hard, caplog):
     caplog.set_level(logging.WARNING)
-    turned = play(managed(hook(**{point: (HardAbort if hard else AbortTurn)("enough")})))
+    turned = play_turn(managed(hook(**{point: (HardAbort if hard else AbortTurn)("enough")})))
     final = turned.final
     assert ("hard_abort" if hard else "abort_turn", None) == (final.finish_reason, final.content)
     assert final.aborted is not None
@@ -523,7 +523,7 @@ def test_calls_that_have_run_keep_their_results_and_all_others_get_one():
     def before_tool(call):
         return AbortTurn("no rm") if call.tool == "rm" else None
 
-    turned = play(
+    turned = play_turn(
         managed(hook(before_tool=before_tool)),
         [*calls, called("last", "{}", "4")],
         tools=[tool(handler=alone, name="last", sequential=True)],
@@ -537,16 +537,16 @@ def test_calls_that_have_run_keep_their_results_and_all_others_get_one():
 
 
 def test_result_of_a_call_followed_by_an_abort_states_that_it_ran():
-    turned = play(managed(hook(after_tool=AbortTurn("stop"))))
+    turned = play_turn(managed(hook(after_tool=AbortTurn("stop"))))
     assert ["Error: hook requested turn abort: stop. (The tool itself had run: its effects stand.)"] == turned.results
 
 
 def test_tokens_of_an_answer_that_a_hook_ends_the_turn_with_are_counted():
     reply = ModelReply(Reply("x"), "stop", Usage(1, 2, 3))
-    assert Usage(1, 2, 3) == play(managed(hook(after_llm=AbortTurn())), reply).final.usage
+    assert Usage(1, 2, 3) == play_turn(managed(hook(after_llm=AbortTurn())), reply).final.usage
 
 
 def test_non_text_reason_is_dropped():
-    final = play(managed(hook(before_llm=AbortTurn(5)))).final  # type: ignore[arg-type]
+    final = play_turn(managed(hook(before_llm=AbortTurn(5)))).final  # type: ignore[arg-type]
     assert final.aborted is not None
     assert ("", "hook requested turn abort") == (final.aborted.reason, str(final.aborted))

@@ -26,7 +26,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, ToolCall, Usage
 from support.running import run
 
-from .test_injected_tools import OSLO, WEATHER, adds
+from .test_injected_tools import OSLO, WEATHER, hook_with_tools
 from .turns import HI, assert_settled, called, hook, managed
 
 
@@ -137,7 +137,7 @@ async def test_hooks_of_an_agent_get_its_turn_metadata():
 
 
 def test_a_tool_of_a_hook_works_for_an_agent():
-    events = run(chat(agent([OSLO, "done"]), managed(adds(WEATHER))).say())
+    events = run(chat(agent([OSLO, "done"]), managed(hook_with_tools(WEATHER))).say())
     assert {"result": "sunny in Oslo"} == events[1].get_function_responses()[0].response
 
 
@@ -370,7 +370,7 @@ def test_agent_callbacks_run_among_hooks_and_before_tool_callback_first():
 async def test_model_callback_and_hooks_see_each_others_request_changes_in_order():
     seen = []
     manager = HookManager()
-    manager.mount("first", adds(WEATHER), priority=-1)
+    manager.mount("first", hook_with_tools(WEATHER), priority=-1)
     manager.mount(
         "last",
         hook(

@@ -29,8 +29,8 @@ from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall
 
-from .test_injected_tools import OSLO, WEATHER, adds
-from .turns import HI, called, hook, managed, play, turned
+from .test_injected_tools import OSLO, WEATHER, hook_with_tools
+from .turns import HI, called, hook, managed, play_turn, run_turn
 
 
 def observed(*hooks: Any, **options: Any) -> tuple[HookManager, list[Any]]:
@@ -44,14 +44,14 @@ def kinds(told: list[Any]) -> list[str]:
     return [event.kind for event in told]
 
 
-def only(told: list[Any], kind: str) -> Any:
+def single_event(told: list[Any], kind: str) -> Any:
     (event,) = [event for event in told if event.kind == kind]
     return event
 
 
 def test_turn_emits_all_events_from_start_to_end():
     manager, told = observed()
-    play(manager, parameters={"model": "m", "max_tokens": 9, "temperature": 0.5})
+    play_turn(manager, parameters={"model": "m", "max_tokens": 9, "temperature": 0.5})
     rounds = ["agent.llm.request", "agent.llm.response"]
     expected = ["agent.turn.start", *rounds, "agent.tool.exec_start", "agent.tool.exec_end", *rounds, "agent.turn.end"]
     assert expected == kinds(told)
@@ -72,7 +72,7 @@ def test_turn_emits_all_events_from_start_to_end():
 
 def test_the_end_of_a_turn_has_all_members_of_the_contract():
     manager, told = observed()
-    play(manager, [called(), called("rm", "{}", "c2")], "done")
+    play_turn(manager, [called(), called("rm", "{}", "c2")], "done")
     payload = dict(told[-1].payload)
     assert payload.pop("Duration") > 0
     executions = payload.pop("ToolExecutions")
@@ -96,7 +96,7 @@ def test_the_end_of_a_turn_has_all_members_of_the_contract():
 def test_turn_start_has_the_text_and_media_count_of_a_message_of_parts():
     manager, told = observed()
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}]
-    play(manager, "done", messages=[{"role": "user", "content": parts}, {"role": "assistant", "content": "?"}])
+    play_turn(manager, "done", messages=[{"role": "user", "content": parts}, {"role": "assistant", "content": "?"}])
     assert {"UserMessage": "look", "MediaCount": 1} == told[0].payload
 
 
@@ -105,8 +105,8 @@ def test_turn_start_has_the_text_and_media_count_of_a_message_of_parts():
 )
 def test_turn_end_has_the_status_of_a_hooks_decision(decision, status, severity):
     manager, told = observed(hook(before_tool=decision))
-    play(manager)
-    end = only(told, "agent.turn.end")
+    play_turn(manager)
+    end = single_event(told, "agent.turn.end")
     assert (status, severity, "") == (end.payload["Status"], end.severity, end.payload["FinalContent"])
     errors = [event.payload for event in told if event.kind == "agent.error"]
     assert ([{"Stage": "before_tool", "Message": "hook requested turn abort: x"}] if status == "error" else []) == errors
@@ -115,7 +115,7 @@ def test_turn_end_has_the_status_of_a_hooks_decision(decision, status, severity)
 async def test_model_failure_emits_error_and_turn_end():
     manager, told = observed()
     with pytest.raises(UpstreamError):
-        await turned(manager, [UpstreamError("down")])
+        await run_turn(manager, [UpstreamError("down")])
     await manager.events.flush()
     assert ["agent.turn.start", "agent.llm.request", "agent.error", "agent.turn.end"] == kinds(told)
     assert ({"Stage": "llm", "Message": "down"}, 1) == (told[2].payload, told[2].meta.iteration)
@@ -128,7 +128,7 @@ async def test_turn_end_of_a_closed_turn_is_aborted():
     await anext(events)
     await events.aclose()
     await manager.events.flush()
-    assert "aborted" == only(told, "agent.turn.end").payload["Status"]
+    assert "aborted" == single_event(told, "agent.turn.end").payload["Status"]
 
 
 def skipped(told: list[Any]) -> list[Any]:
@@ -145,9 +145,9 @@ def skipped(told: list[Any]) -> list[Any]:
 )
 def test_denied_call_emits_skipped_with_the_text_of_its_result(methods, reason):
     manager, told = observed(hook(**methods))
-    turned = play(manager)
+    turned = play_turn(manager)
     assert ([{"Tool": "add", "Reason": reason}], [reason]) == (skipped(told), turned.results)
-    assert "warn" == only(told, "agent.tool.exec_skipped").severity
+    assert "warn" == single_event(told, "agent.tool.exec_skipped").severity
     assert not {"agent.tool.exec_start", "agent.tool.exec_end"} & set(kinds(told))
 
 
@@ -156,7 +156,7 @@ def test_calls_that_never_begin_emit_skipped():
     incomplete = Reply(
         None, tool_calls=(called("nobody"), called("rm", '{"path": 5}', "2")), incomplete=(IncompleteCall("3", "add", "{", "{"),)
     )
-    play(manager, incomplete, "done")
+    play_turn(manager, incomplete, "done")
     assert ["nobody", "rm", "add"] == [each["Tool"] for each in skipped(told)]
 
 
@@ -165,8 +165,8 @@ def test_failing_tool_emits_an_exec_end_with_an_error():
         raise ValueError("no")
 
     manager, told = observed()
-    play(manager, called("fails", "{}"), "done", tools=[fails])
-    end = only(told, "agent.tool.exec_end")
+    play_turn(manager, called("fails", "{}"), "done", tools=[fails])
+    end = single_event(told, "agent.tool.exec_end")
     assert (True, "warn") == (end.payload["IsError"], end.severity)
 
 
@@ -175,15 +175,15 @@ def test_output_for_the_user_is_counted():
         return ToolOutput("abc", for_user="defg", is_async=True)
 
     manager, told = observed()
-    play(manager, called("show", "{}"), "done", tools=[show])
-    payload = only(told, "agent.tool.exec_end").payload
+    play_turn(manager, called("show", "{}"), "done", tools=[show])
+    payload = single_event(told, "agent.tool.exec_end").payload
     assert (3, 4, True) == (payload["ForLLMLen"], payload["ForUserLen"], payload["Async"])
 
 
 def test_events_of_a_hook_response_name_the_models_call_and_the_hook():
     manager, told = observed(hook(before_tool=Modify({"arguments": {"a": 9}})), hook(before_tool=Respond("x")))
-    play(manager)
-    start, end = only(told, "agent.tool.exec_start"), only(told, "agent.tool.exec_end")
+    play_turn(manager)
+    start, end = single_event(told, "agent.tool.exec_start"), single_event(told, "agent.tool.exec_end")
     assert {"Tool": "add", "Arguments": {"a": 1, "b": 2}} == start.payload
     assert ("add", 0) == (end.payload["Tool"], end.payload["Duration"])
     assert {"call_id": "c1", "responded_by": "hook1"} == start.attrs
@@ -195,9 +195,9 @@ def test_events_of_a_hook_response_name_the_models_call_and_the_hook():
 
 
 def test_events_of_a_hook_tool_call_name_its_owner():
-    manager, told = observed(adds(WEATHER))
-    play(manager, OSLO, "done")
-    start, end = only(told, "agent.tool.exec_start"), only(told, "agent.tool.exec_end")
+    manager, told = observed(hook_with_tools(WEATHER))
+    play_turn(manager, OSLO, "done")
+    start, end = single_event(told, "agent.tool.exec_start"), single_event(told, "agent.tool.exec_end")
     assert ("hook0", "hook0") == (start.attrs["responded_by"], end.attrs["responded_by"])
     assert start.attrs["call_id"] == end.attrs["call_id"]
 
@@ -207,8 +207,8 @@ def test_user_output_event_has_the_full_text():
         return ToolOutput("abc", for_user="defg", response_handled=True)
 
     manager, told = observed()
-    play(manager, called("show", "{}", "c7"), tools=[show])
-    event = only(told, "agent.user_output")
+    play_turn(manager, called("show", "{}", "c7"), tools=[show])
+    event = single_event(told, "agent.user_output")
     assert {"Tool": "show", "Text": "defg", "Media": [], "Handled": True} == event.payload
     assert ({"call_id": "c7"}, 1, "agent.user_output") == (event.attrs, event.meta.iteration, told[-2].kind)
 
@@ -231,7 +231,7 @@ def test_observers_get_copies_of_arguments():
             seen.append(event.payload["Arguments"])
 
     manager = managed(a=hook(on_runtime_event=spoils), b=hook(on_runtime_event=notes))
-    turned = play(manager, called("use", '{"items": [1]}'), "done", tools=[use])
+    turned = play_turn(manager, called("use", '{"items": [1]}'), "done", tools=[use])
     assert (["[1]"], [{"items": [1]}]) == (turned.results, seen)
 
 
@@ -246,7 +246,7 @@ def test_failing_and_slow_observers_do_not_affect_others(caplog):
     manager = HookManager(timeouts=HookTimeouts(observer=60.0))
     for name, method, limit in (("a", slow, 0.01), ("b", breaks, None), ("c", told.append, None)):
         manager.mount(name, hook(on_runtime_event=method), timeouts=limit and HookTimeouts(observer=limit))
-    assert "done" == play(manager, "done").final.content
+    assert "done" == play_turn(manager, "done").final.content
     assert ["agent.turn.start", "agent.llm.request", "agent.llm.response", "agent.turn.end"] == kinds(told)
     assert "The observer 'a' failed on agent.turn.start: HookTimeoutError" in caplog.text
     assert "The observer 'b' failed on agent.turn.end: OSError: no" in caplog.text
@@ -281,7 +281,7 @@ def recorded(*hooks: Any, steps: Any = (), tools: Any = (), policy: Any = None, 
     records: list[CallRecord] = []
     manager = managed(*hooks, policy=policy)
     manager.recorders.append(records.append)
-    done = play(manager, *(steps or (called(), "done")), tools=tools, **options)
+    done = play_turn(manager, *(steps or (called(), "done")), tools=tools, **options)
     return records, done
 
 
@@ -344,7 +344,7 @@ def test_call_redirected_to_another_tool_is_recorded_as_run():
 
 
 def test_a_hooks_tool_is_recorded_with_its_source():
-    (record,), _ = recorded(adds(WEATHER), steps=(OSLO, "done"))
+    (record,), _ = recorded(hook_with_tools(WEATHER), steps=(OSLO, "done"))
     assert ("hook:hook0", "hook0") == (record.source, record.responded_by)
 
 
@@ -403,7 +403,7 @@ def test_failing_recorder_is_logged_and_others_still_record(caplog):
     manager = HookManager(policy=HookPolicy())
     manager.recorders += [breaks, records.append]
     caplog.set_level(logging.ERROR)
-    assert ["3"] == play(manager).results
+    assert ["3"] == play_turn(manager).results
     assert (1, True) == (len(records), "disk full" in caplog.text)
 
 

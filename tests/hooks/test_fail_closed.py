@@ -9,10 +9,10 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HookManager, HookPolicy, HookTimeouts, Modify, Respond
 
-from .turns import called, hook, play
+from .turns import called, hook, play_turn
 
 
-def guarded(guard, *, policy=None, limit=60.0, **options):
+def guarded_manager(guard, *, policy=None, limit=60.0, **options):
     manager = HookManager(timeouts=HookTimeouts(interceptor=limit), policy=policy)
     manager.mount("guard", guard, **{"fail_closed": True, **options})
     return manager
@@ -62,21 +62,21 @@ def method(answer):
 
 @pytest.mark.parametrize(("answer", "how"), FAILURES.values(), ids=FAILURES)
 def test_a_guard_that_fails_has_denied_the_call(answer, how):
-    turned = play(guarded(hook(before_tool=method(answer)), limit=limit_for(answer)))
+    turned = play_turn(guarded_manager(hook(before_tool=method(answer)), limit=limit_for(answer)))
     assert ([f'Tool execution denied by hook: hook "guard" {how}'], []) == (turned.results, turned.ran)
     assert ["tool_denied"] == turned.codes
 
 
 @pytest.mark.parametrize("answer", [each for each, _ in FAILURES.values()], ids=FAILURES)
 def test_without_it_the_same_guard_is_skipped(answer):
-    turned = play(guarded(hook(before_tool=method(answer)), limit=limit_for(answer), fail_closed=False))
+    turned = play_turn(guarded_manager(hook(before_tool=method(answer)), limit=limit_for(answer), fail_closed=False))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
 
 
 def test_a_method_with_the_wrong_signature_and_a_generator_have_refused_too():
     generator = type("Generator", (), {"before_tool": lambda _self, call: as_a_generator(call)})()
     for guard in (WrongSignature(), generator):
-        turned = play(guarded(guard))
+        turned = play_turn(guarded_manager(guard))
         assert ['Tool execution denied by hook: hook "guard" failed'] == turned.results
 
 
@@ -85,7 +85,7 @@ def test_a_method_with_the_wrong_signature_and_a_generator_have_refused_too():
     ("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"content": 5, "model": 5}), "failed")]
 )
 def test_one_that_fails_about_a_request_or_an_answer_ends_the_turn(point, answer, how):
-    turned = play(guarded(hook(**{point: answer}), limit=limit_for(answer)))
+    turned = play_turn(guarded_manager(hook(**{point: answer}), limit=limit_for(answer)))
     final = turned.final
     assert ("abort_turn", f'hook "guard" {how}', "guard", point) == (
         final.finish_reason,
@@ -99,55 +99,55 @@ def test_one_that_fails_about_a_request_or_an_answer_ends_the_turn(point, answer
 @pytest.mark.parametrize(("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"for_llm": 5}), "failed")])
 def test_one_that_fails_about_a_result_withholds_it(answer, how):
     """The result is withheld, and the model is informed that the tool ran."""
-    turned = play(guarded(hook(after_tool=answer), limit=limit_for(answer)))
+    turned = play_turn(guarded_manager(hook(after_tool=answer), limit=limit_for(answer)))
     words = f'Error: the result is withheld: hook "guard" {how}. (The tool itself had run: its effects stand.)'
     assert ([words], ["hook_failed"], [("add", 1, 2)]) == (turned.results, turned.codes, turned.ran)
     assert "done" == turned.final.content
 
 
 def test_the_result_of_a_protected_tool_is_withheld_too():
-    turned = play(guarded(hook(after_tool=breaks), policy=HookPolicy(protected=frozenset({"add"}))))
+    turned = play_turn(guarded_manager(hook(after_tool=breaks), policy=HookPolicy(protected=frozenset({"add"}))))
     assert ["hook_failed"] == turned.codes
 
 
 def test_hooks_after_a_denial_are_not_called():
     asked = []
-    manager = guarded(hook(before_tool=breaks, after_tool=breaks))
+    manager = guarded_manager(hook(before_tool=breaks, after_tool=breaks))
     manager.mount("later", hook(before_tool=lambda call: asked.append("before"), after_tool=lambda result: asked.append("after")))
-    play(manager)
+    play_turn(manager)
     assert [] == asked
 
 
 def test_decisions_of_a_fail_closed_hook_apply():
     guard = hook(before_tool=lambda call: DenyTool("closed") if call.arguments["a"] == 1 else None)
-    turned = play(guarded(guard), [called(), called(arguments='{"a": 5}', call_id="c2")], "done")
+    turned = play_turn(guarded_manager(guard), [called(), called(arguments='{"a": 5}', call_id="c2")], "done")
     assert ["Tool execution denied by hook: closed", "7"] == turned.results
-    assert "enough" == play(guarded(hook(before_llm=AbortTurn("enough")))).final.aborted.reason
+    assert "enough" == play_turn(guarded_manager(hook(before_llm=AbortTurn("enough")))).final.aborted.reason
 
 
 def test_its_failure_is_in_the_record_of_the_call():
     records = []
-    manager = guarded(hook(before_tool=breaks))
+    manager = guarded_manager(hook(before_tool=breaks))
     manager.recorders.append(records.append)
-    play(manager)
+    play_turn(manager)
     assert (("guard", "before_tool", 'denied: hook "guard" failed'),) == records[0].decisions
-    manager = guarded(hook(after_tool=breaks))
+    manager = guarded_manager(hook(after_tool=breaks))
     manager.recorders.append(records.append)
-    play(manager)
+    play_turn(manager)
     assert (("guard", "after_tool", 'withheld the result: hook "guard" failed'),) == records[1].decisions
 
 
 def test_hook_can_declare_itself_fail_closed():
     guard = hook(before_tool=breaks)
     guard.fail_closed = True
-    assert [] == play(guarded(guard, fail_closed=None)).ran
-    assert [("add", 1, 2)] == play(guarded(guard, fail_closed=False)).ran
+    assert [] == play_turn(guarded_manager(guard, fail_closed=None)).ran
+    assert [("add", 1, 2)] == play_turn(guarded_manager(guard, fail_closed=False)).ran
 
 
 @pytest.mark.parametrize("given", [1, "yes", []])
 def test_fail_closed_is_a_boolean(given):
     with pytest.raises(ConfigurationError, match="fail_closed of the hook 'guard' must be True or False"):
-        guarded(hook(before_tool=None), fail_closed=given)
+        guarded_manager(hook(before_tool=None), fail_closed=given)
 
 
 def test_a_class_is_not_a_hook():
@@ -159,7 +159,7 @@ def test_a_class_is_not_a_hook():
 
 @pytest.mark.parametrize(("fails_closed", "so"), [(True, "it counts as a denial"), (False, "it is ignored")])
 def test_audit_has_the_class_and_the_outcome(fails_closed, so, caplog):
-    play(guarded(hook(before_tool=lambda call: DenyTool), fail_closed=fails_closed))
+    play_turn(guarded_manager(hook(before_tool=lambda call: DenyTool), fail_closed=fails_closed))
     words = f"The hook 'guard' answered before_tool wrongly: the class DenyTool, not an instance (DenyTool(...)): {so}"
     assert words in [record.getMessage() for record in caplog.records]
 
@@ -167,5 +167,5 @@ def test_audit_has_the_class_and_the_outcome(fails_closed, so, caplog):
 def test_approver_that_returns_a_class_denies_and_is_logged(caplog):
     manager = HookManager()
     manager.mount("gate", hook(approve_tool=lambda call: Approval))
-    assert [] == play(manager).ran
+    assert [] == play_turn(manager).ran
     assert "The hook 'gate' answered approve_tool wrongly: the class Approval, not an instance (Approval(...))" in caplog.text

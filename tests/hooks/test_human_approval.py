@@ -11,7 +11,7 @@ from patchbay.approvals import ApprovalService, parse_policy
 from patchbay.hooks import Ask, DenyTool, HookManager, HookPolicy, Modify, Respond
 from support.running import run
 
-from .turns import called, hook, managed, play, turned
+from .turns import called, hook, managed, play_turn, run_turn
 
 RM = called("rm", '{"path": "/srv"}')
 
@@ -23,7 +23,7 @@ async def decided(
     service = ApprovalService(parse_policy(policy))
     service.accept_decisions("http")
     (service.stand_by if stands_by else service.mount)(manager)
-    turn = asyncio.create_task(turned(manager, steps))
+    turn = asyncio.create_task(run_turn(manager, steps))
     try:
         async with asyncio.timeout(60):
             while not (pending := await service.pending()) and not turn.done():
@@ -46,7 +46,7 @@ def test_a_call_that_a_hook_asks_about_waits_for_a_person(point, verdict, ran, s
 
 
 def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
-    turned = play(managed(guard=hook(before_tool=Ask("it is large"))), RM, "done")
+    turned = play_turn(managed(guard=hook(before_tool=Ask("it is large"))), RM, "done")
     words = "the hook 'guard' wants a person to decide (it is large), and no person can be asked here"
     assert ([f"Tool execution denied by approval hook: {words}"], ["tool_denied"], []) == (
         turned.results,
@@ -58,7 +58,7 @@ def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
 async def test_where_the_service_cannot_reach_a_person_the_call_is_denied():
     manager = managed(guard=hook(before_tool=Ask()))
     ApprovalService().mount(manager)
-    assert "no person can be asked here" in (await turned(manager, (RM, "done"))).results[0]
+    assert "no person can be asked here" in (await run_turn(manager, (RM, "done"))).results[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from patchbay.hooks import AbortTurn, DenyTool, HookPolicy, HookTimeouts, Modify
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply
 
-from .turns import called, hook, managed, play, turned
+from .turns import called, hook, managed, play_turn, run_turn
 
 WEATHER = {
     "type": "function",
@@ -30,7 +30,7 @@ def named(name: str, **function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {**WEATHER["function"], "name": name, **function}}
 
 
-def adds(*tools: Any, **methods: Any) -> Any:
+def hook_with_tools(*tools: Any, **methods: Any) -> Any:
     """Return a hook that adds tools in every round, as those of the seed do, and answers their calls."""
     names = [tool["function"].get("name") for tool in tools if isinstance(tool, dict) and "function" in tool]
 
@@ -45,7 +45,7 @@ def adds(*tools: Any, **methods: Any) -> Any:
 
 
 def test_a_tool_that_a_hook_adds_is_offered_called_and_answered():
-    turned = play(managed(adds(WEATHER)), OSLO, OSLO, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER)), OSLO, OSLO, "done")
     assert [["add", "rm", "get_weather"]] * 3 == [turned.offered(number) for number in range(3)]
     assert WEATHER == turned.requests[0].tools[2].to_openai()
     assert ["sunny in Oslo", "sunny in Oslo"] == turned.results
@@ -58,19 +58,21 @@ def test_a_mapping_of_the_new_list_adds_a_tool_too():
         tools = [*request.tools, WEATHER]
         return Modify({"model": request.model, "messages": request.messages, "tools": tools, "options": request.options})
 
-    turned = play(managed(adds(WEATHER, before_llm=before_llm)), OSLO, "done", parameters={"model": "m", "temperature": 1})
+    turned = play_turn(
+        managed(hook_with_tools(WEATHER, before_llm=before_llm)), OSLO, "done", parameters={"model": "m", "temperature": 1}
+    )
     assert (["add", "rm", "get_weather"], {"model": "m", "temperature": 1}) == (turned.offered(), turned.requests[0].parameters)
 
 
 async def test_tool_choice_is_enforced_for_injected_tools():
     model = ScriptedModel([OSLO, "done"])
-    await ToolRunner(model, hooks=managed(adds(WEATHER))).run("hi", tool_choice="required")
+    await ToolRunner(model, hooks=managed(hook_with_tools(WEATHER))).run("hi", tool_choice="required")
     assert ["required", "auto"] == [request.tool_choice for request in model.requests]
 
 
 def test_tools_of_several_hooks_keep_their_order():
-    turned = play(
-        managed(adds(named("b"), named("a")), adds(named("c"))),
+    turned = play_turn(
+        managed(hook_with_tools(named("b"), named("a")), hook_with_tools(named("c"))),
         [called("c", '{"city": "x"}'), called("b", '{"city": "y"}', "2")],
         "done",
     )
@@ -79,22 +81,22 @@ def test_tools_of_several_hooks_keep_their_order():
 
 
 def test_first_owner_keeps_a_tool_name(caplog):
-    turned = play(managed(adds(named("add", description="mine"))))
+    turned = play_turn(managed(hook_with_tools(named("add", description="mine"))))
     assert ["add", "rm"] == turned.offered()
     assert "mine" not in str(turned.requests[0].tools)
     assert "changed tools that are not its own" in caplog.text
 
 
 def test_of_two_hooks_with_one_name_the_first_has_it():
-    first = adds(WEATHER, before_tool=lambda call: Respond("first"))
-    second = adds(named("get_weather", description="other"), before_tool=None)
-    turned = play(managed(first, second), OSLO, "done")
+    first = hook_with_tools(WEATHER, before_tool=lambda call: Respond("first"))
+    second = hook_with_tools(named("get_weather", description="other"), before_tool=None)
+    turned = play_turn(managed(first, second), OSLO, "done")
     assert (1, ["first"]) == (turned.offered().count("get_weather"), turned.results)
     assert "The weather." == turned.requests[0].tools[2].description
 
 
 def test_a_hook_that_offers_one_name_twice_offers_the_first(caplog):
-    turned = play(managed(adds(WEATHER, named("get_weather", description="other"))), OSLO, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER, named("get_weather", description="other"))), OSLO, "done")
     assert ("The weather.", ["sunny in Oslo"]) == (turned.requests[0].tools[2].description, turned.results)
     assert "two tools of the name 'get_weather'" in caplog.text
 
@@ -110,13 +112,13 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_changes_to_tools_of_other_owners_are_undone(edit):
-    before = play(None, "done").requests[0].tools
+    before = play_turn(None, "done").requests[0].tools
 
     def before_llm(request):
         edit(request.tools)
         return Modify(request)
 
-    turned = play(managed(hook(before_llm=before_llm)), "done")
+    turned = play_turn(managed(hook(before_llm=before_llm)), "done")
     assert before == turned.requests[0].tools
 
 
@@ -124,7 +126,7 @@ def test_tool_added_beside_edits_is_added():
     def before_llm(request):
         return Modify({"tools": [WEATHER]})
 
-    assert ["add", "rm", "get_weather"] == play(managed(adds(before_llm=before_llm)), "done").offered()
+    assert ["add", "rm", "get_weather"] == play_turn(managed(hook_with_tools(before_llm=before_llm)), "done").offered()
 
 
 def test_a_hook_may_describe_its_own_tool_anew_and_no_other_may():
@@ -140,7 +142,7 @@ def test_a_hook_may_describe_its_own_tool_anew_and_no_other_may():
         request.tools[-1]["function"]["description"] = "meddled"
         return Modify(request)
 
-    turned = play(managed(adds(WEATHER, before_llm=before_llm), hook(before_llm=meddles)), OSLO, OSLO, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER, before_llm=before_llm), hook(before_llm=meddles)), OSLO, OSLO, "done")
     assert ["one", "two", "three"] == [request.tools[-1].description for request in turned.requests]
     assert [["add", "rm", "get_weather"]] * 3 == [turned.offered(number) for number in range(3)]
 
@@ -156,16 +158,16 @@ def test_a_tool_stays_offered_for_the_turn_though_its_hook_fails_later():
         request.tools.append(WEATHER)
         return Modify(request)
 
-    turned = play(managed(adds(WEATHER, before_llm=before_llm)), OSLO, OSLO, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER, before_llm=before_llm)), OSLO, OSLO, "done")
     assert ["sunny in Oslo"] * 2 == turned.results
     assert "get_weather" in turned.offered(2)
 
 
 async def test_injected_tool_exists_for_one_turn():
-    manager = managed(adds(WEATHER))
-    await turned(manager, [OSLO, "done"])
+    manager = managed(hook_with_tools(WEATHER))
+    await run_turn(manager, [OSLO, "done"])
     manager.unmount("hook0")
-    then = await turned(manager, [OSLO, "done"])
+    then = await run_turn(manager, [OSLO, "done"])
     assert (["unknown_tool"], ["add", "rm"]) == (then.codes, then.offered())
 
 
@@ -182,7 +184,7 @@ NO_TOOLS = {
 
 @pytest.mark.parametrize("tool", NO_TOOLS.values(), ids=NO_TOOLS)
 def test_invalid_hook_tool_is_left_out(tool, caplog):
-    turned = play(managed(adds(tool)), "done")
+    turned = play_turn(managed(hook_with_tools(tool)), "done")
     assert ["add", "rm"] == turned.offered()
     assert [] != caplog.records
 
@@ -192,17 +194,17 @@ def test_a_hook_that_could_not_answer_adds_no_tool(caplog):
         request.tools.append(WEATHER)
         return Modify(request)
 
-    assert ["add", "rm"] == play(managed(hook(before_llm=before_llm)), "done").offered()
+    assert ["add", "rm"] == play_turn(managed(hook(before_llm=before_llm)), "done").offered()
     assert "has no before_tool to answer its calls" in caplog.text
 
 
 def test_a_protected_name_is_not_a_hooks():
-    turned = play(managed(adds(named("fs_read")), policy=HookPolicy(protected=frozenset({"fs_*"}))), "done")
+    turned = play_turn(managed(hook_with_tools(named("fs_read")), policy=HookPolicy(protected=frozenset({"fs_*"}))), "done")
     assert ["add", "rm"] == turned.offered()
 
 
 def test_policy_off_lets_hooks_add_nothing(caplog):
-    turned = play(managed(adds(WEATHER), policy=HookPolicy(tool_injection="off")), OSLO, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER), policy=HookPolicy(tool_injection="off")), OSLO, "done")
     assert (["add", "rm"], ["unknown_tool"]) == (turned.offered(), turned.codes)
     assert "hooks.policy.tool_injection forbids" in caplog.text
 
@@ -217,7 +219,7 @@ def test_echoed_tools_are_no_change_with_policy_off(caplog):
     parameters = {"type": "object", "properties": {"a": {"enum": ("x", "y")}}, "required": ("a",)}
     odd = tool(handler=given, name="odd", parameters=parameters)
     for injection in ("off", "additive"):
-        play(
+        play_turn(
             managed(
                 hook(before_llm=lambda request: request.tools and Modify(request)), policy=HookPolicy(tool_injection=injection)
             ),
@@ -232,8 +234,10 @@ def test_policy_full_accepts_the_list_unchanged():
         request.tools = [named("add", description="mine"), WEATHER]
         return Modify(request)
 
-    turned = play(
-        managed(adds(WEATHER, before_llm=before_llm), policy=HookPolicy(tool_injection="full")), [OSLO, called()], "done"
+    turned = play_turn(
+        managed(hook_with_tools(WEATHER, before_llm=before_llm), policy=HookPolicy(tool_injection="full")),
+        [OSLO, called()],
+        "done",
     )
     assert (["add", "get_weather"], "mine") == (turned.offered(), turned.requests[0].tools[0].description)
     assert "sunny in Oslo" == turned.results[0]
@@ -246,7 +250,7 @@ def test_policy_full_accepts_the_list_unchanged():
 async def test_arguments_are_validated_before_the_owner_is_called(validate):
     """P10, also where a program does not have its own tools' arguments checked."""
     asked = []
-    manager = managed(adds(WEATHER, before_tool=lambda call: asked.append(call.arguments) or Respond("ok")))
+    manager = managed(hook_with_tools(WEATHER, before_tool=lambda call: asked.append(call.arguments) or Respond("ok")))
     runner = ToolRunner(ScriptedModel([called("get_weather", '{"town": 1}'), "done"]), validate=validate, hooks=manager)
     result = await runner.run("hi")
     assert ([], "invalid_arguments") == (asked, result.tool_executions[0].result.code)
@@ -281,7 +285,9 @@ FAILS = {
 def test_tool_whose_owner_does_not_answer_fails_as_known(before_tool, said):
     """P3."""
     limit = 0.05 if before_tool is for_ever else 60.0
-    turned = play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=limit)), OSLO, "done")
+    turned = play_turn(
+        managed(hook_with_tools(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=limit)), OSLO, "done"
+    )
     assert ([f"Error: {said}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
 
 
@@ -295,12 +301,14 @@ def test_tool_whose_owner_does_not_answer_fails_as_known(before_tool, said):
 )
 def test_failure_of_an_injected_tool_is_logged_with_its_cause(before_tool, why, caplog):
     limit = 0.05 if before_tool is for_ever else 60.0
-    play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=limit)), OSLO, "done")
+    play_turn(managed(hook_with_tools(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=limit)), OSLO, "done")
     assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
 
 
 def test_members_of_a_result_that_there_are_not_are_skipped_with_a_word(caplog):
-    turned = play(managed(adds(WEATHER, before_tool=Respond({"for_llm": "x", "forUser": "y", "colour": 1}))), OSLO, "done")
+    turned = play_turn(
+        managed(hook_with_tools(WEATHER, before_tool=Respond({"for_llm": "x", "forUser": "y", "colour": 1}))), OSLO, "done"
+    )
     assert ["x"] == turned.results
     known = "for_llm, for_user, silent, is_error, is_async, media, artifact_tags, response_handled"
     assert [
@@ -311,36 +319,36 @@ def test_members_of_a_result_that_there_are_not_are_skipped_with_a_word(caplog):
 
 def test_injected_tool_has_its_own_timeout():
     """P4."""
-    manager = managed(adds(WEATHER, before_tool=for_ever), timeouts=HookTimeouts(interceptor=60, tool=0.05))
-    assert ["Error: plugin tool timed out after 50 ms"] == play(manager, OSLO, "done").results
+    manager = managed(hook_with_tools(WEATHER, before_tool=for_ever), timeouts=HookTimeouts(interceptor=60, tool=0.05))
+    assert ["Error: plugin tool timed out after 50 ms"] == play_turn(manager, OSLO, "done").results
 
 
 def test_hook_can_deny_its_own_tool_or_end_the_turn():
-    assert ["Tool execution denied by hook: closed"] == play(
-        managed(adds(WEATHER, before_tool=DenyTool("closed"))), OSLO, "done"
+    assert ["Tool execution denied by hook: closed"] == play_turn(
+        managed(hook_with_tools(WEATHER, before_tool=DenyTool("closed"))), OSLO, "done"
     ).results
-    turned = play(managed(adds(WEATHER, before_tool=AbortTurn("closed"))), OSLO, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER, before_tool=AbortTurn("closed"))), OSLO, "done")
     assert ("abort_turn", ["hook_abort"]) == (turned.final.finish_reason, turned.codes)
 
 
 def test_other_hooks_review_the_call_and_its_owner_runs_it_once():
     asked = []
-    owner = adds(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("sunny"))
+    owner = hook_with_tools(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("sunny"))
     other = hook(before_tool=lambda call: asked.append("other"), after_tool=lambda result: asked.append("after"))
-    assert ["sunny"] == play(managed(owner, other), OSLO, "done").results
+    assert ["sunny"] == play_turn(managed(owner, other), OSLO, "done").results
     assert ["other", "owner"] == asked
 
 
 def test_another_hook_may_change_the_call_before_the_owner_gets_it():
     other = hook(before_tool=Modify({"arguments": {"city": "Rome"}}))
-    assert ["sunny in Rome"] == play(managed(adds(WEATHER), other), OSLO, "done").results
+    assert ["sunny in Rome"] == play_turn(managed(hook_with_tools(WEATHER), other), OSLO, "done").results
 
 
 def test_a_call_can_be_made_one_of_a_tool_that_is_a_hooks():
     other = hook(
         before_tool=lambda call: Modify({"tool": "get_weather", "arguments": {"city": "Rome"}}) if call.tool == "add" else None
     )
-    turned = play(managed(adds(WEATHER), other))
+    turned = play_turn(managed(hook_with_tools(WEATHER), other))
     assert (["sunny in Rome"], []) == (turned.results, turned.ran)
 
 
@@ -352,7 +360,7 @@ async def test_calls_of_a_hooks_tools_run_side_by_side():
         return Respond(call.call_id)
 
     calls = [OSLO, called("get_weather", '{"city": "Rome"}', "c2")]
-    assert ["c1", "c2"] == (await turned(managed(adds(WEATHER, before_tool=before_tool)), [calls, "done"])).results
+    assert ["c1", "c2"] == (await run_turn(managed(hook_with_tools(WEATHER, before_tool=before_tool)), [calls, "done"])).results
 
 
 def test_hook_cannot_change_its_tool_afterwards():
@@ -369,6 +377,6 @@ def test_hook_cannot_change_its_tool_afterwards():
             tool["function"]["parameters"]["properties"]["city"]["type"] = "integer"
         return Reply(None, tool_calls=(OSLO,))
 
-    turned = play(managed(adds(WEATHER, before_llm=before_llm)), spoil, "done")
+    turned = play_turn(managed(hook_with_tools(WEATHER, before_llm=before_llm)), spoil, "done")
     assert ["sunny in Oslo"] == turned.results
     assert {"city": {"type": "string"}} == turned.requests[0].tools[2].parameters["properties"]

@@ -22,7 +22,7 @@ from patchbay.hooks import (
 )
 from support.running import run
 
-from .turns import called, hook, managed, play, turned
+from .turns import called, hook, managed, play_turn, run_turn
 
 NO_HOOKS = {
     "an object": object(),
@@ -94,7 +94,7 @@ def test_a_hook_can_be_mounted_for_some_of_its_methods():
     manager = HookManager()
     both = hook(before_tool=lambda _: asked.append("before"), after_tool=lambda _: asked.append("after"))
     manager.mount("it", both, methods=["after_tool"])
-    play(manager)
+    play_turn(manager)
     assert ["after"] == asked
     with pytest.raises(ConfigurationError, match="none of its methods"):
         manager.mount("it", both, methods=["before_llm"])
@@ -185,20 +185,20 @@ async def test_a_turn_keeps_the_hooks_that_it_began_with():
         manager.policy = HookPolicy(tool_injection="off")
         return called(call_id="c2")
 
-    await turned(manager, [called(), between, "done"])
+    await run_turn(manager, [called(), between, "done"])
     assert ["leaves", "old", "stays"] * 2 == asked[:3] + sorted(asked[3:])
     asked.clear()
-    await turned(manager)
+    await run_turn(manager)
     assert ["joins", "new", "stays"] == asked
 
 
 async def test_hooks_that_are_mounted_later_are_asked_from_the_next_turn_on():
     manager = HookManager()
-    assert ["3"] == (await turned(manager)).results
+    assert ["3"] == (await run_turn(manager)).results
     manager.mount("late", hook(after_tool=Modify("late")))
-    assert ["late"] == (await turned(manager)).results
+    assert ["late"] == (await run_turn(manager)).results
     manager.unmount("late")
-    assert ["3"] == (await turned(manager)).results
+    assert ["3"] == (await run_turn(manager)).results
 
 
 @pytest.mark.parametrize("member", ["observer", "interceptor", "approval", "tool"])
@@ -231,14 +231,14 @@ def test_hook_with_a_tools_filter_is_called_for_those_tools():
         after_tool=lambda result: noted("after_tool")(result) or None,
     )
     manager.mount("some", watched, tools=["r?"])
-    assert ["3", "gone"] == play(manager, [called(), called("rm", '{"path": "x"}', "2")], "done").results
+    assert ["3", "gone"] == play_turn(manager, [called(), called("rm", '{"path": "x"}', "2")], "done").results
     assert [(point, "rm") for point in points] == asked
 
 
 def test_where_no_approver_is_for_a_tool_its_calls_need_no_approval():
     manager = HookManager()
     manager.mount("no", hook(approve_tool=False), tools=["rm"])
-    turned = play(manager, [called(), called("rm", '{"path": "x"}', "2")], "done")
+    turned = play_turn(manager, [called(), called("rm", '{"path": "x"}', "2")], "done")
     assert [None, "tool_denied"] == turned.codes
 
 

@@ -25,7 +25,7 @@ from patchbay.hooks.deadlines import MAX_ABANDONED_THREADS
 from patchbay.tools.threads import run_in_thread
 from support.running import run
 
-from .turns import called, hook, managed, play, turned
+from .turns import called, hook, managed, play_turn, run_turn
 
 INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
 SOON = HookTimeouts(interceptor=0.05, approval=0.05)
@@ -44,7 +44,7 @@ def test_hooks_of_this_program_come_first_then_the_lower_number_then_the_name():
     ]
     for name, priority, group in places:
         manager.mount(name, hook(before_tool=lambda _call, name=name: asked.append(name)), priority=priority, group=group)
-    play(manager)
+    play_turn(manager)
     assert ["n", "a", "b2", "late", "z", "b"] == asked == [each.name for each in manager.mounted]
 
 
@@ -54,7 +54,7 @@ def test_a_programs_own_callbacks_before_a_tool_are_asked_before_all_hooks():
     for name, priority in (("before", -1), ("behind", 1)):
         manager.mount(name, hook(before_tool=lambda _call, name=name: asked.append(name)), priority=priority)
     executor_asks = {"before": lambda *_: asked.append("own"), "after": lambda *_: None}
-    play(manager, **executor_asks)
+    play_turn(manager, **executor_asks)
     assert ["own", "before", "behind"] == asked
 
 
@@ -68,7 +68,7 @@ def test_hook_sees_and_can_override_changes_of_a_callback():
         seen.append(dict(arguments))
         arguments["b"] = 9
 
-    assert [("add", 5, 9)] == play(manager, before=own).ran
+    assert [("add", 5, 9)] == play_turn(manager, before=own).ran
     assert [{"a": 1, "b": 2}, {"a": 5, "b": 9}] == seen
 
 
@@ -92,7 +92,7 @@ def test_a_hook_that_raises_is_skipped(point, error, at_once, caplog):
             await asyncio.sleep(0)
         raise error
 
-    turned = play(managed(hook(**{point: raises}), hook(**{point: None})))
+    turned = play_turn(managed(hook(**{point: raises}), hook(**{point: None})))
     assert (["3"], "done", "stop") == (turned.results, turned.final.content, turned.final.finish_reason)
     assert f"The hook 'hook0' failed at {point}" in caplog.text
 
@@ -105,7 +105,7 @@ def test_an_approver_that_raises_has_denied(error, at_once):
             await asyncio.sleep(0)
         raise error
 
-    turned = play(managed(guard=hook(approve_tool=raises)))
+    turned = play_turn(managed(guard=hook(approve_tool=raises)))
     assert ['Tool execution denied by approval hook: tool approval hook "guard" failed'] == turned.results
     assert ([], "done") == (turned.ran, turned.final.content)
 
@@ -122,7 +122,7 @@ def test_hook_timeout_keeps_the_value_of_the_previous_hook(point, caplog):
         "before_tool": {"arguments": {"a": 5}},
         "after_tool": "one",
     }
-    turned = play(managed(hook(**{point: Modify(changes[point])}), hook(**{point: for_ever}), timeouts=SOON))
+    turned = play_turn(managed(hook(**{point: Modify(changes[point])}), hook(**{point: for_ever}), timeouts=SOON))
     assert f"The hook 'hook1' failed at {point}: HookTimeoutError: no answer within 0.05 s" in caplog.text
     made = {
         "before_llm": turned.requests[0].parameters.get("model"),
@@ -134,7 +134,7 @@ def test_hook_timeout_keeps_the_value_of_the_previous_hook(point, caplog):
 
 
 def test_approver_timeout_is_a_denial():
-    turned = play(managed(guard=hook(approve_tool=for_ever), timeouts=SOON))
+    turned = play_turn(managed(guard=hook(approve_tool=for_ever), timeouts=SOON))
     assert ['Tool execution denied by approval hook: tool approval hook "guard" timed out'] == turned.results
     assert [] == turned.ran
 
@@ -145,7 +145,7 @@ def test_each_hook_has_its_own_time():
     manager.mount("slow", hook(before_tool=for_ever), timeouts=SOON)
     manager.mount("usual", hook(before_tool=None))
     assert (0.05, 60) == tuple(each.timeouts.interceptor for each in manager.mounted)
-    assert ["3"] == play(manager).results
+    assert ["3"] == play_turn(manager).results
 
 
 def test_a_hook_that_swallows_its_cancellation_is_skipped():
@@ -155,7 +155,7 @@ def test_a_hook_that_swallows_its_cancellation_is_skipped():
         except asyncio.CancelledError:
             return DenyTool("too late")
 
-    assert ["3"] == play(managed(hook(before_tool=stubborn), timeouts=SOON)).results
+    assert ["3"] == play_turn(managed(hook(before_tool=stubborn), timeouts=SOON)).results
 
 
 @pytest.mark.parametrize("raised", [ValueError("while cleaning up"), KeyError()], ids=repr)
@@ -166,7 +166,7 @@ def test_exception_during_a_timeout_counts_as_the_timeout(raised):
         finally:
             raise raised
 
-    turned = play(managed(guard=hook(approve_tool=breaks), timeouts=SOON))
+    turned = play_turn(managed(guard=hook(approve_tool=breaks), timeouts=SOON))
     assert turned.results[0].endswith('"guard" timed out')
 
 
@@ -180,7 +180,7 @@ def test_a_hook_that_does_not_end_at_all_is_closed(monkeypatch, caplog):
             except asyncio.CancelledError:
                 pass
 
-    assert ["3"] == play(managed(hook(before_tool=never_ends), timeouts=SOON)).results
+    assert ["3"] == play_turn(managed(hook(before_tool=never_ends), timeouts=SOON)).results
     assert "ignored its cancellation for 0.05 s and is closed" in caplog.text
 
 
@@ -194,7 +194,7 @@ async def test_cancelled_turn_stays_cancelled_whatever_a_hook_catches():
         except asyncio.CancelledError:
             return
 
-    task = asyncio.create_task(turned(managed(hook(before_llm=stubborn)), ["done"]))
+    task = asyncio.create_task(run_turn(managed(hook(before_llm=stubborn)), ["done"]))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -209,7 +209,7 @@ def test_hook_can_use_its_own_timeouts():
         except TimeoutError:
             return Modify({"arguments": {"a": 5}})
 
-    assert [("add", 5, 2)] == play(managed(hook(before_tool=careful))).ran
+    assert [("add", 5, 2)] == play_turn(managed(hook(before_tool=careful))).ran
 
 
 # no answer that is an approval
@@ -219,13 +219,13 @@ def test_hook_can_use_its_own_timeouts():
     "answer", [None, False, 1, "yes", Approval(False), Approval(1), DenyTool(), {"approved": True}], ids=repr
 )  # type: ignore[arg-type]
 def test_only_an_explicit_approval_approves(answer):
-    turned = play(managed(hook(approve_tool=answer)))
+    turned = play_turn(managed(hook(approve_tool=answer)))
     assert ([], ["tool_denied"]) == (turned.ran, turned.codes)
 
 
 @pytest.mark.parametrize("answer", [True, Approval(True)], ids=repr)
 def test_a_clear_yes_is_yes(answer):
-    assert [("add", 1, 2)] == play(managed(hook(approve_tool=answer))).ran
+    assert [("add", 1, 2)] == play_turn(managed(hook(approve_tool=answer))).ran
 
 
 def test_all_approvers_must_agree_and_the_first_no_ends_it():
@@ -234,7 +234,7 @@ def test_all_approvers_must_agree_and_the_first_no_ends_it():
     def says(name, answer):
         return hook(approve_tool=lambda call: asked.append(name) or answer)
 
-    turned = play(managed(a=says("a", True), b=says("b", Approval(False, "too dear", by="Bob")), c=says("c", True)))
+    turned = play_turn(managed(a=says("a", True), b=says("b", Approval(False, "too dear", by="Bob")), c=says("c", True)))
     assert ["a", "b"] == asked
     assert ["Tool execution denied by approval hook: too dear"] == turned.results
     assert "Bob" == turned.final.tool_executions[0].error.by
@@ -242,7 +242,7 @@ def test_all_approvers_must_agree_and_the_first_no_ends_it():
 
 def test_approvers_are_asked_after_all_changes():
     seen = []
-    play(
+    play_turn(
         managed(
             hook(approve_tool=lambda call: seen.append((call.tool, call.arguments)) or True),
             hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}})),
@@ -257,7 +257,7 @@ def test_approvers_are_asked_after_all_changes():
 @pytest.mark.parametrize("point", [*INTERCEPTORS, "approve_tool"])
 def test_a_hook_with_one_method_is_a_hook(point):
     asked = []
-    play(managed(hook(**{point: lambda _view: asked.append(point) or (True if point == "approve_tool" else None)})))
+    play_turn(managed(hook(**{point: lambda _view: asked.append(point) or (True if point == "approve_tool" else None)})))
     assert {point} == set(asked)
 
 
@@ -273,7 +273,7 @@ def test_sync_hook_method_runs_in_its_own_thread():
             threads.append(threading.current_thread())
             return True
 
-    assert [("add", 5, 2)] == play(managed(Sync())).ran
+    assert [("add", 5, 2)] == play_turn(managed(Sync())).ran
     assert 2 == len(threads)
     assert threading.main_thread() not in threads
 
@@ -298,7 +298,7 @@ def test_a_method_may_be_any_callable(kind):
     thing = Static() if kind == "static" else type("Hook", (), {"before_tool": None})()
     if kind != "static":
         thing.before_tool = given[kind]
-    assert ["answered"] == play(managed(thing)).results
+    assert ["answered"] == play_turn(managed(thing)).results
 
 
 def test_a_method_with_other_parameters_fails_like_any_other():
@@ -306,7 +306,7 @@ def test_a_method_with_other_parameters_fails_like_any_other():
         async def before_tool(self):
             raise AssertionError
 
-    assert ["3"] == play(managed(Odd())).results
+    assert ["3"] == play_turn(managed(Odd())).results
 
 
 async def test_a_sync_hook_past_its_time_is_abandoned_and_counted(caplog):
@@ -318,9 +318,9 @@ async def test_a_sync_hook_past_its_time_is_abandoned_and_counted(caplog):
 
     manager = managed(slow=Blocks(), timeouts=SOON)
     try:
-        assert ["3"] == (await turned(manager)).results
+        assert ["3"] == (await run_turn(manager)).results
         assert {"slow": 1} == manager.abandoned
-        await turned(manager)
+        await run_turn(manager)
         assert {"slow": 2} == manager.abandoned
         assert "The hook 'slow' is left running in its thread" in caplog.text
     finally:
@@ -341,9 +341,9 @@ async def test_hook_with_too_many_abandoned_threads_is_skipped(caplog):
     manager = managed(slow=Blocks(), timeouts=SOON)
     calls = [called(call_id=f"c{number}") for number in range(MAX_ABANDONED_THREADS)]
     try:
-        first = await turned(manager, [calls, "done"])
+        first = await run_turn(manager, [calls, "done"])
         assert {"slow": MAX_ABANDONED_THREADS} == manager.abandoned
-        then = await turned(manager)
+        then = await run_turn(manager)
     finally:
         leave.set()
     assert all("timed out" in result for result in first.results)

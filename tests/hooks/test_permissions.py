@@ -14,21 +14,21 @@ from patchbay.models.chat_model import ModelReply
 from patchbay.tools import Tool, ToolContext, tool
 from patchbay.types import Reply
 
-from .turns import HI, Table, called, hook, managed, play, turned
+from .turns import HI, Table, called, hook, managed, play_turn, run_turn
 
 RM = called("rm", '{"path": "x"}')
 RM_IS_PROTECTED = HookPolicy(protected=frozenset({"rm"}))
 
 
-def own(name: str) -> dict[str, Any]:
+def tool_spec(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
-def brings(*names: str, **methods: Any) -> Any:
+def hook_with_tools(*names: str, **methods: Any) -> Any:
     """A hook with tools of these names, which answers their calls with its name for them."""
 
     def before_llm(request: Any) -> Any:
-        return Modify({"tools": [*request.tools, *map(own, names)]})
+        return Modify({"tools": [*request.tools, *map(tool_spec, names)]})
 
     methods.setdefault("before_tool", lambda call: Respond(f"mine: {call.tool}") if call.tool in names else None)
     return hook(before_llm=before_llm, **methods)
@@ -42,13 +42,13 @@ def renames(old: str, new: str, arguments: Any = None) -> Any:
 
 
 def test_a_call_of_a_protected_tool_can_not_be_made_one_of_another(caplog):
-    manager = managed(brings("mine"), renames("rm", "mine"), policy=RM_IS_PROTECTED)
-    assert [("rm", "x")] == play(manager, RM, "done").ran
+    manager = managed(hook_with_tools("mine"), renames("rm", "mine"), policy=RM_IS_PROTECTED)
+    assert [("rm", "x")] == play_turn(manager, RM, "done").ran
     assert "made a call of 'rm' one of 'mine', and one of them is protected" in caplog.text
 
 
 def test_no_call_can_be_made_one_of_a_protected_tool():
-    turned = play(managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED))
+    turned = play_turn(managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED))
     assert ([("add", 1, 2)], ["3"]) == (turned.ran, turned.results)
 
 
@@ -56,28 +56,28 @@ def test_that_a_hook_tried_is_in_the_record():
     records: list[Any] = []
     manager = managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED)
     manager.recorders.append(records.append)
-    play(manager)
+    play_turn(manager)
     assert (("hook0", "before_tool", "made it a call of 'rm': passed over"),) == records[0].decisions
 
 
 def test_arguments_of_a_protected_tool_can_still_be_changed_and_its_calls_refused():
-    turned = play(managed(hook(before_tool=Modify({"arguments": {"path": "y"}})), policy=RM_IS_PROTECTED), RM, "done")
+    turned = play_turn(managed(hook(before_tool=Modify({"arguments": {"path": "y"}})), policy=RM_IS_PROTECTED), RM, "done")
     assert [("rm", "y")] == turned.ran
-    assert [] == play(managed(hook(before_tool=DenyTool("no")), policy=RM_IS_PROTECTED), RM, "done").ran
+    assert [] == play_turn(managed(hook(before_tool=DenyTool("no")), policy=RM_IS_PROTECTED), RM, "done").ran
 
 
 def test_result_of_a_protected_tool_reaches_the_model_unchanged(caplog):
     manager = managed(hook(after_tool=Modify({"result": "mine"})), policy=RM_IS_PROTECTED)
-    assert ["gone"] == play(manager, RM, "done").results
+    assert ["gone"] == play_turn(manager, RM, "done").results
     assert "changed the result of the protected tool 'rm'" in caplog.text
-    assert ["mine"] == play(manager).results, "others it may change"
+    assert ["mine"] == play_turn(manager).results, "others it may change"
 
 
 @pytest.mark.parametrize("call_id", ["c1", "c2", ""])
 def test_a_hook_writes_no_call_of_a_protected_tool(call_id, caplog):
     written = {"id": call_id, "type": "function", "function": {"name": "rm", "arguments": '{"path": "y"}'}}
     manager = managed(hook(after_llm=Modify({"content": "hi", "tool_calls": [written]})), policy=RM_IS_PROTECTED)
-    turned = play(manager, Reply("hello", tool_calls=(called(),)), "done")
+    turned = play_turn(manager, Reply("hello", tool_calls=(called(),)), "done")
     assert [("add", 1, 2)] == turned.ran
     assert "hi" == turned.final.messages[1]["content"], "the rest of its answer holds"
     assert "wrote calls of protected tools" in caplog.text
@@ -91,7 +91,7 @@ def test_a_call_of_a_protected_tool_that_the_model_wrote_may_be_left_changed_or_
         return Modify({"tool_calls": calls})
 
     two = [RM, called("rm", '{"path": "z"}', "c2")]
-    assert [("rm", "y")] == play(managed(hook(after_llm=after_llm), policy=RM_IS_PROTECTED), two, "done").ran
+    assert [("rm", "y")] == play_turn(managed(hook(after_llm=after_llm), policy=RM_IS_PROTECTED), two, "done").ran
 
 
 # Approval
@@ -105,8 +105,8 @@ def test_a_call_that_is_made_one_of_a_hooks_own_tool_needs_the_approval_that_an_
     """Else a hook would answer for any tool unseen: by making its calls those of a tool of its own."""
     asked: list[Any] = []
     approver = hook(approve_tool=lambda call: asked.append((call.tool, call.arguments)) or True)
-    manager = managed(brings("mine"), renames("rm", "mine"), approver, policy=HookPolicy(respond_approval=policy))
-    turned = play(manager, RM, "done")
+    manager = managed(hook_with_tools("mine"), renames("rm", "mine"), approver, policy=HookPolicy(respond_approval=policy))
+    turned = play_turn(manager, RM, "done")
     assert (expected, ["mine: mine"], []) == (asked, turned.results, turned.ran)
 
 
@@ -120,28 +120,28 @@ def test_facts_do_not_apply_to_a_call_changed_by_a_hook():
     sees = hook(before_tool=lambda call: asked.append((call.tool, call.facts)))
     approver = hook(approve_tool=lambda call: asked.append((call.tool, call.facts)) or True)
     policy = HookPolicy(respond_approval="always")
-    manager = managed(brings("mine"), renames("use", "mine"), sees, approver, policy=policy)
-    turned = play(manager, called("use", '{"path": "/a"}'), "done", tools=[looks])
+    manager = managed(hook_with_tools("mine"), renames("use", "mine"), sees, approver, policy=policy)
+    turned = play_turn(manager, called("use", '{"path": "/a"}'), "done", tools=[looks])
     assert (["mine: mine"], [("use", {"really": "/a"}), ("mine", {}), ("mine", {})]) == (turned.results, asked)
 
 
 def test_a_call_that_may_not_be_made_one_of_a_hooks_own_tool_is_refused():
-    manager = managed(brings("mine"), renames("rm", "mine"), hook(approve_tool=lambda call: call.tool != "rm"))
-    turned = play(manager, RM, "done")
+    manager = managed(hook_with_tools("mine"), renames("rm", "mine"), hook(approve_tool=lambda call: call.tool != "rm"))
+    turned = play_turn(manager, RM, "done")
     assert (["Tool execution denied by approval hook"], []) == (turned.results, turned.ran)
 
 
 def test_a_call_of_one_hooks_tool_that_is_made_one_of_anothers_needs_approval_too():
     asked: list[Any] = []
     approver = hook(approve_tool=lambda call: asked.append(call.tool) or True)
-    manager = managed(brings("first"), brings("second"), renames("first", "second"), approver)
-    assert (["mine: second"], ["first"]) == (play(manager, called("first", "{}"), "done").results, asked)
+    manager = managed(hook_with_tools("first"), hook_with_tools("second"), renames("first", "second"), approver)
+    assert (["mine: second"], ["first"]) == (play_turn(manager, called("first", "{}"), "done").results, asked)
 
 
 def test_a_refusal_can_not_be_turned_into_a_success():
     asked: list[Any] = []
     after = hook(after_tool=lambda result: asked.append(result) or Modify({"result": {"for_llm": "ok", "is_error": False}}))
-    turned = play(managed(after, hook(approve_tool=lambda _call: False)))
+    turned = play_turn(managed(after, hook(approve_tool=lambda _call: False)))
     assert (["Tool execution denied by approval hook"], [], []) == (turned.results, asked, turned.ran)
 
 
@@ -153,9 +153,9 @@ def test_a_refusal_can_not_be_turned_into_a_success():
 )
 def test_options_list_the_permissions_of_a_hook(name):
     """What clients and servers take beside the messages and tools, and would read those from, or send them elsewhere by."""
-    turned = play(managed(hook(before_llm=Modify({"options": {name: {"messages": []}, "top_p": 1}}))), "done")
+    turned = play_turn(managed(hook(before_llm=Modify({"options": {name: {"messages": []}, "top_p": 1}}))), "done")
     assert {"top_p": 1} == turned.requests[0].parameters
-    turned = play(managed(hook(before_llm=Modify({"options": {}}))), "done", parameters={name: "the caller's"})
+    turned = play_turn(managed(hook(before_llm=Modify({"options": {}}))), "done", parameters={name: "the caller's"})
     assert {name: "the caller's"} == turned.requests[0].parameters
 
 
@@ -171,8 +171,11 @@ class Hidden(Tool):
 @pytest.mark.parametrize("injection", ["additive", "full"])
 def test_hook_tool_with_the_name_of_a_hidden_tool_is_refused(injection, caplog):
     policy = HookPolicy(tool_injection=injection)
-    turned = play(
-        managed(brings("hidden", before_tool=None), policy=policy), called("hidden", "{}"), "done", tools=[Hidden("hidden")]
+    turned = play_turn(
+        managed(hook_with_tools("hidden", before_tool=None), policy=policy),
+        called("hidden", "{}"),
+        "done",
+        tools=[Hidden("hidden")],
     )
     assert (["the host's"], ["add", "rm"]) == (turned.results, turned.offered())
     assert "offers a tool of the name 'hidden', which another one has" in caplog.text
@@ -180,22 +183,24 @@ def test_hook_tool_with_the_name_of_a_hidden_tool_is_refused(injection, caplog):
 
 def test_a_tool_that_one_hook_has_taken_from_the_list_is_not_the_next_hooks():
     takes = hook(before_llm=lambda request: Modify({"tools": request.tools[:1]}))
-    manager = managed(takes, brings("rm", before_tool=None), policy=HookPolicy(tool_injection="full"))
-    turned = play(manager, RM, "done")
+    manager = managed(takes, hook_with_tools("rm", before_tool=None), policy=HookPolicy(tool_injection="full"))
+    turned = play_turn(manager, RM, "done")
     assert ([("rm", "x")], ["gone"]) == (turned.ran, turned.results)
 
 
-@pytest.mark.parametrize("edit", [lambda tools: tools[::-1], lambda tools: [tools[1], own("mine")], lambda tools: [tools[0]] * 2])
+@pytest.mark.parametrize(
+    "edit", [lambda tools: tools[::-1], lambda tools: [tools[1], tool_spec("mine")], lambda tools: [tools[0]] * 2]
+)
 def test_hook_changes_to_other_owners_tools_are_undone_and_logged(edit, caplog):
-    before = play(None, "done").requests[0].tools
+    before = play_turn(None, "done").requests[0].tools
     manager = managed(hook(before_llm=lambda request: Modify({"tools": edit(request.tools)}), before_tool=None))
-    assert before == play(manager, "done").requests[0].tools[:2]
+    assert before == play_turn(manager, "done").requests[0].tools[:2]
     assert "changed tools that are not its own" in caplog.text
 
 
 def test_a_hook_that_adds_its_tool_to_each_request_is_not_warned_of(caplog):
     """As most do: from the second round on it is there already."""
-    turned = play(managed(brings("mine", "other")), called("mine", "{}"), called("add", '{"a": 1}', "c2"), "done")
+    turned = play_turn(managed(hook_with_tools("mine", "other")), called("mine", "{}"), called("add", '{"a": 1}', "c2"), "done")
     assert [["add", "rm", "mine", "other"]] * 3 == [turned.offered(number) for number in range(3)]
     assert "" == caplog.text
 
@@ -204,9 +209,9 @@ async def test_callback_named_like_a_hook_does_not_own_its_tools():
     """What guards a program's calls is not passed over because a hook calls itself as the program does."""
     asked: list[Any] = []
     manager = HookManager()
-    manager.mount("callback 000", brings("mine"))
+    manager.mount("callback 000", hook_with_tools("mine"))
     assert (["mine: mine"], ["mine"]) == (
-        (await turned(manager, [called("mine", "{}"), "done"], before=lambda call, *_: asked.append(call.name))).results,
+        (await run_turn(manager, [called("mine", "{}"), "done"], before=lambda call, *_: asked.append(call.name))).results,
         asked,
     )
 
@@ -256,7 +261,7 @@ def test_a_hook_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
     manager = managed(hook(before_tool=ValueError("no"), after_tool=OSError("no")), policy=HookPolicy())
     calls = [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(200)]
     with caplog.at_level(logging.WARNING):
-        assert 200 == len(play(manager, calls, "done", max_parallel=500).ran)
+        assert 200 == len(play_turn(manager, calls, "done", max_parallel=500).ran)
     said = [record.getMessage() for record in caplog.records]
     assert [
         "The hook 'hook0' failed at before_tool: ValueError: no",
@@ -276,7 +281,7 @@ def test_warnings_about_a_hook_are_bounded(caplog):
 
     manager = managed(hook(before_tool=before_tool))
     calls = [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(1_000)]
-    play(manager, calls, "done")
+    play_turn(manager, calls, "done")
     assert len(manager.mounted[0].warnings.counts) <= 51
     assert len(caplog.records) <= 60
 
@@ -287,14 +292,14 @@ def test_a_recorder_that_fails_at_every_call_is_logged_less_and_less_often(caplo
 
     manager = managed()
     manager.recorders.append(breaks)
-    play(manager, [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(100)], "done")
+    play_turn(manager, [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(100)], "done")
     assert 3 == len(caplog.records)
     assert "disk full" in caplog.text
 
 
 def test_error_text_of_a_modified_result_is_unchanged():
     """A hook that marks a result as an error provides the whole text, even after the tool ran."""
-    turned = play(
+    turned = play_turn(
         managed(hook(after_tool=Modify({"result": {"for_llm": "no", "is_error": True}}))),
         ModelReply(Reply(None, tool_calls=(called(),))),
         "done",
@@ -329,7 +334,7 @@ async def test_a_call_that_is_made_one_of_a_sequential_tool_runs_alone():
         called("beside", "{}", "4"),
     ]
     assert ["alone 1", "beside 2", "alone 3", "beside 4"] == (
-        await turned(manager, [calls, "done"], tools=[alone, beside])
+        await run_turn(manager, [calls, "done"], tools=[alone, beside])
     ).results
     assert [["alone 1"], ["alone 3"]] == [each for each in seen if any("alone" in name for name in each)][::5]
     assert ["beside 2", "beside 4"] in seen, "all others run side by side"

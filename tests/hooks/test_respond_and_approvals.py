@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from patchbay.hooks import Approval, HookPolicy, Modify, Respond
 from patchbay.hooks.events import digest_of
 
-from .test_injected_tools import OSLO, WEATHER, adds
-from .turns import called, hook, managed, play, turned
+from .test_injected_tools import OSLO, WEATHER, hook_with_tools
+from .turns import called, hook, managed, play_turn, run_turn
 
 
 def approver(asked: list[Any], answer: Any = True) -> Any:
@@ -29,28 +29,30 @@ RESPONDS = hook(before_tool=Respond("answered"))
 @pytest.mark.parametrize(("policy", "expected"), [("foreign", ["add"]), ("always", ["add"]), ("seed", [])])
 def test_an_answer_for_a_tool_that_is_not_its_own_needs_approval(policy, expected):
     asked = []
-    turned = play(managed(RESPONDS, approver(asked), policy=HookPolicy(respond_approval=policy)))
+    turned = play_turn(managed(RESPONDS, approver(asked), policy=HookPolicy(respond_approval=policy)))
     assert (["answered"], expected, []) == (turned.results, asked, turned.ran)
 
 
 @pytest.mark.parametrize(("policy", "result"), [("foreign", "Tool execution denied by approval hook"), ("seed", "answered")])
 def test_an_answer_that_is_not_approved_is_a_denied_call(policy, result):
-    turned = play(managed(RESPONDS, approver([], False), policy=HookPolicy(respond_approval=policy)))
+    turned = play_turn(managed(RESPONDS, approver([], False), policy=HookPolicy(respond_approval=policy)))
     assert ([result], []) == (turned.results, turned.ran)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("foreign", []), ("seed", []), ("always", ["get_weather"])])
 def test_hook_answers_its_own_tools_unless_the_policy_forbids_it(policy, expected):
     asked = []
-    turned = play(managed(adds(WEATHER), approver(asked), policy=HookPolicy(respond_approval=policy)), OSLO, "done")
+    turned = play_turn(
+        managed(hook_with_tools(WEATHER), approver(asked), policy=HookPolicy(respond_approval=policy)), OSLO, "done"
+    )
     assert (["sunny in Oslo"], expected) == (turned.results, asked)
 
 
 def test_approval_of_an_injected_tool_precedes_its_owner():
     """S5: by the time an answer is there, its hook has acted."""
     asked = []
-    owner = adds(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("x"))
-    turned = play(managed(owner, approver(asked, False), policy=HookPolicy(respond_approval="always")), OSLO, "done")
+    owner = hook_with_tools(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("x"))
+    turned = play_turn(managed(owner, approver(asked, False), policy=HookPolicy(respond_approval="always")), OSLO, "done")
     assert (["get_weather"], ["Tool execution denied by approval hook"]) == (asked, turned.results)
 
 
@@ -58,7 +60,7 @@ def test_approval_of_an_injected_tool_precedes_its_owner():
 @pytest.mark.parametrize("protected", ["add", "a*", "*"])
 def test_hook_responses_for_protected_tools_are_ignored(policy, protected, caplog):
     rules = HookPolicy(respond_approval=policy, protected=frozenset({protected}))
-    turned = play(managed(RESPONDS, policy=rules))
+    turned = play_turn(managed(RESPONDS, policy=rules))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
     assert "the protected tool 'add'" in caplog.text
 
@@ -67,7 +69,7 @@ def test_a_protected_tool_is_still_approved_and_the_next_hooks_are_asked():
     asked = []
     after = hook(before_tool=lambda call: asked.append("next"))
     rules = HookPolicy(protected=frozenset({"add"}))
-    play(managed(RESPONDS, after, approver(asked), policy=rules))
+    play_turn(managed(RESPONDS, after, approver(asked), policy=rules))
     assert ["next", "add"] == asked
 
 
@@ -89,7 +91,7 @@ def test_approvers_see_the_executed_arguments_and_their_digest():
         return True
 
     raw = '{"box": {"items": ["1", 2]}}'
-    turned = play(managed(hook(approve_tool=approve_tool)), called("use", raw), "done", tools=[use])
+    turned = play_turn(managed(hook(approve_tool=approve_tool)), called("use", raw), "done", tools=[use])
     arguments = {"box": {"items": [1, 2]}, "tag": "x"}
     assert [("use", arguments, digest_of("use", arguments), "c1")] == seen
     assert ["[1, 2] x"] == turned.results
@@ -156,7 +158,7 @@ def test_digest_of_converted_arguments_is_that_of_their_json():
     assert digest_of("f", box) == digest_of("f", box)
 
 
-def keeping(kept: list[Any], answer: Any = None) -> Any:
+def recording_hook(kept: list[Any], answer: Any = None) -> Any:
     def asked(view: Any) -> Any:
         kept.append(view.arguments)
         return answer(view) if callable(answer) else answer
@@ -164,7 +166,7 @@ def keeping(kept: list[Any], answer: Any = None) -> Any:
     return asked
 
 
-def spoil(kept: list[Any]) -> None:
+def change_all(kept: list[Any]) -> None:
     for arguments in kept:
         arguments["box"]["items"].append(666)
         arguments["tag"] = "spoiled"
@@ -177,7 +179,7 @@ async def test_later_changes_by_a_hook_do_not_run():
 
     async def use(box: Box, tag: str = "x") -> str:
         seen.append((list(box.items), tag))
-        spoil(kept)
+        change_all(kept)
         await asyncio.sleep(0)
         return f"{box.items} {tag}"
 
@@ -186,14 +188,14 @@ async def test_later_changes_by_a_hook_do_not_run():
 
     async def approve_tool(call):
         seen.append((call.arguments["box"]["items"], call.arguments["tag"]))
-        spoil(kept)
+        change_all(kept)
         kept.append(call.arguments)
         return True
 
-    changed = keeping(kept, lambda call: Modify({"arguments": kept[-1]}))
-    manager = managed(hook(before_tool=changed), hook(before_tool=keeping(kept)), hook(approve_tool=approve_tool))
-    manager.mount("first", hook(before_tool=keeping(kept)), priority=-1)
-    result = await turned(manager, [called("use", '{"box": {"items": [1]}}'), "done"], tools=[use], before=before)
+    changed = recording_hook(kept, lambda call: Modify({"arguments": kept[-1]}))
+    manager = managed(hook(before_tool=changed), hook(before_tool=recording_hook(kept)), hook(approve_tool=approve_tool))
+    manager.mount("first", hook(before_tool=recording_hook(kept)), priority=-1)
+    result = await run_turn(manager, [called("use", '{"box": {"items": [1]}}'), "done"], tools=[use], before=before)
     assert [([1], "x"), ([1], "x")] == [(items[:1], tag) for items, tag in seen]
     assert ["[1] x"] == result.results
     assert {"box": Box(items=[1]), "tag": "x"} == result.final.tool_executions[0].arguments
@@ -219,7 +221,7 @@ def test_late_changes_of_a_callback_reach_no_hook_approver_or_tool():
 
     manager = managed(hook(approve_tool=approve_tool))
     manager.mount("last", hook(before_tool=looks), priority=1)
-    assert [("add", 1, 2)] == play(manager, before=before).ran
+    assert [("add", 1, 2)] == play_turn(manager, before=before).ran
     assert [{"a": 1, "b": 2}] * 2 == seen
 
 
@@ -233,7 +235,7 @@ def test_late_read_of_a_view_shows_the_reviewed_values():
         late.append(views[0].arguments)
         return "ok"
 
-    play(managed(hook(before_tool=views.append)), called("use", '{"items": [1]}'), "done", tools=[use])
+    play_turn(managed(hook(before_tool=views.append)), called("use", '{"items": [1]}'), "done", tools=[use])
     assert [{"items": [1]}] == late
     assert ("use", "c1", 1) == (views[0].tool, views[0].call_id, views[0].meta.iteration)
 
@@ -244,11 +246,11 @@ def test_approvers_changes_of_their_view_change_nothing():
         call.tool = "rm"
         return True
 
-    assert [("add", 1, 2)] == play(managed(hook(approve_tool=approve_tool), hook(approve_tool=approve_tool))).ran
+    assert [("add", 1, 2)] == play_turn(managed(hook(approve_tool=approve_tool), hook(approve_tool=approve_tool))).ran
 
 
 def test_approval_with_an_approver_name_runs_the_call_once():
-    turned = play(managed(hook(approve_tool=Approval(True, by="Ann"))))
+    turned = play_turn(managed(hook(approve_tool=Approval(True, by="Ann"))))
     assert [("add", 1, 2)] == turned.ran
 
 
@@ -260,7 +262,7 @@ def test_a_view_knows_only_its_members():
             assert not hasattr(call, name)
         seen.append(repr(call))
 
-    play(managed(hook(before_tool=before_tool)))
+    play_turn(managed(hook(before_tool=before_tool)))
     assert ["<ToolRequest at turn.tool.before>"] == seen
 
 
@@ -274,7 +276,7 @@ def test_messages_and_arguments_nested_too_deeply_stop_nothing():
         seen.append(request.messages)
         return Modify(request)
 
-    turned = play(managed(hook(before_llm=before_llm)), "done", messages=[{"role": "user", "content": deep}])
+    turned = play_turn(managed(hook(before_llm=before_llm)), "done", messages=[{"role": "user", "content": deep}])
     assert (["..."], "done") == (seen, turned.final.content)
     while deep:
         deep = deep.pop()

@@ -63,7 +63,7 @@ class Table:
         return [add, rm]
 
 
-class Turned:
+class TurnOutcome:
     """What became of a turn: its events, its requests, and what ran."""
 
     def __init__(self, events: list[Any], model: ScriptedModel, ran: list[Any]) -> None:
@@ -84,7 +84,7 @@ class Turned:
         return [spec.name for spec in self.requests[number].tools]
 
 
-async def turned(
+async def run_turn(
     manager: HookManager | None,
     steps: Sequence[Any] = (called(), "done"),
     *,
@@ -92,7 +92,7 @@ async def turned(
     tools: Sequence[Any] = (),
     parameters: Any = None,
     **options: Any,
-) -> Turned:
+) -> TurnOutcome:
     """Run one turn over a script, with the tools of the Table and ``tools``."""
     table, model = Table(), ScriptedModel(steps)
     executor = Executor([*table.tools(), *tools], hooks=manager, **options)
@@ -101,11 +101,11 @@ async def turned(
     assert_settled(events[-1].messages)
     if manager is not None:
         await asyncio.wait_for(manager.events.flush(), 60)
-    return Turned(events, model, table.ran)
+    return TurnOutcome(events, model, table.ran)
 
 
-def play(manager: HookManager | None, *steps: Any, **options: Any) -> Turned:
-    return run(turned(manager, steps, **options) if steps else turned(manager, **options))
+def play_turn(manager: HookManager | None, *steps: Any, **options: Any) -> TurnOutcome:
+    return run(run_turn(manager, steps, **options) if steps else run_turn(manager, **options))
 
 
 def assert_settled(messages: Sequence[Any]) -> None:

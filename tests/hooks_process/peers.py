@@ -64,7 +64,7 @@ def spec(command: tuple[str, ...], *modes: str, limits: ProcessLimits = QUICK, *
 
 
 @asynccontextmanager
-async def hooked(*specs: ProcessSpec, policy: HookPolicy | None = None, **timeouts: float) -> AsyncIterator[HookManager]:
+async def mounted_hooks(*specs: ProcessSpec, policy: HookPolicy | None = None, **timeouts: float) -> AsyncIterator[HookManager]:
     """Start and mount hooks that are processes; end them."""
     manager = HookManager(policy=policy, timeouts=HookTimeouts(**{"interceptor": 20.0, "approval": 20.0, **timeouts}))
     try:
@@ -95,7 +95,7 @@ def with_limits(each: ProcessSpec, **limits: Any) -> ProcessSpec:
     return replace(each, limits=replace(each.limits, **limits))
 
 
-def is_there(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     """Whether a process is there, and no zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
@@ -104,13 +104,13 @@ def is_there(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-async def gone(pid: int) -> None:
+async def wait_for_exit(pid: int) -> None:
     """Wait until a process is gone."""
-    while is_there(pid):
+    while process_exists(pid):
         await asyncio.sleep(0.005)
 
 
-async def until(condition: Any) -> None:
+async def wait_until(condition: Any) -> None:
     """Wait until something is so that has no event of its own: a file, a process's state."""
     while not condition():
         await asyncio.sleep(0.005)

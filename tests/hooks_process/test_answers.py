@@ -28,7 +28,7 @@ TOOLS = [view_builders.tool("add", strict=True), view_builders.tool("sub", descr
 OPTIONS = {"max_tokens": 100, "temperature": 0.5}
 
 
-def asked_about_a_request(reply):
+def request_decision(reply):
     """Return the decision on what ``reply(params)`` answers, and what was odd."""
     view = view_builders.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
     params = client.params_of("before_llm", view)
@@ -37,28 +37,28 @@ def asked_about_a_request(reply):
     return replies.read_decision("before_llm", json.loads(json.dumps(reply(wire))), findings, params, view), findings
 
 
-def _asked(point, view, result):
+def _decision(point, view, result):
     findings = Findings()
     params = client.params_of(point, view)
     return replies.read_decision(point, result, findings, params, view), findings
 
 
-def changes_of_a_request(reply):
-    decision, findings = asked_about_a_request(reply)
+def request_changes(reply):
+    decision, findings = request_decision(reply)
     assert {} == findings.found
     return decision.changes if decision is not None else None
 
 
-def asked_about_a_response(result, **members):
-    return _asked("after_llm", view_builders.response(content="old", finish_reason="stop", **members), result)
+def response_decision(result, **members):
+    return _decision("after_llm", view_builders.response(content="old", finish_reason="stop", **members), result)
 
 
-def asked_about_a_call(result):
-    return _asked("before_tool", view_builders.call(arguments={"path": "/"}), result)
+def call_decision(result):
+    return _decision("before_tool", view_builders.call(arguments={"path": "/"}), result)
 
 
-def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
-    return _asked("after_tool", view_builders.result(output), result)
+def result_decision(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
+    return _decision("after_tool", view_builders.result(output), result)
 
 
 # P5: what is left out, or comes back as it went out, is unchanged.
@@ -66,25 +66,25 @@ def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (froz
 
 @pytest.mark.parametrize("action", ["", "continue", "modify", None])
 def test_echoed_request_is_unchanged(action):
-    assert changes_of_a_request(lambda sent: {"action": action, "request": sent}) is None
+    assert request_changes(lambda sent: {"action": action, "request": sent}) is None
 
 
 @pytest.mark.parametrize(
     "result", [{}, None, {"action": "continue"}, {"request": {}}, {"request": None}, {"request": {"messages": None}}]
 )
 def test_omitted_parts_of_a_request_are_unchanged(result):
-    assert changes_of_a_request(lambda _: result) is None
+    assert request_changes(lambda _: result) is None
 
 
 def test_added_tool_leaves_the_others_unchanged():
     mine = view_builders.tool("mine")
-    changes = changes_of_a_request(lambda sent: {"action": "modify", "request": {**sent, "tools": [*sent["tools"], mine]}})
+    changes = request_changes(lambda sent: {"action": "modify", "request": {**sent, "tools": [*sent["tools"], mine]}})
     assert {"tools": [*TOOLS, mine]} == changes
 
 
 def test_messages_that_come_back_as_they_went_out_are_those_of_the_host():
     more = {"role": "user", "content": "And now?"}
-    changes = changes_of_a_request(lambda sent: {"request": {"messages": [*sent["messages"][1:], more]}})
+    changes = request_changes(lambda sent: {"request": {"messages": [*sent["messages"][1:], more]}})
     assert {"messages": [*MESSAGES[1:], more]} == changes
 
 
@@ -93,13 +93,13 @@ def test_a_changed_message_keeps_its_image():
         sent["messages"][1]["content"] = "What is it?"
         return {"request": {"messages": sent["messages"]}}
 
-    message = changes_of_a_request(reply)["messages"][1]
+    message = request_changes(reply)["messages"][1]
     assert {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "What is it?"}, IMAGE]} == message
 
 
 def test_an_image_that_a_hook_adds_by_its_url_becomes_a_part_and_a_ref_stays_a_ref():
     added = {"role": "user", "content": "", "media": ["data:image/png;base64,AA==", "media://1"]}
-    message = changes_of_a_request(lambda _: {"request": {"messages": [added]}})["messages"][0]
+    message = request_changes(lambda _: {"request": {"messages": [added]}})["messages"][0]
     assert [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}] == message["content"]
     assert ["media://1"] == message["media"]
 
@@ -109,39 +109,39 @@ def test_a_changed_reply_with_calls_and_no_text_has_no_content():
         sent["messages"][2]["tool_calls"][0]["function"]["name"] = "b"
         return {"request": {"messages": sent["messages"]}}
 
-    assert changes_of_a_request(reply)["messages"][2]["content"] is None
+    assert request_changes(reply)["messages"][2]["content"] is None
 
 
 def test_options_are_taken_whole_and_whole_numbers_stay_whole():
-    changes = changes_of_a_request(lambda _: {"request": {"options": {"max_tokens": 50.0, "temperature": 1.0, "stop": ["x"]}}})
+    changes = request_changes(lambda _: {"request": {"options": {"max_tokens": 50.0, "temperature": 1.0, "stop": ["x"]}}})
     assert {"max_tokens": 50, "temperature": 1.0, "stop": ["x"]} == changes["options"]
     assert int is type(changes["options"]["max_tokens"])
-    assert changes_of_a_request(lambda _: {"request": {"options": {"max_tokens": 100.0, "temperature": 0.5}}}) is None
+    assert request_changes(lambda _: {"request": {"options": {"max_tokens": 100.0, "temperature": 0.5}}}) is None
 
 
 def test_blank_model_is_no_change():
-    assert changes_of_a_request(lambda _: {"request": {"model": ""}}) is None
-    assert {"model": "n"} == changes_of_a_request(lambda _: {"request": {"model": "n"}})
+    assert request_changes(lambda _: {"request": {"model": ""}}) is None
+    assert {"model": "n"} == request_changes(lambda _: {"request": {"model": "n"}})
 
 
 def test_only_different_parts_of_a_response_are_changed():
     inner = {"content": "new", "finish_reason": "stop", "reasoning": "", "reasoning_details": None, "usage": {"total_tokens": 1}}
-    decision, findings = asked_about_a_response({"response": {"meta": {}, "model": "m", "response": inner}})
+    decision, findings = response_decision({"response": {"meta": {}, "model": "m", "response": inner}})
     assert ({"content": "new"}, {}) == (decision.changes, findings.found)
 
 
 def test_calls_are_taken_away_by_an_empty_list():
     call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
-    decision, _ = asked_about_a_response({"response": {"response": {"tool_calls": []}}}, tool_calls=[call])
+    decision, _ = response_decision({"response": {"response": {"tool_calls": []}}}, tool_calls=[call])
     assert {"tool_calls": []} == decision.changes
-    decision, _ = asked_about_a_response({"response": {"response": {"content": "old"}}}, tool_calls=[call])
+    decision, _ = response_decision({"response": {"response": {"content": "old"}}}, tool_calls=[call])
     assert decision is None
 
 
 def test_a_call_is_changed_by_its_members():
-    decision, _ = asked_about_a_call({"call": {"tool": "ls", "arguments": {"path": "/"}, "meta": {}, "context": {}}})
+    decision, _ = call_decision({"call": {"tool": "ls", "arguments": {"path": "/"}, "meta": {}, "context": {}}})
     assert {"tool": "ls"} == decision.changes
-    decision, _ = asked_about_a_call({"action": "modify", "call": {"arguments": {"path": "/tmp"}}})
+    decision, _ = call_decision({"action": "modify", "call": {"arguments": {"path": "/tmp"}}})
     assert {"arguments": {"path": "/tmp"}} == decision.changes
 
 
@@ -149,24 +149,24 @@ def test_a_call_is_changed_by_its_members():
     "result", [{}, {"call": {"tool": "rm", "arguments": {"path": "/"}}}, {"call": {"tool": ""}}, {"call": {}}]
 )
 def test_echoed_call_is_unchanged(result):
-    assert asked_about_a_call(result)[0] is None
+    assert call_decision(result)[0] is None
 
 
 def test_only_different_parts_of_a_result_are_changed():
     told = {"for_llm": "old", "for_user": "", "silent": False, "is_error": True, "async": False, "media": []}
-    decision, findings = asked_about_a_result({"result": {"tool": "rm", "result": told, "duration": 1}})
+    decision, findings = result_decision({"result": {"tool": "rm", "result": told, "duration": 1}})
     assert ({"result": {"is_error": True}}, {}) == (decision.changes, findings.found)
 
 
 def test_parts_of_a_result_can_be_removed():
-    decision, _ = asked_about_a_result(
+    decision, _ = result_decision(
         {"result": {"result": {"for_user": "", "media": []}}}, ToolOutput("x", "y", media=("media://1",))
     )
     assert {"result": {"for_user": "", "media": []}} == decision.changes
 
 
 def test_background_work_is_named_async_on_the_wire():
-    decision, _ = asked_about_a_result({"result": {"result": {"async": True}}})
+    decision, _ = result_decision({"result": {"result": {"async": True}}})
     assert {"result": {"is_async": True}} == decision.changes
 
 
@@ -174,10 +174,10 @@ def test_background_work_is_named_async_on_the_wire():
 
 
 ASKED = {
-    "before_llm": lambda result: asked_about_a_request(lambda _: result),
-    "after_llm": asked_about_a_response,
-    "before_tool": asked_about_a_call,
-    "after_tool": asked_about_a_result,
+    "before_llm": lambda result: request_decision(lambda _: result),
+    "after_llm": response_decision,
+    "before_tool": call_decision,
+    "after_tool": result_decision,
 }
 
 
@@ -188,23 +188,23 @@ def test_every_point_can_end_the_turn(point):
 
 
 def test_before_a_tool_a_hook_may_refuse_and_answer():
-    assert DenyTool("no") == asked_about_a_call({"action": "deny_tool", "reason": "no"})[0]
+    assert DenyTool("no") == call_decision({"action": "deny_tool", "reason": "no"})[0]
     answer = {"for_llm": "x", "async": True, "media": ["media://1"]}
     assert (
         Respond({"for_llm": "x", "is_async": True, "media": ["media://1"]})
-        == asked_about_a_call({"action": "respond", "result": answer})[0]
+        == call_decision({"action": "respond", "result": answer})[0]
     )
-    assert Respond({"for_llm": "y"}) == asked_about_a_call({"action": "respond", "call": {"hook_result": {"for_llm": "y"}}})[0]
-    assert Respond({}) == asked_about_a_call({"action": "respond", "result": {}})[0]
+    assert Respond({"for_llm": "y"}) == call_decision({"action": "respond", "call": {"hook_result": {"for_llm": "y"}}})[0]
+    assert Respond({}) == call_decision({"action": "respond", "result": {}})[0]
 
 
 def test_a_long_reason_is_cut():
-    assert DenyTool("x" * replies.MAX_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
-    assert replies.MAX_REASON == len(_asked("approve_tool", view_builders.call(), {"reason": "x" * 100_000})[0].reason)
+    assert DenyTool("x" * replies.MAX_REASON) == call_decision({"action": "deny_tool", "reason": "x" * 100_000})[0]
+    assert replies.MAX_REASON == len(_decision("approve_tool", view_builders.call(), {"reason": "x" * 100_000})[0].reason)
 
 
 def test_an_answer_without_a_result_lets_the_call_go_its_way():
-    decision, findings = asked_about_a_call({"action": "respond", "call": {"tool": "ls"}})
+    decision, findings = call_decision({"action": "respond", "call": {"tool": "ls"}})
     assert decision is None
     assert {"respond"} == findings.lost
 
@@ -244,7 +244,7 @@ def test_an_action_that_a_point_does_not_have_is_skipped_with_all_that_came_with
     ],
 )
 def test_approver_must_answer_true(result, expected):
-    assert expected == _asked("approve_tool", view_builders.call(), result)[0]
+    assert expected == _decision("approve_tool", view_builders.call(), result)[0]
 
 
 # Types and names.
@@ -307,13 +307,13 @@ _VALUES = st.recursive(
 def test_any_answer_is_a_decision_or_a_type_error(value):
     message, call = {"role": "user", "content": "x", "parts": value, "media": []}, {"id": "1", "function": {"name": value}}
     tries = [
-        *((ask, value) for ask in (asked_about_a_call, asked_about_a_result, asked_about_a_response)),
-        (asked_about_a_request, lambda _sent: value),
-        (asked_about_a_request, lambda _sent: {"request": {"messages": [message]}}),
-        (asked_about_a_request, lambda _sent: {"request": {"tools": [{"function": value}]}}),
-        (asked_about_a_request, lambda _sent: {"request": {"messages": [value], "options": {"n": value}}}),
-        (asked_about_a_response, {"response": {"response": {"tool_calls": [call]}}}),
-        (asked_about_a_call, {"action": "respond", "call": {"hook_result": value}}),
+        *((ask, value) for ask in (call_decision, result_decision, response_decision)),
+        (request_decision, lambda _sent: value),
+        (request_decision, lambda _sent: {"request": {"messages": [message]}}),
+        (request_decision, lambda _sent: {"request": {"tools": [{"function": value}]}}),
+        (request_decision, lambda _sent: {"request": {"messages": [value], "options": {"n": value}}}),
+        (response_decision, {"response": {"response": {"tool_calls": [call]}}}),
+        (call_decision, {"action": "respond", "call": {"hook_result": value}}),
     ]
     for ask, answer in tries:
         with suppress(WrongTypeError):
@@ -321,9 +321,9 @@ def test_any_answer_is_a_decision_or_a_type_error(value):
 
 
 def test_member_names_count_case_insensitively():
-    decision, findings = asked_about_a_call({"Action": "respond", "RESULT": {"For_LLM": "x", "Is_Error": True}})
+    decision, findings = call_decision({"Action": "respond", "RESULT": {"For_LLM": "x", "Is_Error": True}})
     assert (Respond({"for_llm": "x", "is_error": True}), {}) == (decision, findings.found)
-    decision, findings = asked_about_a_call({"CALL": {"Tool": "ls"}})
+    decision, findings = call_decision({"CALL": {"Tool": "ls"}})
     assert ({"tool": "ls"}, {}) == (decision.changes, findings.found)
 
 
@@ -350,7 +350,7 @@ def test_a_member_in_the_wrong_place_is_reported_with_the_likely_one(point, resu
 
 
 def test_an_unknown_member_is_reported_and_ignored():
-    decision, findings = asked_about_a_call({"action": "deny_tool", "why": "x"})
+    decision, findings = call_decision({"action": "deny_tool", "why": "x"})
     assert (DenyTool(""), {"why": "the member 'why' is not known there; it is passed over"}, set()) == (
         decision,
         findings.found,
@@ -361,26 +361,26 @@ def test_an_unknown_member_is_reported_and_ignored():
 def test_extra_fields_of_messages_and_tools_are_kept():
     message = {"role": "user", "content": "x", "cache": True}
     odd = {**view_builders.tool("mine", strict=False), "vendor": 1}
-    changes = changes_of_a_request(lambda _: {"request": {"messages": [message], "tools": [odd]}})
+    changes = request_changes(lambda _: {"request": {"messages": [message], "tools": [odd]}})
     assert {"messages": [message], "tools": [odd]} == changes
 
 
 def test_the_flat_forms_are_accepted_and_reported():
-    decision, findings = asked_about_a_response({"action": "modify", "response": {"content": "new"}})
+    decision, findings = response_decision({"action": "modify", "response": {"content": "new"}})
     assert ({"content": "new"}, ["flat response"]) == (decision.changes, list(findings.found))
-    decision, findings = asked_about_a_result({"action": "modify", "result": {"for_llm": "new"}})
+    decision, findings = result_decision({"action": "modify", "result": {"for_llm": "new"}})
     assert ({"result": {"for_llm": "new"}}, ["flat result"]) == (decision.changes, list(findings.found))
     assert set() == findings.lost
 
 
 def test_nested_result_is_not_read_as_the_flat_form():
-    decision, findings = asked_about_a_result({"result": {"tool": "other"}})
+    decision, findings = result_decision({"result": {"tool": "other"}})
     assert (None, {}) == (decision, findings.found)
 
 
 def test_modify_without_changes_is_invalid():
-    assert asked_about_a_result({"action": "modify"})[0] is None
-    assert not isinstance(asked_about_a_call({"action": "modify"})[0], Modify)
+    assert result_decision({"action": "modify"})[0] is None
+    assert not isinstance(call_decision({"action": "modify"})[0], Modify)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_modify_without_changes_is_invalid():
 )
 def test_result_with_its_text_under_another_name_is_invalid(result):
     """Taken as one it would be empty, and the model be told that all went well."""
-    decision, findings = asked_about_a_call({"action": "respond", "result": result})
+    decision, findings = call_decision({"action": "respond", "result": result})
     name = next(iter(result))
     assert (None, {f"result.{name}", "respond"}) == (decision, findings.lost)
     assert (
@@ -398,6 +398,6 @@ def test_result_with_its_text_under_another_name_is_invalid(result):
 
 
 def test_result_with_its_text_and_extra_fields_is_valid():
-    decision, findings = asked_about_a_call({"action": "respond", "result": {"for_llm": "7", "forUser": "x"}})
+    decision, findings = call_decision({"action": "respond", "result": {"for_llm": "7", "forUser": "x"}})
     assert (Respond({"for_llm": "7"}), {"result.forUser"}) == (decision, findings.lost)
     assert "'result.for_user' is meant" in findings.found["result.forUser"]

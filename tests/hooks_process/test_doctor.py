@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks_process.peers import BOUND, is_there, script, spec, until
+from hooks_process.peers import BOUND, process_exists, script, spec, wait_until
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from support.cli import run_cli
@@ -354,13 +354,13 @@ def test_ctrl_c_ends_it_and_the_hook(tmp_path):
     arguments = [sys.executable, "-m", "patchbay", "hooks", "doctor", "--timeout", "60", *command]
     with subprocess.Popen(arguments, stdout=pipe, stderr=pipe) as doctor:
         try:
-            run(until(lambda: marker.exists() and marker.read_text()))
+            run(wait_until(lambda: marker.exists() and marker.read_text()))
             doctor.send_signal(signal.SIGINT)
             out, _ = doctor.communicate(timeout=BOUND)
         finally:
             doctor.kill()
     assert (130, b"") == (doctor.returncode, out)
-    assert not is_there(int(marker.read_text()))
+    assert not process_exists(int(marker.read_text()))
 
 
 def test_with_strict_a_warning_is_a_failure(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hooks_process.peers import hooked, script, spec
+from hooks_process.peers import mounted_hooks, script, spec
 from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.hooks.events import digest_of
@@ -27,7 +27,7 @@ def on(method, params):
 REAL = {"data": "/srv/data", "link": "/etc"}
 
 
-def became_of(tmp_path, **options):
+def executions_of(tmp_path, **options):
     """Return the executions of a call with each path, and the hook's parameters."""
     ran = []
 
@@ -37,7 +37,7 @@ def became_of(tmp_path, **options):
         return "removed"
 
     async def main():
-        async with hooked(spec(script(tmp_path, APPROVES), "tool", "approve", folder=tmp_path)) as manager:
+        async with mounted_hooks(spec(script(tmp_path, APPROVES), "tool", "approve", folder=tmp_path)) as manager:
             calls = [ToolCall(name, "remove", json.dumps({"path": name})) for name in REAL]
             return [(await Executor([remove], hooks=manager).run([call]))[0].content for call in calls]
 
@@ -47,7 +47,7 @@ def became_of(tmp_path, **options):
 
 
 def test_a_hook_decides_by_where_a_path_really_leads(tmp_path, caplog):
-    outcomes, ran, seen = became_of(tmp_path, facts=lambda arguments: {"path": REAL[arguments["path"]]})
+    outcomes, ran, seen = executions_of(tmp_path, facts=lambda arguments: {"path": REAL[arguments["path"]]})
     assert (["removed", "Tool execution denied by approval hook: only below /srv"], ["/srv/data"]) == (outcomes, ran)
     asked = [params for method, params in seen if method == "approve_tool"]
     assert [{"path": "/srv/data"}, {"path": "/etc"}] == [params["facts"] for params in asked]
@@ -57,7 +57,7 @@ def test_a_hook_decides_by_where_a_path_really_leads(tmp_path, caplog):
 
 
 def test_requests_about_a_tool_without_facts_are_unchanged(tmp_path):
-    outcomes, _, seen = became_of(tmp_path)
+    outcomes, _, seen = executions_of(tmp_path)
     assert 2 * ["Tool execution denied by approval hook: only below /srv"] == outcomes
     [first, _] = [params for method, params in seen if method == "approve_tool"]
     assert {"meta", "tool", "arguments", "call_id", "digest", "source"} == first.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hooks_process.peers import mount, process_of, script, spec, until
+from hooks_process.peers import mount, process_of, script, spec, wait_until
 from hooks_process.turns import results, take_turn
 from patchbay.hooks import HookManager, HookTimeouts
 
@@ -22,7 +22,7 @@ WRONG = {
 }
 
 
-async def guarded(command, **members):
+async def guarded_manager(command, **members):
     manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
     await mount(manager, spec(command, "tool", fail_closed=True, **members))
     return manager
@@ -31,7 +31,7 @@ async def guarded(command, **members):
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
 async def test_guard_failures_are_denials(tmp_path, body):
     command = script(tmp_path, f"def on(method, params):\n    {body}")
-    manager = await guarded(command)
+    manager = await guarded_manager(command)
     try:
         assert [REFUSED] == results(await take_turn(manager))
     finally:
@@ -59,17 +59,17 @@ async def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_
 
 
 async def test_dead_guard_denies_later_calls(tmp_path):
-    manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))
+    manager = await guarded_manager(script(tmp_path, "def on(method, params): os._exit(7)"))
     try:
         await take_turn(manager)
-        await until(lambda: process_of(manager).state == "given up")
+        await wait_until(lambda: process_of(manager).state == "given up")
         assert [REFUSED] == results(await take_turn(manager))
     finally:
         await manager.aclose()
 
 
 async def test_unusual_but_valid_answers_are_not_failures(tmp_path):
-    manager = await guarded(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
+    manager = await guarded_manager(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
     try:
         assert ["3"] == results(await take_turn(manager))
     finally:

@@ -10,7 +10,18 @@ import signal
 import pytest
 
 from hooks_process import view_builders
-from hooks_process.peers import gone, hooked, is_there, megabytes, open_files, process_of, script, spec, until, with_limits
+from hooks_process.peers import (
+    megabytes,
+    mounted_hooks,
+    open_files,
+    process_exists,
+    process_of,
+    script,
+    spec,
+    wait_for_exit,
+    wait_until,
+    with_limits,
+)
 from hooks_process.turns import results, take_turn
 from patchbay.hooks import DenyTool
 from patchbay.hooks.process import HookProcessError, ProcessHook
@@ -48,13 +59,13 @@ async def test_a_flood_costs_the_hook_its_time_and_the_host_little(tmp_path, flo
     )
     before = megabytes()
     each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.5)
-    async with hooked(each, interceptor=0.3) as manager:
+    async with mounted_hooks(each, interceptor=0.3) as manager:
         pid = process_of(manager).pid
         end = await take_turn(manager)
         assert ["3"] == results(end)
         assert "stop" == end.finish_reason
         assert FEW_MEGABYTES > megabytes() - before
-    assert not is_there(pid)
+    assert not process_exists(pid)
     assert 100 > len(caplog.records)
 
 
@@ -72,7 +83,7 @@ async def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answer
                 answer({"action": "deny_tool", "reason": "fine"})
         """,
     )
-    async with hooked(spec(command, "tool")) as manager:
+    async with mounted_hooks(spec(command, "tool")) as manager:
         hook = process_of(manager)
         before = megabytes()
         with pytest.raises(HookProcessError, match="it answered with a line that is too long"):
@@ -97,7 +108,7 @@ async def test_half_a_line_is_dropped_until_it_is_whole_and_then_it_is_late(tmp_
                 answer({"action": "deny_tool", "reason": "whole"})
         """,
     )
-    async with hooked(spec(command, "tool")) as manager:
+    async with mounted_hooks(spec(command, "tool")) as manager:
         hook = process_of(manager)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(hook.before_tool(view_builders.call(tool="half")), 0.2)
@@ -118,7 +129,7 @@ async def test_a_reply_after_its_time_is_dropped(tmp_path, caplog):
                 answer()
         """,
     )
-    async with hooked(spec(command, "tool"), interceptor=0.3) as manager:
+    async with mounted_hooks(spec(command, "tool"), interceptor=0.3) as manager:
         assert ["3"] == results(await take_turn(manager))  # neither is asked in time: it still waits at the gate
         with gate.open("w"):
             pass
@@ -154,7 +165,7 @@ async def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
     each = with_limits(spec(command, "observe", "llm", "tool", "approve", kinds=None), eof_grace=0.01)
     # Where nothing comes that can be told to be the answer, the time has to run out; nowhere else may it.
     limit = {("approval" if point == "approve_tool" else "interceptor"): 0.4} if "bytes" in how else {}
-    async with hooked(each, **limit) as manager:
+    async with mounted_hooks(each, **limit) as manager:
         end = await take_turn(manager)
     assert ("stop", "done") == (end.finish_reason, end.content)
     (result,) = results(end)
@@ -184,23 +195,23 @@ async def test_a_child_that_keeps_the_pipes_open_delays_no_call(tmp_path, away):
             os._exit(4)
         """,
     )
-    async with hooked(spec(command, "tool")) as manager:
+    async with mounted_hooks(spec(command, "tool")) as manager:
         hook = process_of(manager)
         child = int((await hook.before_tool(view_builders.call())).reason)
         try:
-            await until(lambda: hook.state == "given up")
+            await wait_until(lambda: hook.state == "given up")
             with pytest.raises(HookProcessError, match="exit status 4"):
                 await hook.before_tool(view_builders.call())
         finally:
             if away:
                 os.kill(child, signal.SIGKILL)
-        await gone(child)
+        await wait_for_exit(child)
 
 
 async def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
     each = with_limits(spec(command, "tool"), eof_grace=0.01, queued=200_000)
-    async with hooked(each) as manager:
+    async with mounted_hooks(each) as manager:
         hook = process_of(manager)
         big = {"text": "x" * 100_000}
         calls = [asyncio.create_task(hook.before_tool(view_builders.call(arguments=big))) for _ in range(3)]
@@ -229,7 +240,7 @@ def test_large_requests_to_a_hook_that_does_not_read_are_bounded(tmp_path):
 
     async def main():
         each = with_limits(spec(command), eof_grace=0.01, queued=8_000_000)
-        async with hooked(each) as manager:
+        async with mounted_hooks(each) as manager:
             hook = process_of(manager)
             before = megabytes()
             found = await asyncio.gather(*(ask(hook) for _ in range(300)))
@@ -251,7 +262,7 @@ async def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when
                 answer({"action": "deny_tool", "reason": params["tool"]})
         """,
     )
-    async with hooked(spec(command, "tool")) as manager:
+    async with mounted_hooks(spec(command, "tool")) as manager:
         hook = process_of(manager)
         names = [str(number) for number in range(5000)]
         decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in names))
@@ -265,7 +276,7 @@ async def test_one_that_does_not_read_gets_no_more_events_than_it_may_queue(tmp_
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
     from hooks_process.test_process_hook import event
 
-    async with hooked(with_limits(spec(command, "observe", kinds=None), eof_grace=0.01)) as manager:
+    async with mounted_hooks(with_limits(spec(command, "observe", kinds=None), eof_grace=0.01)) as manager:
         before = megabytes()
         for _ in range(20_000):
             await process_of(manager).on_runtime_event(event("agent.turn.start"))
@@ -284,13 +295,13 @@ async def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
         """,
     )
     each = with_limits(spec(command, "tool"), eof_grace=0.01, stuck_after=0.1, restarts=3)
-    async with hooked(each) as manager:
+    async with mounted_hooks(each) as manager:
         hook = process_of(manager)
         big = view_builders.call(tool="hang", arguments={"text": "x" * 300_000})
         for about in (view_builders.call(tool="hang"), big):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(hook.before_tool(about), 0.1)
-        await until(lambda: hook.restarts == 1)
+        await wait_until(lambda: hook.restarts == 1)
         assert DenyTool() == await hook.before_tool(view_builders.call())
 
 
@@ -306,7 +317,7 @@ async def test_hook_that_reads_again_is_called_again(tmp_path):
             answer({{"action": "deny_tool"}})
         """,
     )
-    async with hooked(spec(command, "tool")) as manager:
+    async with mounted_hooks(spec(command, "tool")) as manager:
         hook = process_of(manager)
         big = view_builders.call(tool="wait", arguments={"text": "x" * 300_000})
         waiting = [asyncio.create_task(hook.before_tool(about)) for about in (view_builders.call(tool="wait"), big)]
@@ -334,16 +345,16 @@ async def test_hook_that_reads_again_is_called_again(tmp_path):
 async def test_one_that_stops_itself_is_ended(tmp_path):
     command = script(tmp_path, "def on(method, params): os.kill(os.getpid(), signal.SIGSTOP)")
     each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.05)
-    async with hooked(each, interceptor=0.2) as manager:
+    async with mounted_hooks(each, interceptor=0.2) as manager:
         pid = process_of(manager).pid
         assert ["3"] == results(await take_turn(manager))
-    assert not is_there(pid)
+    assert not process_exists(pid)
 
 
 async def test_an_approver_that_floods_has_denied(tmp_path):
     command = script(tmp_path, "def on(method, params):\n    while True: write('{}\\n' * 1000)")
     each = with_limits(spec(command, "approve"), eof_grace=0.01, term_grace=0.5)
-    async with hooked(each, approval=0.3) as manager:
+    async with mounted_hooks(each, approval=0.3) as manager:
         (result,) = results(await take_turn(manager))
         assert 'Tool execution denied by approval hook: tool approval hook "h" timed out' == result
 
@@ -355,7 +366,7 @@ def test_hundred_turns_with_a_crashing_hook_leave_nothing_behind(tmp_path):
     async def main():
         each = with_limits(spec(command, "tool"), restarts=1_000_000)
         files = open_files()
-        async with hooked(each) as manager:
+        async with mounted_hooks(each) as manager:
             for _ in range(100):
                 assert ["3"] == results(await take_turn(manager))
         assert files + 8 > open_files()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hooks_process.peers import gone, is_there, open_files, process_of, script, until
+from hooks_process.peers import open_files, process_exists, process_of, script, wait_for_exit, wait_until
 from hooks_process.turns import add, results, take_turn
 from patchbay import ToolCall
 from patchbay.errors import ConfigurationError
@@ -31,7 +31,7 @@ def config(processes=None, **hooks):
 
 
 @asynccontextmanager
-async def a_manager():
+async def new_manager():
     manager = HookManager()
     try:
         yield manager
@@ -41,14 +41,14 @@ async def a_manager():
 
 async def test_configured_hooks_are_asked_in_turns(tmp_path):
     command = script(tmp_path, DENYING % "configured")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}, policy={"edit_system": True}))
         assert (Outcome("h"),) == configured.outcomes
         assert manager.policy.edit_system
         assert ["Tool execution denied by hook: configured"] == results(await take_turn(manager))
         pid = process_of(manager).pid
         await configured.aclose()
-        assert not is_there(pid)
+        assert not process_exists(pid)
         assert ["3"] == results(await take_turn(manager))
 
 
@@ -70,7 +70,7 @@ async def test_process_with_a_tools_filter_is_called_for_those_and_its_own_tools
     def write_file(path: str) -> str:
         return f"wrote {path}"
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         await mount_configured(manager, config({"h": process}))
         wanted = [
             ToolCall("1", "add", '{"a": 1, "b": 2}'),
@@ -90,7 +90,7 @@ async def test_builtin_with_a_tools_filter_and_no_call_points_does_not_start():
         async def before_llm(self, request):
             return None
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         builtins = {"own": {"enabled": True, "required": True, "tools": ["rm"]}}
         with pytest.raises(ConfigurationError, match="for the calls of rm, and has no method that is asked about calls"):
             await mount_configured(manager, config(builtins=builtins), builtins={"own": lambda _: Own()})
@@ -102,7 +102,7 @@ async def test_disabled_hooks_are_not_started_and_those_of_code_stay():
         async def before_tool(self, call):
             return None
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         manager.mount("own", Own())
         configured = await mount_configured(manager, config({"h": entry(["/no/such/program"])}, enabled=False))
         assert () == configured.outcomes
@@ -118,13 +118,13 @@ async def test_the_order_is_by_group_priority_and_name(tmp_path):
 
     processes = {name: entry(command, priority=priority) for name, priority in (("b", 0), ("a", 0), ("c", -1))}
     builtins = {"z": {"enabled": True, "priority": 99}}
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         await mount_configured(manager, config(processes, builtins=builtins), builtins={"z": lambda spec: Own()})
         assert ["z", "c", "a", "b"] == [each.name for each in manager.mounted]
 
 
 async def test_each_hook_has_its_own_times(tmp_path):
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         settings = config({"h": entry(script(tmp_path, ""), timeout_ms=100)}, defaults={"observer_timeout_ms": 7})
         await mount_configured(manager, settings)
         assert HookTimeouts(0.007, 0.1, 60.0) == manager.mounted[0].timeouts
@@ -132,7 +132,7 @@ async def test_each_hook_has_its_own_times(tmp_path):
 
 
 async def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp_path, caplog):
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         processes = {"bad": entry(script(tmp_path, "sys.exit('broken')", name="bad")), "good": entry(script(tmp_path, ""))}
         configured = await mount_configured(manager, config(processes))
         bad, good = configured.outcomes
@@ -144,12 +144,12 @@ async def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp
 async def test_required_hook_that_fails_to_start_stops_all_and_leaves_no_process(tmp_path):
     marker = tmp_path / "pid"
     good = script(tmp_path, f"def hello(params):\n    open({str(marker)!r}, 'w').write(str(os.getpid()))\n    answer()")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         processes = {"gate": entry(["/no/such/program"], "approve_tool"), "good": entry(good)}
         with pytest.raises(ConfigurationError, match=r"hooks\.processes\.gate does not start: it cannot be started: .*required"):
             await mount_configured(manager, config(processes))
         assert () == manager.mounted
-        await gone(int(marker.read_text()))
+        await wait_for_exit(int(marker.read_text()))
 
 
 async def test_hellos_are_at_the_same_time(tmp_path):
@@ -164,7 +164,7 @@ async def test_hellos_are_at_the_same_time(tmp_path):
     """
     one = script(tmp_path, body.format(mine=str(mine), theirs=str(theirs)), name="one")
     two = script(tmp_path, body.format(mine=str(theirs), theirs=str(mine)), name="two")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"one": entry(one), "two": entry(two)}))
         assert (Outcome("one"), Outcome("two")) == configured.outcomes
 
@@ -173,19 +173,19 @@ async def test_cancelled_start_stops_started_hooks(tmp_path):
     marker = tmp_path / "pid"
     good = script(tmp_path, f"def hello(params):\n    answer()\n    open({str(marker)!r}, 'w').write(str(os.getpid()))")
     slow = script(tmp_path, "def hello(params): sys.stdin.buffer.read()", name="slow")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         mounting = asyncio.create_task(mount_configured(manager, config({"good": entry(good), "slow": entry(slow)})))
-        await until(lambda: marker.exists() and marker.read_text())
+        await wait_until(lambda: marker.exists() and marker.read_text())
         mounting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await mounting
-        await gone(int(marker.read_text()))
+        await wait_for_exit(int(marker.read_text()))
         assert () == manager.mounted
 
 
 async def test_reload_replaces_hooks(tmp_path):
     old, new = script(tmp_path, DENYING % "old", name="old"), script(tmp_path, DENYING % "new", name="new")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(old), "gone": entry(old)}))
         pids = [process_of(manager, name).pid for name in ("h", "gone")]
         await configured.reload(config({"h": entry(new)}, policy={"tool_injection": "off"}))
@@ -193,12 +193,12 @@ async def test_reload_replaces_hooks(tmp_path):
         assert "off" == manager.policy.tool_injection
         assert ["Tool execution denied by hook: new"] == results(await take_turn(manager))
         for pid in pids:
-            await gone(pid)
+            await wait_for_exit(pid)
 
 
 async def test_invalid_reload_changes_nothing(tmp_path):
     command = script(tmp_path, DENYING % "old")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}))
         with pytest.raises(ConfigurationError):
             await configured.reload(config({"h": entry(["/no/such/program"], required=True)}, policy={"edit_system": True}))
@@ -210,7 +210,7 @@ async def test_invalid_reload_changes_nothing(tmp_path):
 async def test_hook_stays_mounted_if_its_successor_fails_to_start(tmp_path):
     """Also one that is not required: what works is not given up for what does not."""
     guard, other = script(tmp_path, DENYING % "old", name="guard"), script(tmp_path, "", name="other")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         hooks = config({"guard": entry(guard), "other": entry(other)})
         configured = await mount_configured(manager, hooks)
         before = {name: process_of(manager, name).pid for name in ("guard", "other")}
@@ -228,7 +228,7 @@ async def test_hook_stays_mounted_if_its_successor_fails_to_start(tmp_path):
 
 async def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(tmp_path):
     command = script(tmp_path, "sys.exit('broken')")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}))
         await configured.reload(config({"h": entry(command)}))
         assert ((), True) == (manager.mounted, bool(configured.outcomes[0].problem))
@@ -242,7 +242,7 @@ async def test_a_factory_that_makes_no_hook_or_gives_a_class_is_reported():
         async def before_tool(self, call):
             return None
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         entries = {name: {"enabled": True, "required": False} for name in ("a class", "no hook")}
         factories = {"a class": lambda spec: Own, "no hook": lambda spec: 5}
         configured = await mount_configured(manager, config(builtins=entries), builtins=factories)
@@ -259,7 +259,7 @@ async def test_configured_fail_closed_is_mounted(tmp_path):
         async def before_tool(self, call):
             return None
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         entries = {"says no": {"enabled": True, "fail_closed": False}, "says nothing": {"enabled": True}}
         processes = {"guard": entry(script(tmp_path, ""), fail_closed=True), "other": entry(script(tmp_path, ""))}
         made = {name: lambda spec: Own() for name in entries}
@@ -272,10 +272,10 @@ async def test_a_turn_does_not_call_hooks_that_a_reload_ended_and_their_approval
     asked = tmp_path / "asked"
     waiting = script(tmp_path, f"def on(method, params): open({str(asked)!r}, 'w').close()", name="waiting")
     willing = script(tmp_path, "def on(method, params): answer({'approved': True})", name="willing")
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(waiting, "approve_tool")}))
         turn = asyncio.create_task(take_turn(manager))
-        await until(asked.exists)
+        await wait_until(asked.exists)
         await configured.reload(config({"h": entry(willing, "approve_tool")}))
         end = await turn
         assert ['Tool execution denied by approval hook: tool approval hook "h" failed'] == results(end)
@@ -288,7 +288,7 @@ async def test_reloads_during_turns_leave_nothing_behind(tmp_path):
     hooks = config({"h": entry(command, "before_llm", "before_tool", "approve_tool"), "i": entry(command, observe=["*"])})
     gc.collect()  # what other tests have left goes now, or not before the end
     files, tasks = open_files(), len(asyncio.all_tasks())
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, hooks)
         pids = []
         turns = [asyncio.create_task(take_turn(manager)) for _ in range(20)]
@@ -303,8 +303,8 @@ async def test_reloads_during_turns_leave_nothing_behind(tmp_path):
         assert ["3"] == results(await take_turn(manager))
         pids += [process_of(manager, name).pid for name in "hi"]
     for pid in pids:
-        await gone(pid)
-    await until(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)  # fewer, where others end meanwhile
+        await wait_for_exit(pid)
+    await wait_until(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)  # fewer, where others end meanwhile
 
 
 async def test_hook_mounted_by_code_under_a_configured_name_is_kept(tmp_path):
@@ -314,11 +314,11 @@ async def test_hook_mounted_by_code_under_a_configured_name_is_kept(tmp_path):
         async def before_tool(self, call):
             return DenyTool("own")
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}))
         pid = process_of(manager).pid
         manager.mount("h", Own())
-        await gone(pid)
+        await wait_for_exit(pid)
         await configured.reload(config())
         assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
         await configured.aclose()
@@ -343,7 +343,7 @@ async def test_a_builtin_is_made_by_its_factory_which_may_be_async():
         made.append(spec)
         return Closable()
 
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         settings = config(builtins={"gate": {"enabled": True, "config": {"x": 1}}})
         await mount_configured(manager, settings, builtins={"gate": make})
         assert [settings.builtins[0]] == made
@@ -351,7 +351,7 @@ async def test_a_builtin_is_made_by_its_factory_which_may_be_async():
 
 
 async def test_a_builtin_without_a_factory_is_a_mistake():
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         settings = config(builtins={"gate": {"enabled": True}})
         with pytest.raises(ConfigurationError, match=r"hooks\.builtins\.gate: unknown builtin hook; there are none here"):
             await mount_configured(manager, settings)
@@ -368,7 +368,7 @@ async def test_a_builtin_without_a_factory_is_a_mistake():
 )
 async def test_a_builtin_that_cannot_be_made_stops_everything_unless_it_is_optional(factory, why, caplog):
     other = Closable()
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         builtins = {"a": lambda spec: other, "b": factory}
         settings = {"a": {"enabled": True}, "b": {"enabled": True}}
         with pytest.raises(ConfigurationError, match=rf"hooks\.builtins\.b does not start: {why}"):
@@ -389,12 +389,12 @@ async def test_hello_includes_the_media_folder(tmp_path):
     def on(method, params):
         answer({"action": "deny_tool", "reason": folder} if method == "before_tool" else {})
     """
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         await mount_configured(manager, config({"h": entry(script(tmp_path, body))}), media_dir=tmp_path)
         assert [f"Tool execution denied by hook: {tmp_path}"] == results(await take_turn(manager))
 
 
 async def test_unknown_settings_are_logged(caplog):
-    async with a_manager() as manager:
+    async with new_manager() as manager:
         await mount_configured(manager, config(polices={}))
     assert "hooks.polices is not known" in caplog.text

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hooks_process.peers import hooked, script, spec
+from hooks_process.peers import mounted_hooks, script, spec
 from hooks_process.turns import results, take_turn
 from patchbay import ToolCall
 
@@ -35,7 +35,7 @@ FAILS = {
 @pytest.mark.parametrize(("does", "read"), FAILS.items(), ids=FAILS)
 async def test_tool_error_reaches_the_model(tmp_path, does, read, caplog):
     command = script(tmp_path, f"{HELLO}\ndef on(method, params):\n    {does}")
-    async with hooked(spec(command, "tool")) as manager:
+    async with mounted_hooks(spec(command, "tool")) as manager:
         end = await take_turn(manager, ToolCall("1", "mine", "{}"))
         assert [f"Error: {read}"] == results(end)
     assert f"The hook 'h' has not answered a call of its tool 'mine': {read.removeprefix('the tool failed: ')}" in caplog.messages
@@ -43,7 +43,7 @@ async def test_tool_error_reaches_the_model(tmp_path, does, read, caplog):
 
 async def test_timeout_is_logged_with_the_key_that_sets_it(tmp_path, caplog):
     command = script(tmp_path, f"{HELLO}\ndef on(method, params): pass")
-    async with hooked(spec(command, "tool"), tool=0.05) as manager:
+    async with mounted_hooks(spec(command, "tool"), tool=0.05) as manager:
         end = await take_turn(manager, ToolCall("1", "mine", "{}"))
         assert ["Error: plugin tool timed out after 50 ms"] == results(end)
     words = "no answer within 50 ms (its tool_timeout_ms, or that of all interceptors)"

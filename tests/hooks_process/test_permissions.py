@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 
-from hooks_process.peers import hooked, script, spec
+from hooks_process.peers import mounted_hooks, script, spec
 from hooks_process.turns import add, results, take_turn
 from patchbay import ToolCall
 from patchbay.executor import Executor
@@ -50,7 +50,7 @@ def test_hook_cannot_change_the_system_message_or_tools_of_others(tmp_path, trie
 
     async def sent(*specs):
         """Return what a model's server is sent."""
-        async with hooked(*specs) as manager:
+        async with mounted_hooks(*specs) as manager:
             with ScriptedUpstream(["done"]) as upstream:
                 client = openai.AsyncOpenAI(base_url=upstream.url, api_key="unused")
                 try:
@@ -76,7 +76,7 @@ async def test_hook_can_neither_answer_protected_tools_nor_redirect_to_them(tmp_
         else:
             answer()
     """
-    async with hooked(spec(script(tmp_path, body), "tool"), policy=HookPolicy(protected=frozenset({"ad*"}))) as manager:
+    async with mounted_hooks(spec(script(tmp_path, body), "tool"), policy=HookPolicy(protected=frozenset({"ad*"}))) as manager:
         assert ["3"] == results(await take_turn(manager))
 
 
@@ -86,7 +86,7 @@ async def test_hook_cannot_answer_tools_of_others_denied_by_approvers(tmp_path):
         answer({"action": "respond", "result": {"for_llm": "mine"}} if method == "before_tool" else {})
     """
     no = script(tmp_path, "def on(method, params): answer({'approved': False, 'reason': 'no'})", name="no")
-    async with hooked(spec(script(tmp_path, body), "tool"), spec(no, "approve", name="no")) as manager:
+    async with mounted_hooks(spec(script(tmp_path, body), "tool"), spec(no, "approve", name="no")) as manager:
         assert ["Tool execution denied by approval hook: no"] == results(await take_turn(manager))
 
 
@@ -104,5 +104,5 @@ async def test_hook_cannot_take_the_tool_of_another(tmp_path):
     specs = [
         spec(script(tmp_path, f"NAME = {name!r}\n" + body.replace("\n    ", "\n"), name=name), "tool", name=name) for name in "ab"
     ]
-    async with hooked(*specs) as manager:
+    async with mounted_hooks(*specs) as manager:
         assert ["a"] == results(await take_turn(manager, ToolCall("1", "t", "{}")))

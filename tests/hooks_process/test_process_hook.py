@@ -12,7 +12,19 @@ import pytest
 import uvloop
 
 from hooks_process import view_builders
-from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, process_of, script, spec, until, with_limits
+from hooks_process.peers import (
+    BOUND,
+    QUICK,
+    mount,
+    mounted_hooks,
+    process_exists,
+    process_of,
+    script,
+    spec,
+    wait_for_exit,
+    wait_until,
+    with_limits,
+)
 from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
 from patchbay.hooks.process.child import HookProcess
@@ -30,7 +42,7 @@ async def started(each):
     return hook
 
 
-def asked(command, *about, modes=(), **members):
+def ask_hook(command, *about, modes=(), **members):
     """Start a hook, ask it about each view in turn, and return its decisions; an exception stands for itself."""
 
     async def main():
@@ -67,7 +79,7 @@ def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
                 answer({"approved": True, "reason": params["digest"]})
         """,
     )
-    decisions = asked(
+    decisions = ask_hook(
         command,
         ("before_llm", view_builders.request()),
         ("after_llm", view_builders.response(content="old")),
@@ -99,7 +111,7 @@ def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
             answer({"action": "deny_tool", "reason": json.dumps([greeting, id])})
         """,
     )
-    (decision,) = asked(
+    (decision,) = ask_hook(
         command, ("before_tool", view_builders.call()), modes=("approve", "tool", "observe", "llm"), media_folder=tmp_path
     )
     greeting, second = json.loads(decision.reason)
@@ -111,7 +123,7 @@ def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
 @pytest.mark.parametrize("result", ['{"ok":false}', "{}", "null"])
 def test_any_hello_object_is_accepted(tmp_path, result):
     command = script(tmp_path, f'def hello(params): write(\'{{"id":1,"result":{result}}}\\n\')')
-    assert [None] == asked(command, ("before_tool", view_builders.call()))
+    assert [None] == ask_hook(command, ("before_tool", view_builders.call()))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,7 @@ async def test_hello_timeout_is_enforced(tmp_path):
     with pytest.raises(HookProcessError, match=r"hook.hello failed: no answer within 0.5 s"):
         await hook.start()
     if marker.exists():  # it may not even have come so far
-        await gone(int(marker.read_text()))
+        await wait_for_exit(int(marker.read_text()))
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), ("",), ("a\0b",)])
@@ -158,7 +170,9 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
         tmp_path,
         "def on(method, params): answer({'action': 'respond', 'result': {'for_llm': json.dumps([os.getcwd(), dict(os.environ)])}})",
     )
-    (decision,) = asked(command, ("before_tool", view_builders.call()), folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"})
+    (decision,) = ask_hook(
+        command, ("before_tool", view_builders.call()), folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"}
+    )
     folder, environment = json.loads(decision.result["for_llm"])
     assert (str(tmp_path), "x", "1", "letter") == (
         folder,
@@ -166,7 +180,7 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
         environment["MINE"],
         environment["LC_PAPER"],
     )
-    (decision,) = asked(command, ("before_tool", view_builders.call()), env={"MINE": "1"}, inherit=("PATH", "LC_*"))
+    (decision,) = ask_hook(command, ("before_tool", view_builders.call()), env={"MINE": "1"}, inherit=("PATH", "LC_*"))
     environment = json.loads(decision.result["for_llm"])[1]
     assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])
 
@@ -187,7 +201,7 @@ def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
                 answer({"action": "deny_tool"})
         """,
     )
-    failed, fine = asked(command, ("before_tool", view_builders.call(tool="bad")), ("before_tool", view_builders.call()))
+    failed, fine = ask_hook(command, ("before_tool", view_builders.call(tool="bad")), ("before_tool", view_builders.call()))
     assert isinstance(failed, HookReplyError)
     assert "it answered with an error: no such city" == str(failed)
     assert DenyTool() == fine
@@ -223,14 +237,14 @@ def test_an_id_that_is_wrong_or_comes_again_is_dropped(tmp_path, caplog):
             write(json.dumps(first) + "\\n" + json.dumps(second) + "\\n")
         """,
     )
-    first, second = asked(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
+    first, second = ask_hook(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
     assert (DenyTool("first"), DenyTool("first")) == (first, second)
     assert "asyncio" not in {record.name for record in caplog.records}
 
 
 def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
     command = script(tmp_path, """def on(method, params): write(f'{{"jsonrpc":"2.0","id":{id},"result":NaN}}\\n')""")
-    (failed,) = asked(command, ("before_tool", view_builders.call()))
+    (failed,) = ask_hook(command, ("before_tool", view_builders.call()))
     assert "it answered with a line that is not a reply: not JSON: NaN is not JSON" == str(failed)
 
 
@@ -242,7 +256,7 @@ def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_p
             answer({"action": "deny_tool", "reason": "x" * (2_000_000 if params["tool"] == "big" else 3)})
         """,
     )
-    failed, fine = asked(command, ("before_tool", view_builders.call(tool="big")), ("before_tool", view_builders.call()))
+    failed, fine = ask_hook(command, ("before_tool", view_builders.call(tool="big")), ("before_tool", view_builders.call()))
     assert "it answered with a line that is too long (max_line_bytes)" == str(failed)
     assert DenyTool("xxx") == fine
 
@@ -250,8 +264,8 @@ def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_p
 def test_the_limit_of_a_line_can_be_set(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "respond", "result": {"for_llm": "x" * 5000}})')
     limits = with_limits(spec(("x",)), line=4096).limits
-    assert [Respond({"for_llm": "x" * 5000})] == asked(command, ("before_tool", view_builders.call()))
-    assert [HookReplyError] == [type(each) for each in asked(command, ("before_tool", view_builders.call()), limits=limits)]
+    assert [Respond({"for_llm": "x" * 5000})] == ask_hook(command, ("before_tool", view_builders.call()))
+    assert [HookReplyError] == [type(each) for each in ask_hook(command, ("before_tool", view_builders.call()), limits=limits)]
 
 
 async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tmp_path):
@@ -265,7 +279,7 @@ async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_o
     )
     hook = await started(spec(command))
     assert DenyTool("last") == await hook.before_tool(view_builders.call())
-    await until(lambda: hook.state == "given up")
+    await wait_until(lambda: hook.state == "given up")
     with pytest.raises(HookProcessError, match="exit status 7"):
         await hook.before_tool(view_builders.call())
     await hook.aclose()
@@ -303,7 +317,7 @@ async def test_exit_status_is_reported_after_a_blocked_event_loop(tmp_path, monk
         lost(process, fd, error)
         if fd == 1:
             gate.touch()
-            while is_there(process.pid):
+            while process_exists(process.pid):
                 time.sleep(0.005)
             time.sleep(0.3)  # longer than it waits for the exit code
 
@@ -317,7 +331,7 @@ async def test_exit_status_is_reported_after_a_blocked_event_loop(tmp_path, monk
 
 def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
     command = script(tmp_path, """def on(method, params): write('{"result":{"action":"deny_tool"}}\\n'); answer()""")
-    assert [None] == asked(command, ("before_tool", view_builders.call()))
+    assert [None] == ask_hook(command, ("before_tool", view_builders.call()))
     words = "The hook 'h' printed a line that is not a reply: a line that is not a reply: it has no id of a request: "
     assert f'{words}{{"result":{{"action":"deny_tool"}}}}' in caplog.messages
 
@@ -339,7 +353,7 @@ def test_that_a_stream_was_closed_is_noticed_at_once_in_every_event_loop(tmp_pat
         pid = hook.pid
         open_there = (await hook.before_tool(view_builders.call())).reason
         assert 4 == open_there.count("'") // 2, f"its three streams, and the folder that it looks at: {open_there}"
-        await until(lambda: hook.restarts == 1)
+        await wait_until(lambda: hook.restarts == 1)
         assert pid != hook.pid
         await hook.aclose()
 
@@ -359,7 +373,7 @@ async def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
     )
     hook = await started(with_limits(spec(command), eof_grace=0.01))
     await hook.before_tool(view_builders.call())
-    await until(lambda: hook.state == "given up")
+    await wait_until(lambda: hook.state == "given up")
     with pytest.raises(HookProcessError, match="it has closed its standard input"):
         await hook.before_tool(view_builders.call())
     await hook.aclose()
@@ -399,7 +413,7 @@ def test_process_hook_works_in_any_event_loop_type(tmp_path, on):
     """
 
     async def main():
-        async with hooked(spec(script(tmp_path, body))) as manager:
+        async with mounted_hooks(spec(script(tmp_path, body))) as manager:
             hook = process_of(manager)
             pid = hook.pid
             assert DenyTool("xxx") == await hook.before_tool(view_builders.call(arguments={"text": "y" * 1_000_000}))
@@ -407,7 +421,7 @@ def test_process_hook_works_in_any_event_loop_type(tmp_path, on):
                 await hook.before_tool(view_builders.call(tool="big"))
             with pytest.raises(HookProcessError, match="exit status 5"):
                 await hook.before_tool(view_builders.call(tool="exit"))
-        assert not is_there(pid)
+        assert not process_exists(pid)
 
     on(lambda: asyncio.wait_for(main(), BOUND))
 
@@ -420,9 +434,9 @@ async def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
     command = script(tmp_path, "", name="h")
     path = tmp_path / "h.py"
     path.write_text(path.read_text() + f"\nopen({str(marker)!r}, 'w').write('of itself')\n")
-    async with hooked(spec(command)) as manager:
+    async with mounted_hooks(spec(command)) as manager:
         pid = process_of(manager).pid
-    assert not is_there(pid)
+    assert not process_exists(pid)
     assert "of itself" == marker.read_text()
 
 
@@ -440,12 +454,12 @@ async def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path,
         body + "\nchild = subprocess.Popen(['sleep', '60'])\ndef hello(params): answer()\n"
         "def on(method, params): answer({'action': 'deny_tool', 'reason': str(child.pid)})",
     )
-    async with hooked(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:
+    async with mounted_hooks(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:
         hook = process_of(manager)
         pid, child = hook.pid, int((await hook.before_tool(view_builders.call())).reason)
-        assert is_there(child)
-    assert not is_there(pid)
-    await gone(child)
+        assert process_exists(child)
+    assert not process_exists(pid)
+    await wait_for_exit(child)
 
 
 def test_a_process_left_open_ends_with_the_event_loop(tmp_path):
@@ -455,7 +469,7 @@ def test_a_process_left_open_ends_with_the_event_loop(tmp_path):
         hook = await started(with_limits(spec(script(tmp_path, body)), eof_grace=0.01, term_grace=0.01))
         return hook.pid
 
-    assert not is_there(run(main()))
+    assert not process_exists(run(main()))
 
 
 async def test_closing_again_and_asking_then_are_harmless(tmp_path):
@@ -471,11 +485,11 @@ async def test_cancelled_start_leaves_no_process(tmp_path):
     marker = tmp_path / "pid"
     command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     starting = asyncio.create_task(ProcessHook(with_limits(spec(command), eof_grace=0.01)).start())
-    await until(lambda: marker.exists() and marker.read_text())
+    await wait_until(lambda: marker.exists() and marker.read_text())
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await gone(int(marker.read_text()))
+    await wait_for_exit(int(marker.read_text()))
 
 
 async def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
@@ -601,7 +615,7 @@ def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
         """,
     )
     caplog.set_level(logging.WARNING)
-    assert [DenyTool()] == asked(command, ("before_tool", view_builders.call()))
+    assert [DenyTool()] == ask_hook(command, ("before_tool", view_builders.call()))
     messages = [record.getMessage() for record in caplog.records]
     assert "The hook 'h' printed a line that is not a reply: debugging" in messages
     assert "[h] ärger" in messages
@@ -611,7 +625,7 @@ def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
 
 def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({"decision": "deny", "args": {}})')
-    assert [None, None] == asked(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
+    assert [None, None] == ask_hook(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
     odd = [record.getMessage() for record in caplog.records if "oddly" in record.getMessage()]
     assert 2 == len(odd)
     assert "'decision' is not known there: 'action' is meant" in odd[0]
@@ -619,7 +633,7 @@ def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
 
 def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({f"odd {id} {number}": 1 for number in range(40)})')
-    asked(command, *[("before_tool", view_builders.call())] * 5)
+    ask_hook(command, *[("before_tool", view_builders.call())] * 5)
     assert 50 == caplog.text.count("oddly (logged once)")
 
 
@@ -633,7 +647,7 @@ def test_output_is_escaped_in_the_log(tmp_path, caplog):
             answer(error={"code": 1, "message": "first\nsecond"})
         """,
     )
-    (failed,) = asked(command, ("before_tool", view_builders.call()))
+    (failed,) = ask_hook(command, ("before_tool", view_builders.call()))
     assert r"it answered with an error: first\x0asecond" == str(failed)
     messages = [record.getMessage() for record in caplog.records]
     assert r"[h] \x1b[2J" + "\t" + r"red\x0dERROR" in messages
@@ -642,14 +656,14 @@ def test_output_is_escaped_in_the_log(tmp_path, caplog):
 
 def test_a_strict_hook_fails_for_oddities(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"approved": True, "action": "x"})')
-    (failed,) = asked(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
+    (failed,) = ask_hook(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
     assert isinstance(failed, HookReplyError)
     assert "its answer to hook.approve_tool is refused: the member 'action' is not known there" in str(failed)
 
 
 def test_a_wrong_type_is_a_failure(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "abort_turn", "reason": 1})')
-    (failed,) = asked(command, ("before_tool", view_builders.call()))
+    (failed,) = ask_hook(command, ("before_tool", view_builders.call()))
     assert "its answer to hook.before_tool is refused: reason must be a string, not a number" == str(failed)
 
 
@@ -674,7 +688,7 @@ async def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog
     first = (await hook.before_tool(view_builders.call())).reason
     with pytest.raises(HookProcessError, match="exit status 3"):
         await hook.before_tool(view_builders.call(tool="crash"))
-    await until(lambda: hook.restarts == 1)
+    await wait_until(lambda: hook.restarts == 1)
     assert "running" == hook.state
     assert first != (await hook.before_tool(view_builders.call())).reason
     await hook.aclose()
@@ -692,7 +706,7 @@ async def test_hook_with_too_many_failures_in_a_row_is_disabled(tmp_path, caplog
     hook = await started(with_limits(spec(script(tmp_path, body)), restarts=3))
     with pytest.raises(HookProcessError):
         await hook.before_tool(view_builders.call(tool="crash"))
-    await until(lambda: hook.state == "given up")
+    await wait_until(lambda: hook.state == "given up")
     with pytest.raises(HookProcessError, match="not again"):
         await hook.before_tool(view_builders.call())
     assert 0 == hook.restarts
@@ -706,7 +720,7 @@ async def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
     for number in range(1, 4):
         with pytest.raises(HookProcessError):
             await hook.before_tool(view_builders.call(tool="crash"))
-        await until(lambda number=number: hook.restarts == number)
+        await wait_until(lambda number=number: hook.restarts == number)
     await hook.aclose()
 
 
@@ -714,7 +728,7 @@ async def test_hook_can_be_closed_during_its_restart_backoff(tmp_path):
     hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
     with pytest.raises(HookProcessError):
         await hook.before_tool(view_builders.call(tool="crash"))
-    await until(lambda: hook.state == "waiting to be started again")
+    await wait_until(lambda: hook.state == "waiting to be started again")
     with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
         await hook.before_tool(view_builders.call())
     await hook.aclose()
@@ -733,4 +747,4 @@ async def test_the_manager_closes_it_when_it_is_unmounted(tmp_path):
     pid = hook.pid
     manager.unmount("h")
     await manager.aclose()
-    assert not is_there(pid)
+    assert not process_exists(pid)

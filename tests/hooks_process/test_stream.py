@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooks_process.peers import until
+from hooks_process.peers import wait_until
 from patchbay.hooks.process.child import MOST_BYTES, MOST_LINES, MOST_SECONDS, LineStream
 
 
@@ -23,7 +23,7 @@ class Pipe:
         return False
 
 
-def a_stream(answers=(), seconds=0.0):
+def make_stream(answers=(), seconds=0.0):
     """Return a stream whose lines take so many seconds each to read, the lines that were read, and where they come from."""
     lines, pipe = [], Pipe()
 
@@ -37,48 +37,48 @@ def a_stream(answers=(), seconds=0.0):
 
 
 async def test_unsolicited_lines_are_read_in_bounded_batches():
-    stream, lines, pipe = a_stream()
+    stream, lines, pipe = make_stream()
     stream.feed(b"x\n" * (2 * MOST_LINES + 1))
     assert (MOST_LINES, False) == (len(lines), pipe.is_read)
-    await until(lambda: len(lines) == 2 * MOST_LINES)
+    await wait_until(lambda: len(lines) == 2 * MOST_LINES)
     assert not pipe.is_read
-    await until(lambda: len(lines) == 2 * MOST_LINES + 1)
+    await wait_until(lambda: len(lines) == 2 * MOST_LINES + 1)
     assert pipe.is_read
     stream.stop()
 
 
 async def test_lines_that_a_call_waits_for_are_all_read():
-    stream, lines, pipe = a_stream(answers=[b"x"])
+    stream, lines, pipe = make_stream(answers=[b"x"])
     stream.feed(b"x\n" * (2 * MOST_LINES))
     assert (2 * MOST_LINES, True) == (len(lines), pipe.is_read)
     stream.stop()
 
 
 async def test_of_lines_that_are_much_work_fewer_are_read_at_a_time():
-    stream, lines, pipe = a_stream(answers=[b"x"], seconds=0.6 * MOST_SECONDS)
+    stream, lines, pipe = make_stream(answers=[b"x"], seconds=0.6 * MOST_SECONDS)
     stream.feed(b"x\n" * 10 + b"y\n" * 5)
     assert (10 + 2, False) == (len(lines), pipe.is_read)  # those that are waited for take whatever they take
-    await until(lambda: len(lines) == 14)
+    await wait_until(lambda: len(lines) == 14)
     assert not pipe.is_read
-    await until(lambda: len(lines) == 15)
+    await wait_until(lambda: len(lines) == 15)
     assert pipe.is_read
     stream.stop()
 
 
 async def test_long_line_is_read_in_bounded_chunks():
-    stream, lines, pipe = a_stream()
+    stream, lines, pipe = make_stream()
     for _ in range(MOST_BYTES // 65536):
         stream.feed(b"x" * 65536)
     assert pipe.is_read
     stream.feed(b"x")
     assert not pipe.is_read
-    await until(lambda: pipe.is_read)
+    await wait_until(lambda: pipe.is_read)
     assert 1 == len(lines)
     stream.stop()
 
 
 async def test_rest_of_the_stream_is_read_at_its_end():
-    stream, lines, _ = a_stream()
+    stream, lines, _ = make_stream()
     stream.feed(b"x\n" * (MOST_LINES + 1) + b"last")
     stream.end()
     stream.end()

@@ -59,7 +59,7 @@ def merging(hook: Hook) -> Hook:
     return hook
 
 
-def asked(point: str, params: dict[str, Any], *functions: Any) -> Any:
+def hook_response(point: str, params: dict[str, Any], *functions: Any) -> Any:
     """Return the response to the host of these functions."""
     hook = merging(Hook())
     for function in functions:
@@ -243,7 +243,7 @@ def test_tools_of_a_hook_without_call_points_are_not_offered(capsys):
 
 def test_a_call_has_its_members():
     seen: list[ToolRequest] = []
-    asked("before_tool", CALL, seen.append)
+    hook_response("before_tool", CALL, seen.append)
     (call,) = seen
     assert isinstance(call, ToolRequest)
     assert ("rm", {"path": "/"}, "c1", {"inbound": {"chat_id": "7"}}) == (call.tool, call.arguments, call.call_id, call.context)
@@ -263,7 +263,7 @@ def test_omitted_fields_are_empty():
         assert ("", {}, "", "", {}, {}) == (call.tool, call.arguments, call.call_id, call.digest, call.annotations, call.context)
         assert 0 == call.meta.iteration
 
-    asked("before_tool", {}, look)
+    hook_response("before_tool", {}, look)
 
     def look_at_request(request: LLMRequest) -> None:
         assert ("", [], [], {}, False) == (
@@ -274,7 +274,7 @@ def test_omitted_fields_are_empty():
             request.graceful_terminal,
         )
 
-    asked("before_llm", {"meta": None}, look_at_request)
+    hook_response("before_llm", {"meta": None}, look_at_request)
 
     def look_at_response(response: LLMResponse) -> None:
         assert ("", "", [], "", {}) == (
@@ -285,12 +285,12 @@ def test_omitted_fields_are_empty():
             response.usage,
         )
 
-    asked("after_llm", {}, look_at_response)
+    hook_response("after_llm", {}, look_at_response)
 
     def look_at_result(result: ToolResultView) -> None:
         assert (ToolOutput(), 0.0) == (result.result, result.duration)
 
-    asked("after_tool", {}, look_at_result)
+    hook_response("after_tool", {}, look_at_result)
 
 
 @pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "approve_tool", "after_tool"])
@@ -304,22 +304,22 @@ def test_approver_gets_facts_or_an_empty_mapping():
     def approve(call: ToolRequest) -> bool:
         return call.facts.get("path") == "/srv/data"
 
-    assert {"approved": True} == asked("approve_tool", {**CALL, "facts": {"path": "/srv/data"}}, approve)
-    assert {"approved": False} == asked("approve_tool", CALL, approve)
+    assert {"approved": True} == hook_response("approve_tool", {**CALL, "facts": {"path": "/srv/data"}}, approve)
+    assert {"approved": False} == hook_response("approve_tool", CALL, approve)
 
 
 def test_a_result_is_an_output_and_its_duration_is_in_seconds():
     def look(result: ToolResultView) -> None:
         assert (ToolOutput("old", is_async=True), 1.5) == (result.result, result.duration)
 
-    asked("after_tool", {**CALL, "result": {**RESULT, "async": True}, "duration": 1_500_000_000}, look)
+    hook_response("after_tool", {**CALL, "result": {**RESULT, "async": True}, "duration": 1_500_000_000}, look)
 
 
 def test_changes_to_the_view_alone_have_no_effect():
     def spoil(call: ToolRequest) -> None:
         call.arguments.clear()
 
-    assert {} == asked("before_tool", CALL, spoil)
+    assert {} == hook_response("before_tool", CALL, spoil)
     assert {"path": "/"} == CALL["arguments"]
 
 
@@ -345,7 +345,7 @@ def test_changes_to_the_view_alone_have_no_effect():
     ],
 )
 def test_decision_is_encoded(decision, expected):
-    assert expected == asked("before_tool", CALL, lambda call: decision)
+    assert expected == hook_response("before_tool", CALL, lambda call: decision)
 
 
 def test_a_view_that_was_changed_is_a_decision():
@@ -353,7 +353,7 @@ def test_a_view_that_was_changed_is_a_decision():
         call.arguments["path"] = "/tmp"
         return Modify(call)
 
-    assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}}} == asked("before_tool", CALL, change)
+    assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}}} == hook_response("before_tool", CALL, change)
 
 
 def test_modify_sends_only_changed_fields():
@@ -363,10 +363,10 @@ def test_modify_sends_only_changed_fields():
         return Modify(request)
 
     messages = [*REQUEST["messages"], {"role": "user", "content": "more"}]
-    assert {"action": "modify", "request": {"messages": messages}} == asked("before_llm", REQUEST, change_request)
-    changed = asked("after_llm", {"meta": META, "model": "m", "response": RESPONSE}, lambda _: Modify({"content": "new"}))
+    assert {"action": "modify", "request": {"messages": messages}} == hook_response("before_llm", REQUEST, change_request)
+    changed = hook_response("after_llm", {"meta": META, "model": "m", "response": RESPONSE}, lambda _: Modify({"content": "new"}))
     assert {"action": "modify", "response": {"response": {"content": "new"}}} == changed
-    changed = asked("after_tool", {**CALL, "result": RESULT, "duration": 1}, lambda _: Modify({"result": "new"}))
+    changed = hook_response("after_tool", {**CALL, "result": RESULT, "duration": 1}, lambda _: Modify({"result": "new"}))
     assert {"action": "modify", "result": {"result": {**RESULT, "for_llm": "new"}}} == changed
 
 
@@ -402,7 +402,7 @@ def test_modify_sends_all_fields_to_hosts_without_merge():
 )
 def test_invalid_decision_is_an_error(point, decision, words):
     with pytest.raises(TypeError, match=words):
-        asked(point, REQUEST, lambda _: decision)
+        hook_response(point, REQUEST, lambda _: decision)
 
 
 def test_functions_of_a_point_run_in_order_and_see_changes():
@@ -415,14 +415,14 @@ def test_functions_of_a_point_run_in_order_and_see_changes():
         seen.append(call.arguments)
         return Modify({"tool": "ls"})
 
-    assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}, "tool": "ls"}} == asked(
+    assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}, "tool": "ls"}} == hook_response(
         "before_tool", CALL, first, second
     )
     assert [{"path": "/tmp"}] == seen
 
 
 def test_a_decision_that_ends_the_matter_is_the_last():
-    assert {"action": "deny_tool"} == asked("before_tool", CALL, lambda _: DenyTool(), lambda _: pytest.fail("asked"))
+    assert {"action": "deny_tool"} == hook_response("before_tool", CALL, lambda _: DenyTool(), lambda _: pytest.fail("asked"))
 
 
 def test_a_guard_comes_before_the_hooks_own_tool():
@@ -447,7 +447,7 @@ def test_a_guard_comes_before_the_hooks_own_tool():
 )
 def test_all_approvers_must_approve(answers, expected):
     functions = [lambda call, answer=answer: answer for answer in answers]
-    assert expected == asked("approve_tool", CALL, *functions)
+    assert expected == hook_response("approve_tool", CALL, *functions)
 
 
 def test_hook_without_approval_reports_it():
@@ -469,7 +469,7 @@ def test_points_without_functions_continue():
 # Events.
 
 
-def told(params: dict[str, Any]) -> Event:
+def observed_event(params: dict[str, Any]) -> Event:
     seen: list[Event] = []
     hook = Hook()
     hook.observer(seen.append)
@@ -479,7 +479,7 @@ def told(params: dict[str, Any]) -> Event:
 
 
 def test_an_observer_is_given_events():
-    event = told(
+    event = observed_event(
         {
             "id": "evt-1",
             "kind": "agent.turn.end",
@@ -513,12 +513,17 @@ def test_an_observer_is_given_events():
 
 
 def test_events_of_old_hosts_are_understood():
-    event = told({"Kind": 3, "Time": "x", "Meta": {"AgentID": "main"}, "Context": {"inbound": {}}, "Payload": None})
+    event = observed_event({"Kind": 3, "Time": "x", "Meta": {"AgentID": "main"}, "Context": {"inbound": {}}, "Payload": None})
     assert ("3", 0.0, "main", {"inbound": {}}, {}) == (event.kind, event.time, event.meta.agent_id, event.context, event.payload)
 
 
 def test_an_empty_event_is_an_event():
-    assert ("", 0.0, "info", {}) == (told({}).kind, told({}).time, told({}).severity, told({}).payload)
+    assert ("", 0.0, "info", {}) == (
+        observed_event({}).kind,
+        observed_event({}).time,
+        observed_event({}).severity,
+        observed_event({}).payload,
+    )
 
 
 def test_async_functions_run_in_one_loop_that_stays():
@@ -527,7 +532,7 @@ def test_async_functions_run_in_one_loop_that_stays():
     async def look(call: ToolRequest) -> None:
         loops.append((asyncio.get_running_loop(), threading.current_thread().name))
 
-    asked("before_tool", CALL, look, look)
+    hook_response("before_tool", CALL, look, look)
     assert loops[0] == loops[1]
 
 

@@ -28,7 +28,7 @@ def quiet():
     logger.setLevel(before)
 
 
-class Stage:
+class LoopUnderTest:
     """An event loop for one example; what it complains of fails the test."""
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class Stage:
         return task
 
 
-def holds(stage: Stage, world: World, *turns: Any) -> None:
+def holds(stage: LoopUnderTest, world: World, *turns: Any) -> None:
     """Each turn leaves the world in order, and so does one more after them; it is never refused."""
     for work, cancelled_after in [*turns, (World.turn, None)]:
         before = len(world.events)
@@ -76,19 +76,19 @@ def holds(stage: Stage, world: World, *turns: Any) -> None:
 
 @given(TREES, st.booleans())
 def test_a_run_of_any_agents_ends_by_itself(tree, streaming):
-    with Stage() as stage:
+    with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), (World.turn, None))
 
 
 @given(TREES, st.booleans(), st.integers(0, 25))
 def test_a_run_of_any_agents_can_be_left_after_any_event(tree, streaming, count):
-    with Stage() as stage:
+    with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), (lambda world: world.turn_left_after(count), None))
 
 
 @given(TREES, st.booleans(), st.lists(st.integers(0, 120), min_size=1, max_size=3))
 def test_a_run_of_any_agents_can_be_cancelled_at_any_await(tree, streaming, moments):
-    with Stage() as stage:
+    with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), *((World.turn, moment) for moment in moments))
 
 
@@ -101,7 +101,7 @@ def busy_tree() -> Node:
 
 
 def steps_of_a_busy_turn() -> int:
-    with Stage() as stage:
+    with LoopUnderTest() as stage:
         task = stage.loop.create_task(World(busy_tree()).turn())
         steps = 0
         while not task.done():
@@ -112,17 +112,17 @@ def steps_of_a_busy_turn() -> int:
 
 def test_a_busy_run_can_be_cancelled_at_each_of_its_awaits():
     for moment in range(steps_of_a_busy_turn()):
-        with Stage() as stage:
+        with LoopUnderTest() as stage:
             world = World(busy_tree())
             holds(stage, world, (World.turn, moment))
 
 
 def test_a_busy_run_can_be_left_after_each_of_its_events():
-    with Stage() as stage:
+    with LoopUnderTest() as stage:
         world = World(busy_tree())
         stage.run(world.turn())
         count = len(world.events)
     assert 12 < count
     for number in range(count):
-        with Stage() as stage:
+        with LoopUnderTest() as stage:
             holds(stage, World(busy_tree()), (lambda world, number=number: world.turn_left_after(number), None))

@@ -50,7 +50,7 @@ def test_content_and_reasoning_hold_nothing_that_the_text_does_not(text: str, ch
         assert all(char in characters for char in solid(part)), "in the order of the text"
 
 
-def whereabouts(reply: Reply) -> str:
+def all_text(reply: Reply) -> str:
     """All that a reply holds."""
     calls = "\n".join(f"{call.name}\n{call.raw_arguments}" for call in reply.tool_calls)
     cut = "\n".join(call.raw for call in reply.incomplete)
@@ -85,7 +85,7 @@ def test_a_word_anywhere_is_in_the_reply(fragments: list[str], chosen: dict[str,
     for fragment in fragments:
         text += fragment.replace("#", str(count)) if fragment == "w#w" else fragment
         count += fragment == "w#w"
-    everything = whereabouts(read_whole(text, **chosen))
+    everything = all_text(read_whole(text, **chosen))
     # What stands behind an opener on its line, and JSON's comments, are markup.
     markup = re.sub(r"(```|~~~)[^\n]*|//[^\n]*|/\*.*?(\*/|$)", "", text, flags=re.DOTALL)
     assert [word for word in re.findall(r"w\d+w", markup) if word not in everything] == []

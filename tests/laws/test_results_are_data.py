@@ -34,7 +34,7 @@ def conversation(contents: list[str], *, name: str = "f", call_id: str = "call_"
     return [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": calls}, *answers, *after]
 
 
-def shown(messages: list[dict[str, Any]]) -> str:
+def result_message(messages: list[dict[str, Any]]) -> str:
     """The message that carries the results."""
     content = patchbay.flatten_messages(messages)[2]["content"]
     assert isinstance(content, str)
@@ -66,12 +66,12 @@ def frames(text: str) -> list[str]:
 @example(['{"include":["src/**/*.ts","lib/**/*.js",]} // kept', "12345678901234567890", '{ "b": 1.0, "k": 1, "k": 2 }', "null"])
 @example(["  leading and trailing  \n", "tabs\tand\r\nCRLF\rCR", "\x00NUL and \ud800 surrogate \u2028 \U0001f600", ""])
 def test_results_are_verbatim_in_frames_that_they_cannot_close(contents: list[str]) -> None:
-    assert contents == frames(shown(conversation(contents)))
+    assert contents == frames(result_message(conversation(contents)))
 
 
 @given(st.lists(results, min_size=1, max_size=3), st.sampled_from([TOOLS, None]))
 def test_a_result_is_never_a_call_when_the_message_is_read_back(contents: list[str], tools: Any) -> None:
-    text = shown(conversation(contents))
+    text = result_message(conversation(contents))
     reply = read_whole(text, tools=tools, reasoning=False)
     assert ((), ()) == (reply.tool_calls, reply.incomplete)
     assert text == reply.content
@@ -79,19 +79,19 @@ def test_a_result_is_never_a_call_when_the_message_is_read_back(contents: list[s
 
 @given(results, st.sampled_from([TOOLS, None]))
 def test_a_model_that_quotes_the_whole_message_in_its_answer_calls_nothing(content: str, tools: Any) -> None:
-    quoted = "The tool said:\n\n" + shown(conversation([content])) + "\n\nThat is all."
+    quoted = "The tool said:\n\n" + result_message(conversation([content])) + "\n\nThat is all."
     assert () == read_whole(quoted, tools=tools, reasoning=False).tool_calls
 
 
 @given(names, ids, results)
 def test_names_and_ids_cannot_leave_the_opener_line(name: str, call_id: str, content: str) -> None:
-    assert [content] == frames(shown(conversation([content], name=name, call_id=call_id)))
+    assert [content] == frames(result_message(conversation([content], name=name, call_id=call_id)))
 
 
 @given(results, results)
 def test_a_user_cannot_write_the_frame_of_a_result(content: str, said: str) -> None:
     """Not even by repeating a real frame word for word."""
-    real = shown(conversation([content]))
+    real = result_message(conversation([content]))
     opener = real.partition("\n")[0]
     for text in (real, said + "\n" + real, said):
         as_user = patchbay.flatten_messages([{"role": "user", "content": text}])[0]["content"]
@@ -130,7 +130,7 @@ def test_arguments_of_past_calls_are_shown_as_written() -> None:
 
 def test_second_result_of_a_call_is_left_out() -> None:
     messages = [*conversation(["first"]), {"role": "tool", "tool_call_id": "call_0", "content": "second"}]
-    assert ["first"] == frames(shown(messages))
+    assert ["first"] == frames(result_message(messages))
 
 
 turn = st.fixed_dictionaries(

@@ -25,7 +25,7 @@ def test_character_by_character_gives_the_reply_of_the_whole_text(text: str, cho
     assert read_whole(text, **chosen) == streamed
 
 
-def told(seen: list[Any]) -> dict[str, Any]:
+def streamed_reply(seen: list[Any]) -> dict[str, Any]:
     """What a reader of the events alone would believe."""
     content, reasoning = "", ""
     calls: list[Any] = []
@@ -63,7 +63,7 @@ def test_stream_events_equal_the_reply(data: st.DataObject, text: str, chosen: d
         "reasoning": reply.reasoning,
         "calls": list(reply.tool_calls),
         "cut": list(reply.incomplete),
-    } == told(seen)
+    } == streamed_reply(seen)
 
 
 @given(texts, texts, options)

@@ -23,7 +23,7 @@ from .rig import mounted, over_http, raw_server
 
 
 @contextmanager
-def guarded(seconds: int):
+def guarded_server(seconds: int):
     """A server whose access tokens end after ``seconds``."""
     port, holder = held_port()
     with closing(holder), over_http(port, "oauth_server.py", seconds):
@@ -50,7 +50,7 @@ def log_in() -> str:
 
 
 async def test_a_login_on_the_command_line_gives_the_host_access_and_its_tokens_are_refreshed():
-    with guarded(seconds=3600) as server:
+    with guarded_server(seconds=3600) as server:
         async with mounted(server) as there:
             assert ("down", True) == (there.host.status[0].state, "patchbay mcp login guarded" in there.host.status[0].problem)
         ServersFile(default_file()).put(server)
@@ -75,7 +75,7 @@ async def test_a_login_on_the_command_line_gives_the_host_access_and_its_tokens_
 
 
 async def test_a_login_uses_the_configured_client_and_asks_for_the_scope_that_a_call_was_refused_for():
-    with guarded(seconds=3600) as server:
+    with guarded_server(seconds=3600) as server:
         ours = replace(server, client_id="known", client_secret="its secret")
         store = TokenStore(ours)
         store.content["scope"] = "mcp:write"
@@ -90,7 +90,7 @@ async def test_a_login_uses_the_configured_client_and_asks_for_the_scope_that_a_
 
 
 async def test_a_call_that_its_login_does_not_allow_did_not_run_and_runs_after_the_next_login():
-    with guarded(seconds=3600) as server:
+    with guarded_server(seconds=3600) as server:
         ServersFile(default_file()).put(server)
         log_in()
         async with mounted(server) as there:

@@ -22,7 +22,7 @@ PROVIDERS = [FakeOpenAI, FakeGemini]
 
 
 @asynccontextmanager
-async def talking(server: McpServer, fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Played]:
+async def realtime_session(server: McpServer, fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Played]:
     """A realtime session with the tools of the server, which follows their changes."""
     manager = LLMSessionManager()
     for tool in more:
@@ -44,7 +44,7 @@ async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interr
     calls = [Call("mcp__sdk__work", {"steps": 2}), Call("mcp__sdk__add", {"a": 1, "b": 2}), Call("mcp__sdk__fail", {})]
     mark = tmp_path / "mark"
     with provider([calls, Quote(), Call("mcp__sdk__wait", {"mark": str(mark)}), "Well.", "Well."]) as fake:
-        async with talking(http_server, fake) as played:
+        async with realtime_session(http_server, fake) as played:
             await played.session.send_text("Work.")
             await played.until(lambda: "done" in played.text)
             assert ["step 1", "step 2"] == [each.progress.message for each in played.of(ToolProgressEvent)]
@@ -62,7 +62,7 @@ async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interr
 async def test_a_tool_that_the_server_adds_in_a_session_is_offered_in_it(http_server, provider):
     script = [Call("mcp__sdk__grow", {"name": "later"}), "Grown.", Call("mcp__sdk__later", {}), Quote("It says ")]
     with provider(script) as fake:
-        async with talking(http_server, fake) as played:
+        async with realtime_session(http_server, fake) as played:
             await played.session.send_text("Grow.")
             await played.until(lambda: "mcp__sdk__later" in fake.tools and played.session.is_synced)
             await played.until(lambda: "Grown." in played.text)
@@ -77,7 +77,7 @@ async def test_among_many_tools_those_of_the_server_are_found_by_search(http_ser
     many = [ToolDefinition(f"other_{number}", "Something else.", handler=lambda _: "other") for number in range(41)]
     search = Call("tool_search", {"query": "add two integers"})
     with provider([search, "Found.", Call("mcp__sdk__add", {"a": 1, "b": 2}), Quote("Sum: ")]) as fake:
-        async with talking(http_server, fake, *many) as played:
+        async with realtime_session(http_server, fake, *many) as played:
             assert "tool_search" in fake.tools
             assert "mcp__sdk__add" not in fake.tools
             await played.session.send_text("Add.")

@@ -21,7 +21,7 @@ from patchbay.server.settings import ToolsSettings
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 
 
-class Answer:
+class Response:
     """What came back of one request."""
 
     def __init__(self, app: Any, path: str, *, method: str = "GET", peer: str = "127.0.0.1", **headers: str) -> None:
@@ -55,7 +55,7 @@ def path_of(ref: str) -> str:
 
 
 def test_image_is_served_inline(store):
-    answer = Answer(MediaApp(store), path_of(store.put(png(), MediaMeta("cat.png"))))
+    answer = Response(MediaApp(store), path_of(store.put(png(), MediaMeta("cat.png"))))
     assert (200, png()) == (answer.status, answer.body)
     assert "image/png" == answer.headers["content-type"]
     assert str(len(png())) == answer.headers["content-length"]
@@ -97,7 +97,7 @@ def test_image_is_served_inline(store):
     ],
 )
 def test_other_files_are_served_as_inert_downloads(store, data, declared, told):
-    answer = Answer(MediaApp(store), path_of(store.put(data, MediaMeta(content_type=declared))))
+    answer = Response(MediaApp(store), path_of(store.put(data, MediaMeta(content_type=declared))))
     assert (200, data, told) == (answer.status, answer.body, answer.headers["content-type"])
     assert answer.headers["content-disposition"].startswith("attachment;")
     assert "default-src 'none'; sandbox" == answer.headers["content-security-policy"]
@@ -105,7 +105,7 @@ def test_other_files_are_served_as_inert_downloads(store, data, declared, told):
 
 def test_a_name_cannot_break_out_of_its_header(store):
     ref = store.put(b"x", MediaMeta('../a"\r\nX-Evil: 1; größe\ud800.txt', "text/plain"))
-    answer = Answer(MediaApp(store), path_of(ref))
+    answer = Response(MediaApp(store), path_of(ref))
     said = answer.headers["content-disposition"]
     assert "\r" not in said
     assert "\n" not in said
@@ -116,7 +116,7 @@ def test_a_name_cannot_break_out_of_its_header(store):
 
 def test_a_large_file_comes_in_pieces_and_whole(store):
     data = os.urandom(1_000_000)
-    answer = Answer(MediaApp(store), path_of(store.put(data)))
+    answer = Response(MediaApp(store), path_of(store.put(data)))
     assert data == answer.body
     assert len(answer.sent) > 3
 
@@ -133,7 +133,7 @@ def test_a_large_file_comes_in_pieces_and_whole(store):
 )
 def test_a_range_of_a_file_comes_alone(store, asked, got, told):
     path = path_of(store.put(b"0123456789"))
-    answer = Answer(MediaApp(store), path, range=asked)
+    answer = Response(MediaApp(store), path, range=asked)
     assert (206, got, told) == (answer.status, answer.body, answer.headers["content-range"])
     assert str(len(got)) == answer.headers["content-length"]
     assert "attachment" in answer.headers["content-disposition"]
@@ -155,14 +155,14 @@ def test_a_range_of_a_file_comes_alone(store, asked, got, told):
     ],
 )
 def test_whole_file_is_served_without_a_single_range(store, headers):
-    answer = Answer(MediaApp(store), path_of(store.put(b"0123456789")), **headers)
+    answer = Response(MediaApp(store), path_of(store.put(b"0123456789")), **headers)
     assert (200, b"0123456789", "10") == (answer.status, answer.body, answer.headers["content-length"])
     assert ("bytes", False) == (answer.headers["accept-ranges"], "content-range" in answer.headers)
 
 
 @pytest.mark.parametrize("asked", ["bytes=10-", "bytes=10-12", "bytes=-0", "bytes=999999999999999999-"])
 def test_a_range_that_a_file_does_not_have_is_refused(store, asked):
-    answer = Answer(MediaApp(store), path_of(store.put(b"0123456789")), range=asked)
+    answer = Response(MediaApp(store), path_of(store.put(b"0123456789")), range=asked)
     assert (416, b"", "bytes */10", "0") == (
         answer.status,
         answer.body,
@@ -173,12 +173,12 @@ def test_a_range_that_a_file_does_not_have_is_refused(store, asked):
 
 def test_a_range_of_a_large_file_is_not_read_from_its_beginning(store):
     data = os.urandom(3_000_000)
-    answer = Answer(MediaApp(store), path_of(store.put(data)), range="bytes=2000000-2999998")
+    answer = Response(MediaApp(store), path_of(store.put(data)), range="bytes=2000000-2999998")
     assert data[2_000_000:2_999_999] == answer.body
 
 
 def test_a_head_has_no_body(store):
-    answer = Answer(MediaApp(store), path_of(store.put(png())), method="HEAD")
+    answer = Response(MediaApp(store), path_of(store.put(png())), method="HEAD")
     assert (200, b"", str(len(png()))) == (answer.status, answer.body, answer.headers["content-length"])
 
 
@@ -187,7 +187,7 @@ def test_missing_media_is_404_without_a_local_path(store):
     path = store.resolve(gone)
     path.unlink()
     for asked in (path_of(gone), f"/api/media/{uuid.uuid4()}"):
-        answer = Answer(MediaApp(store), asked)
+        answer = Response(MediaApp(store), asked)
         assert 404 == answer.status
         assert {"detail", "error_code"} == set(json.loads(answer.body))
         assert str(path.parent).encode() not in answer.body
@@ -209,11 +209,11 @@ def test_missing_media_is_404_without_a_local_path(store):
 )
 def test_other_paths_lead_nowhere(store, path):
     name = store.put(b"x").removeprefix("media://")
-    assert 404 == Answer(MediaApp(store), path.replace("{id}", name).replace("{ID}", name.upper() + "!")).status
+    assert 404 == Response(MediaApp(store), path.replace("{id}", name).replace("{ID}", name.upper() + "!")).status
 
 
 def test_only_reading_is_allowed(store):
-    answer = Answer(MediaApp(store), path_of(store.put(b"x")), method="DELETE")
+    answer = Response(MediaApp(store), path_of(store.put(b"x")), method="DELETE")
     assert (405, "GET, HEAD") == (answer.status, answer.headers["allow"])
     assert 1 == store.count
 
@@ -248,10 +248,10 @@ async def test_disconnected_client_is_not_an_error(store):
 def test_guarded_files_are_for_local_clients_only(store):
     app = AccessMiddleware(MediaApp(store), ToolsSettings())
     path = path_of(store.put(png()))
-    assert 200 == Answer(app, path).status
-    assert 403 == Answer(app, path, peer="192.0.2.7").status
-    assert 400 == Answer(app, path, host="evil.example").status
-    assert 403 == Answer(app, path, origin="https://evil.example").status
+    assert 200 == Response(app, path).status
+    assert 403 == Response(app, path, peer="192.0.2.7").status
+    assert 400 == Response(app, path, host="evil.example").status
+    assert 403 == Response(app, path, origin="https://evil.example").status
 
 
 TOKEN = "0123456789abcdef-token"
@@ -260,19 +260,19 @@ TOKEN = "0123456789abcdef-token"
 def test_media_requires_the_token_if_set(store):
     app = AccessMiddleware(MediaApp(store, needs_token=True), ToolsSettings(token=TOKEN))
     path = path_of(store.put(png()))
-    refused = Answer(app, path)
+    refused = Response(app, path)
     assert (401, "Bearer", "wrong_token") == (
         refused.status,
         refused.headers["www-authenticate"],
         json.loads(refused.body)["error_code"],
     )
-    assert (200, png()) == ((shown := Answer(app, path, authorization=f"Bearer {TOKEN}")).status, shown.body)
+    assert (200, png()) == ((shown := Response(app, path, authorization=f"Bearer {TOKEN}")).status, shown.body)
 
 
 def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
     app = MediaApp(store, needs_token=True)
     signed, other = (signed_path(store.put(data)) for data in (b"one", b"two"))
-    assert (200, b"one") == ((got := Answer(app, signed)).status, got.body)
+    assert (200, b"one") == ((got := Response(app, signed)).status, got.body)
     query = signed.partition("?")[2]
     for wrong in (
         f"{other.partition('?')[0]}?{query}",  # another file's
@@ -281,14 +281,14 @@ def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
         f"{signed}&x=1",
         signed.partition("&")[0],
     ):
-        assert 401 == Answer(app, wrong).status
+        assert 401 == Response(app, wrong).status
     expired = auth.time.time() + auth.SIGNED_SECONDS
     monkeypatch.setattr(auth.time, "time", lambda: expired)
-    assert 401 == Answer(app, signed).status
+    assert 401 == Response(app, signed).status
 
 
 def test_browser_behind_a_known_proxy_uses_a_signed_path(store):
     settings = ToolsSettings(token=TOKEN, proxies=("192.0.2.7",))
     app = AccessMiddleware(MediaApp(store, needs_token=True), settings)
     signed = signed_path(store.put(png()))
-    assert (200, 401) == tuple(Answer(app, path, peer="192.0.2.7").status for path in (signed, signed.partition("?")[0]))
+    assert (200, 401) == tuple(Response(app, path, peer="192.0.2.7").status for path in (signed, signed.partition("?")[0]))

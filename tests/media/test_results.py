@@ -65,7 +65,7 @@ class Played:
         json.dumps(self.final.messages)
 
 
-def shown(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
+def image_part(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
     return Attachment(data, media_type).to_openai()
 
 
@@ -76,7 +76,7 @@ def test_image_ref_is_attached_for_capable_models_and_a_tag_for_others(store):
     ref = store.put(IMAGE)
     seen = Played(ToolOutput("a cat", media=(ref,)), media=store)
     assert f"a cat [image:{ref}]\n(1 attachment: see below.)" == seen.content
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
     told = Played(ToolOutput("a cat", media=(ref,)), media=store, attachments=())
     assert f"a cat [image:{ref}]\n(You are not shown attachments of the kind image.)" == told.content
     assert [] == told.parts
@@ -132,7 +132,7 @@ def test_unavailable_media_is_left_out_with_a_note_for_the_model(store, caplog):
     store.resolve(gone).unlink()
     with caplog.at_level(logging.WARNING, "patchbay.media.attachments"):
         seen = Played(ToolOutput("a cat", media=("media://abc123", ref, "/etc/passwd", gone)), media=store)
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
     assert (ref,) == seen.execution.output.media
     assert not seen.execution.is_error
     for why in ("unknown ref: media://abc123", "/etc/passwd is in no folder that files are taken from", "there is no file"):
@@ -152,7 +152,7 @@ def test_hook_answer_is_shown_like_a_tool_result(store):
             return Respond({"for_llm": "painted", "media": [URL]})
 
     seen = Played("never", hook=Painter(), media=store)
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
     assert seen.content.startswith("painted [image:media://")
 
 
@@ -163,7 +163,7 @@ def test_file_left_by_a_hook_in_the_media_dir_is_shown(store):
             return Modify({"result": {"media": [str(store.media_dir / "cat.png")]}})
 
     seen = Played("painted", hook=Painter(), media=store)
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
     assert f"Local artifact paths: [image:{store.media_dir / 'cat.png'}]" in seen.content
 
 
@@ -225,7 +225,7 @@ def test_base64_in_tool_results_becomes_a_file(store, value):
     seen = Played(value, media=store)
     assert len(seen.content) < 200
     assert "[image:media://" in seen.content
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
     (media,) = [store.lookup(ref) for ref in store._entries]
     assert "tool:inline:look" == media.scope
     assert "look" == media.meta.source
@@ -242,7 +242,7 @@ def test_base64_in_hook_answers_becomes_a_file(store, said):
 
     seen = Played("never", hook=Painter(), media=store)
     assert seen.content.startswith("look [image:media://")
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
 
 
 def test_json_stays_valid_without_its_base64(store):
@@ -255,7 +255,7 @@ def test_json_stays_valid_without_its_base64(store):
 def test_base64_in_a_long_result_is_taken_out_before_the_result_is_cut(store):
     seen = Played("word " * 300 + URL + " word" * 300, media=store, max_result_chars=4000)
     assert "left out here" not in seen.content
-    assert [shown(IMAGE)] == seen.parts
+    assert [image_part(IMAGE)] == seen.parts
 
 
 def test_base64_in_errors_is_not_shown(store):

@@ -39,16 +39,16 @@ def body_of(client: openai.OpenAI, upstream: ScriptedUpstream, **given: Any) -> 
     return dict(upstream.requests[-1].json)
 
 
-def said() -> ChatCompletionMessage:
+def assistant_message() -> ChatCompletionMessage:
     return ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
 
 
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "Sunny."}
 ARGUMENTS: dict[str, Any] = {
     "plain": lambda: {"messages": [QUESTION], "tools": [TOOL], "temperature": 0},
-    "the SDK's message": lambda: {"messages": [QUESTION, said(), RESULT], "tools": [TOOL]},
+    "the SDK's message": lambda: {"messages": [QUESTION, assistant_message(), RESULT], "tools": [TOOL]},
     "the SDK's calls in a dict": lambda: {
-        "messages": [QUESTION, {"role": "assistant", "tool_calls": said().tool_calls}, RESULT],
+        "messages": [QUESTION, {"role": "assistant", "tool_calls": assistant_message().tool_calls}, RESULT],
         "tools": [TOOL],
     },
     "iterators": lambda: {"messages": iter([QUESTION]), "tools": iter([TOOL])},

@@ -50,7 +50,7 @@ CLIENTS = [
 WAYS = [("text", "whole"), ("text", "stream"), ("native", "stream")]
 
 
-def talk(script: str, proxy: str, how: str) -> dict:
+def run_script(script: str, proxy: str, how: str) -> dict:
     program, *rest = script.split()
     done = subprocess.run([NODE, program, proxy, how, *rest], cwd=HERE, capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stderr
@@ -91,7 +91,7 @@ def proxies():
     ],
 )
 def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, kind, how, proxies):
-    said = talk(script, proxies[kind], how)
+    said = run_script(script, proxies[kind], how)
     called = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
     assert [("multiply", {"a": 6, "b": 7}), ("measure", {"text": "patchbay"})] == called
     assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in said["finish"]]
@@ -104,13 +104,13 @@ def test_a_javascript_client_gets_an_answer_of_its_type_beside_tools(kind, how):
     with ScriptedUpstream(WeatherModel(kind)) as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         with listening(command, name="patchbay proxy", timeout=60) as proxy:
-            said = talk("structured.mjs", proxy.url, how)
+            said = run_script("structured.mjs", proxy.url, how)
     assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (said["calls"], said["output"])
     assert ["", {"city": "Rome", "degrees": 21}] == [said["steps"][0], json.loads(said["steps"][-1])]
 
 
 def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):
-    deltas = [delta for delta in talk("openai.mjs", proxied.url, "stream")["chunks"] if delta and "tool_calls" in delta]
+    deltas = [delta for delta in run_script("openai.mjs", proxied.url, "stream")["chunks"] if delta and "tool_calls" in delta]
     first = deltas[0]["tool_calls"][0]
     assert ("multiply", "") == (first["function"]["name"], first["function"].get("arguments", ""))
     assert all("name" not in delta["tool_calls"][0]["function"] for delta in deltas if "id" not in delta["tool_calls"][0])

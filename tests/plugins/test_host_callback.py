@@ -264,7 +264,7 @@ IN_LINES = [(b"Accept", b"application/json, application/x-ndjson;q=0.9")]
 
 
 @asynccontextmanager
-async def asked(url, headers=IN_LINES):
+async def send_call(url, headers=IN_LINES):
     """Send a call, and give its answer when the head of it is there."""
     origin, path = url[: url.index("/", 8)], url[url.index("/", 8) :]
     client = HttpClient(Origin(origin), connect_timeout=5)
@@ -293,7 +293,7 @@ async def line_of(answer, kept):
 
 async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
     calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         say = partial(Progress, req_id=trigger.req_id)
         plugin.connection.send(say(message="half", fraction=0.5))
@@ -309,7 +309,7 @@ async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
 
 async def test_progress_received_with_the_result_precedes_it(tmp_path):
     calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         for number in range(100):
             plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
@@ -326,7 +326,7 @@ async def test_progress_received_with_the_result_precedes_it(tmp_path):
 )
 async def test_callback_without_accept_ndjson_gets_one_json_response(tmp_path, headers):
     calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url, headers) as asking:
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url, headers) as asking:
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
         await plugin.answer(trigger, 1)
@@ -337,7 +337,7 @@ async def test_callback_without_accept_ndjson_gets_one_json_response(tmp_path, h
 
 async def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
     calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Progress(req_id="another", message="not of this call"))
         await plugin.answer(trigger, 1)
@@ -346,7 +346,7 @@ async def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
 
 async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
     calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
         for number in range(1500):
@@ -361,7 +361,7 @@ async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
 async def test_caller_disconnected_during_progress_cancels_the_call(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
-        async with asked(url) as asking:
+        async with send_call(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
             await asking
@@ -371,7 +371,7 @@ async def test_caller_disconnected_during_progress_cancels_the_call(tmp_path):
 
 async def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
     calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
         answer, kept = await asking, bytearray()

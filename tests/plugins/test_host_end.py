@@ -38,7 +38,7 @@ def waiting(folder):
 
 
 @asynccontextmanager
-async def controlled(stand):
+async def control_socket(stand):
     """The control socket of a stand's host."""
     folder = stand.run_folder
     control = ControlServer(stand.host, folder, stop=lambda: None)
@@ -49,7 +49,7 @@ async def controlled(stand):
         await control.aclose()
 
 
-def asked(folder, **what):
+def control_responses(folder, **what):
     return asyncio.to_thread(lambda: list(ask(folder, **what)))
 
 
@@ -94,14 +94,14 @@ async def test_one_plugin_that_is_slow_to_stop_keeps_no_other_from_being_reloade
         call = asyncio.create_task(stand.call("slow", "wait_slow", {"path": str(file)}))
         await stand.said("slow", "waits")
         await stand.host.watch(interval=0.05)
-        await touched(slow, stand, lambda: stand.host.plugins["slow"].state == "stopping")
-        await touched(quick, stand, lambda: any("is reloaded" in text for _, text in stand.lines("quick")))
+        await touch_until(slow, stand, lambda: stand.host.plugins["slow"].state == "stopping")
+        await touch_until(quick, stand, lambda: any("is reloaded" in text for _, text in stand.lines("quick")))
         assert "stopping" == stand.host.plugins["slow"].state
         file.touch()
         await call
 
 
-async def touched(folder, stand, holds):
+async def touch_until(folder, stand, holds):
     """Change a file until that was noticed: who has just begun to watch may not know yet how it was before."""
     number = 0
     while not holds():
@@ -155,33 +155,33 @@ async def test_command_to_an_ending_host_is_an_error():
         async with await asyncio.start_unix_server(take, str(socket_path(folder))):
             for what in ({"do": "list"}, {"do": "stop", "plugin": "one"}):
                 with pytest.raises(NoHostError, match="ended before it had answered"):
-                    await asked(folder, **what)
-            assert [[], []] == [await asked(folder, do="stop"), await asked(folder, do="logs")]
+                    await control_responses(folder, **what)
+            assert [[], []] == [await control_responses(folder, do="stop"), await control_responses(folder, do="logs")]
 
 
 async def test_of_all_that_are_reloaded_one_that_fails_keeps_no_other_from_it(tmp_path):
     bad, good = waiting(tmp_path / "bad"), waiting(tmp_path / "good")
-    async with ToolServer() as server, Stand(bad, good, server=server) as stand, controlled(stand) as folder:
+    async with ToolServer() as server, Stand(bad, good, server=server) as stand, control_socket(stand) as folder:
         await stand.registered()
         pid = stand.host.plugins["good"].pid
         (bad / "main.py").write_text("raise RuntimeError('no luck')")
         with pytest.raises(PluginError, match="'bad' was started and has ended: RuntimeError: no luck"):
-            await asked(folder, do="reload")
+            await control_responses(folder, do="reload")
         assert "running" == stand.host.plugins["good"].state
         assert pid != stand.host.plugins["good"].pid
-        assert [{"done": "good"}] == await asked(folder, do="reload", plugin="good")
+        assert [{"done": "good"}] == await control_responses(folder, do="reload", plugin="good")
 
 
 @pytest.mark.parametrize(
     "line", ["", "[]", "{}", "5", '{"do": "logs", "lines": 1e999}', '{"do": "reload", "plugin": ["a"]}', "{" * 99]
 )
 async def test_invalid_host_command_closes_the_connection_only(tmp_path, caplog, line):
-    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand, controlled(stand) as folder:
+    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand, control_socket(stand) as folder:
         reader, writer = await asyncio.open_unix_connection(str(socket_path(folder)))
         writer.write(line.encode() + b"\n")
         assert b"" == await reader.read()
         writer.close()
-        assert ["one"] == [each["id"] for each in await asked(folder, do="list")]
+        assert ["one"] == [each["id"] for each in await control_responses(folder, do="list")]
     assert [] == [record for record in caplog.records if "Unhandled" in record.getMessage()]
 
 

@@ -46,7 +46,7 @@ def weather(tmp_path):
     return write_plugin(tmp_path / "weather", WEATHER)
 
 
-def gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -68,7 +68,7 @@ async def test_a_plugins_tools_are_registered_called_and_taken_away_when_it_stop
             assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == body
             pid = stand.host.plugins["weather"].pid
         assert {"ann": {}, "ben": {}} == server.tools
-        assert gone(pid)
+        assert is_gone(pid)
         assert ("stdout", "startup start") in stand.lines("weather")
         assert ("log", "to be logged") in stand.lines("weather")
         assert ("stdout", "shutdown stop") in stand.lines("weather")
@@ -174,7 +174,7 @@ async def test_children_of_a_plugin_end_with_it(tmp_path):
     async with ToolServer() as server, Stand(folder, server=server) as stand:
         await stand.registered()
         child = (await stand.call("parent", "spawn"))["output"]
-        assert not gone(child)
+        assert not is_gone(child)
         watched = os.pidfd_open(child)
         os.kill(stand.host.plugins["parent"].pid, signal.SIGKILL)
         ended = asyncio.Event()

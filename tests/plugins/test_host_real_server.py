@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.rig import BOUND, House, is_alive, until, write_plugin
+from faults.rig import BOUND, Deployment, is_alive, poll_until, write_plugin
 
 WEATHER = """
 import asyncio, os, pathlib, subprocess, time
@@ -52,144 +52,146 @@ def write(folder: Path, *, version: int = 22) -> Path:
     return write_plugin(folder, WEATHER.replace("VERSION", str(version)))
 
 
-def runs(folder: Path) -> list[str]:
+def recorded_runs(folder: Path) -> list[str]:
     file = folder / "runs"
     return file.read_text().split() if file.exists() else []
 
 
 @pytest.fixture
-def house(tmp_path):
-    house = House(tmp_path, serve=("--lease", "0.2"))
-    write(house.plugins / "weather")
-    with house:
-        until(lambda: house.names() == NAMES, what="the tools")
-        yield house
+def deployment(tmp_path):
+    deployment = Deployment(tmp_path, serve=("--lease", "0.2"))
+    write(deployment.plugins / "weather")
+    with deployment:
+        poll_until(lambda: deployment.names() == NAMES, what="the tools")
+        yield deployment
 
 
-def temperature(house: House) -> int:
-    answer = house.call("get_weather", city="Rome")
+def temperature(deployment: Deployment) -> int:
+    answer = deployment.call("get_weather", city="Rome")
     return answer["output"]["temp_c"] if answer["ok"] else 0
 
 
-def test_tools_are_registered_called_reloaded_and_taken_away(house):
-    rows = {row["name"]: row for row in house.rows()}
-    base = f"{house.host.url}/api/llm-tools/callback/weather"
+def test_tools_are_registered_called_reloaded_and_taken_away(deployment):
+    rows = {row["name"]: row for row in deployment.rows()}
+    base = f"{deployment.host.url}/api/llm-tools/callback/weather"
     assert {(f"{base}/{name}", "plugin:weather") for name in NAMES} == {
         (row["callback_url"], row["source"]) for row in rows.values()
     }
     said = {name: row["annotations"] for name, row in rows.items()}
     assert {**{name: {} for name in NAMES}, "start_a_process": {"destructive": True, "read_only": False}} == said
     assert ({"city": "北京", "temp_c": 22}, True) == tuple(
-        house.call("get_weather", city="北京")[key] for key in ("output", "ok")
+        deployment.call("get_weather", city="北京")[key] for key in ("output", "ok")
     )
-    assert {"error": "city not found"} == json.loads(house.call("get_weather", city="Atlantis")["content"])
-    assert "invalid_arguments" in house.call("get_weather", town="Rome")["content"] or not house.call("get_weather")["ok"]
+    assert {"error": "city not found"} == json.loads(deployment.call("get_weather", city="Atlantis")["content"])
+    assert (
+        "invalid_arguments" in deployment.call("get_weather", town="Rome")["content"] or not deployment.call("get_weather")["ok"]
+    )
 
-    old = house.status("weather")["pid"]
-    write(house.plugins / "weather", version=23)
-    house.ask(do="reload", plugin="weather")
-    until(lambda: temperature(house) == 23 and house.names() == NAMES, what="the new version")
-    until(lambda: not is_alive(old))
+    old = deployment.status("weather")["pid"]
+    write(deployment.plugins / "weather", version=23)
+    deployment.ask(do="reload", plugin="weather")
+    poll_until(lambda: temperature(deployment) == 23 and deployment.names() == NAMES, what="the new version")
+    poll_until(lambda: not is_alive(old))
 
-    house.ask(do="stop", plugin="weather")
-    assert [] == house.rows()
-    assert "unknown_tool" == house.call("get_weather", city="Rome")["code"]
-    house.ask(do="reload", plugin="weather")
-    until(lambda: house.names() == NAMES)
+    deployment.ask(do="stop", plugin="weather")
+    assert [] == deployment.rows()
+    assert "unknown_tool" == deployment.call("get_weather", city="Rome")["code"]
+    deployment.ask(do="reload", plugin="weather")
+    poll_until(lambda: deployment.names() == NAMES)
 
-    pid = house.status("weather")["pid"]
-    house.host.stop()
-    assert ([], False) == (house.rows(), is_alive(pid))
+    pid = deployment.status("weather")["pid"]
+    deployment.host.stop()
+    assert ([], False) == (deployment.rows(), is_alive(pid))
 
 
-def test_a_server_that_is_killed_has_the_tools_again_and_calls_work(house):
+def test_a_server_that_is_killed_has_the_tools_again_and_calls_work(deployment):
     for _ in range(2):
-        house.server.kill()
-        house.server.start()
-        until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
-    assert sorted(NAMES) == sorted(row["name"] for row in house.rows())
+        deployment.server.kill()
+        deployment.server.start()
+        poll_until(lambda: deployment.names() == NAMES and temperature(deployment) == 22, what="the tools")
+    assert sorted(NAMES) == sorted(row["name"] for row in deployment.rows())
 
 
-def test_tools_are_registered_again_after_the_server_lost_its_store(house):
-    house.server.kill()
-    for file in house.folder.glob("tools.db*"):
+def test_tools_are_registered_again_after_the_server_lost_its_store(deployment):
+    deployment.server.kill()
+    for file in deployment.folder.glob("tools.db*"):
         file.unlink()
-    house.server.start()
-    until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
+    deployment.server.start()
+    poll_until(lambda: deployment.names() == NAMES and temperature(deployment) == 22, what="the tools")
 
 
-def test_call_survives_a_killed_server_and_its_repetition_gets_the_result(house):
-    folder = house.plugins / "weather"
+def test_call_survives_a_killed_server_and_its_repetition_gets_the_result(deployment):
+    folder = deployment.plugins / "weather"
     with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(house.call, "slow", key="k")
-        until(lambda: runs(folder) == ["slow"], what="the call")
-        house.server.kill()
+        lost = threads.submit(deployment.call, "slow", key="k")
+        poll_until(lambda: recorded_runs(folder) == ["slow"], what="the call")
+        deployment.server.kill()
         assert lost.exception(BOUND) is not None
         (folder / "go").touch()
-        house.server.start()
-        until(lambda: house.names() == NAMES, what="the tools")
-        assert ("done", ["slow"]) == (house.call("slow", key="k")["output"], runs(folder))
+        deployment.server.start()
+        poll_until(lambda: deployment.names() == NAMES, what="the tools")
+        assert ("done", ["slow"]) == (deployment.call("slow", key="k")["output"], recorded_runs(folder))
 
 
-def test_a_call_that_is_made_again_after_the_server_was_killed_runs_once(house):
-    folder = house.plugins / "weather"
+def test_a_call_that_is_made_again_after_the_server_was_killed_runs_once(deployment):
+    folder = deployment.plugins / "weather"
     with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(house.call, "once", key="k", wait=False)
+        lost = threads.submit(deployment.call, "once", key="k", wait=False)
         assert "k" == lost.result(BOUND)["output"]
-    house.server.kill()
-    house.server.start()
-    until(lambda: house.names() == NAMES, what="the tools")
-    answer = until(lambda: house.call("once", key="k", wait=False))
-    assert (True, "k", ["k"]) == (answer["ok"], answer["output"], runs(folder))
-    other = house.call("once", key="k", wait=True)
+    deployment.server.kill()
+    deployment.server.start()
+    poll_until(lambda: deployment.names() == NAMES, what="the tools")
+    answer = poll_until(lambda: deployment.call("once", key="k", wait=False))
+    assert (True, "k", ["k"]) == (answer["ok"], answer["output"], recorded_runs(folder))
+    other = deployment.call("once", key="k", wait=True)
     assert "stands for another call" in other["content"]
-    assert ["k"] == runs(folder)
+    assert ["k"] == recorded_runs(folder)
 
 
-def test_calls_of_one_key_at_once_run_once(house):
-    folder = house.plugins / "weather"
+def test_calls_of_one_key_at_once_run_once(deployment):
+    folder = deployment.plugins / "weather"
     with ThreadPoolExecutor(4) as threads:
-        calls = [threads.submit(house.call, "once", key="k", wait=True) for _ in range(4)]
-        until(lambda: runs(folder))
+        calls = [threads.submit(deployment.call, "once", key="k", wait=True) for _ in range(4)]
+        poll_until(lambda: recorded_runs(folder))
         (folder / "go").touch()
         assert ["k"] * 4 == [call.result(BOUND)["output"] for call in calls]
-    assert ["k"] == runs(folder)
+    assert ["k"] == recorded_runs(folder)
 
 
-def test_killed_plugin_answers_its_running_calls_and_restarts(house):
-    folder = house.plugins / "weather"
-    child = house.call("start_a_process")["output"]
+def test_killed_plugin_answers_its_running_calls_and_restarts(deployment):
+    folder = deployment.plugins / "weather"
+    child = deployment.call("start_a_process")["output"]
     assert is_alive(child)
     with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(house.call, "once", key="k", wait=True)
-        until(lambda: runs(folder))
-        os.kill(house.status("weather")["pid"], signal.SIGKILL)
+        lost = threads.submit(deployment.call, "once", key="k", wait=True)
+        poll_until(lambda: recorded_runs(folder))
+        os.kill(deployment.status("weather")["pid"], signal.SIGKILL)
         assert "may have run" in lost.result(BOUND)["content"]
-    until(lambda: not is_alive(child), what="the end of what it had started")
-    until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
-    assert 1 == house.status("weather")["restarts"]
-    assert "may have run" in house.call("once", key="k", wait=True)["content"]
-    assert ["k"] == runs(folder)
+    poll_until(lambda: not is_alive(child), what="the end of what it had started")
+    poll_until(lambda: deployment.names() == NAMES and temperature(deployment) == 22, what="the tools")
+    assert 1 == deployment.status("weather")["restarts"]
+    assert "may have run" in deployment.call("once", key="k", wait=True)["content"]
+    assert ["k"] == recorded_runs(folder)
 
 
-def test_killed_host_takes_its_plugins_along_and_the_next_one_registers_them_again(house):
-    folder = house.plugins / "weather"
-    pid, child = house.status("weather")["pid"], house.call("start_a_process")["output"]
+def test_killed_host_takes_its_plugins_along_and_the_next_one_registers_them_again(deployment):
+    folder = deployment.plugins / "weather"
+    pid, child = deployment.status("weather")["pid"], deployment.call("start_a_process")["output"]
     with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(house.call, "once", key="k", wait=True)
-        until(lambda: runs(folder))
-        house.host.kill()
+        lost = threads.submit(deployment.call, "once", key="k", wait=True)
+        poll_until(lambda: recorded_runs(folder))
+        deployment.host.kill()
         assert "the tool may have run" in lost.result(BOUND)["content"]
-    until(lambda: not is_alive(pid) and not is_alive(child), what="the end of the plugin and of what it had started")
-    until(lambda: house.names() == [], what="that the tools are hidden")
-    house.host.start()
-    until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
-    assert sorted(NAMES) == sorted(row["name"] for row in house.rows())
+    poll_until(lambda: not is_alive(pid) and not is_alive(child), what="the end of the plugin and of what it had started")
+    poll_until(lambda: deployment.names() == [], what="that the tools are hidden")
+    deployment.host.start()
+    poll_until(lambda: deployment.names() == NAMES and temperature(deployment) == 22, what="the tools")
+    assert sorted(NAMES) == sorted(row["name"] for row in deployment.rows())
 
 
-def test_a_host_that_is_killed_and_soon_back_registers_nothing_twice(house):
+def test_a_host_that_is_killed_and_soon_back_registers_nothing_twice(deployment):
     for _ in range(2):
-        house.host.kill()
-        house.host.start()
-        until(lambda: temperature(house) == 22, what="the tools")
-    until(lambda: sorted(row["name"] for row in house.rows()) == NAMES and house.names() == NAMES)
+        deployment.host.kill()
+        deployment.host.start()
+        poll_until(lambda: temperature(deployment) == 22, what="the tools")
+    poll_until(lambda: sorted(row["name"] for row in deployment.rows()) == NAMES and deployment.names() == NAMES)

@@ -18,7 +18,7 @@ from plugins.tool_server import ToolServer
 QUICK = HostPolicy(poll_interval=0.05, poll_retry=0.01, refused_retry=0.05, clear_timeout=60)
 
 
-class Told:
+class RecordedStates:
     """Records the tool states sent to plugins, and waits for one."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Told:
 
 @asynccontextmanager
 async def reconciling(url, *, policy=QUICK, **options):
-    told = Told()
+    told = RecordedStates()
     reconciler = Registrar(HttpToolsApi(url, **options), on_state=told, registered=told.registered, policy=policy)
     reconciler.start()
     try:
@@ -51,20 +51,20 @@ async def reconciling(url, *, policy=QUICK, **options):
         await reconciler.aclose()
 
 
-def wanted(name, *, plugin="p", **fields):
+def desired_tool(name, *, plugin="p", **fields):
     callback = f"http://127.0.0.1:9/api/llm-tools/callback/{plugin}/{name}"
     given = {"plugin_id": plugin, "name": name, "callback_url": callback, "registration": 1, **fields}
     return WantedTool(**{"description": "", "parameters": {}, "timeout_seconds": 30.0, **given})
 
 
-def want(reconciler, tool):
+def desire(reconciler, tool):
     reconciler.manage(tool.plugin_id).want(tool)
 
 
 @pytest.mark.parametrize("seed", [False, True])
 async def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
     async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "active")
         await server.stop()
         await told.until("p", "one", "stale")
@@ -79,7 +79,7 @@ async def test_tools_are_registered_once_a_late_server_is_up():
         await server.stop()
         async with reconciling(server.url) as (reconciler, told):
             for n in range(50):
-                want(reconciler, wanted(f"t{n}"))
+                desire(reconciler, desired_tool(f"t{n}"))
             while "refused" not in reconciler.problem:
                 await asyncio.sleep(0)
             assert [] == told.states
@@ -91,7 +91,7 @@ async def test_tools_are_registered_once_a_late_server_is_up():
 
 async def test_recreated_role_gets_the_tools_again():
     async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "active")
         server.tools["ben"] = {}
         server.changed()
@@ -101,7 +101,7 @@ async def test_recreated_role_gets_the_tools_again():
 
 async def test_tool_removed_from_one_role_is_not_registered_again():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "active")
         del server.tools["ben"]["one"]
         server.changed()
@@ -125,8 +125,8 @@ async def test_tool_removed_from_one_role_is_not_registered_again():
 async def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         parameters = {"type": "object", "properties": {}}
-        tool = wanted("one", description="as it is", parameters=parameters, annotations={"destructive": True})
-        want(reconciler, tool)
+        tool = desired_tool("one", description="as it is", parameters=parameters, annotations={"destructive": True})
+        desire(reconciler, tool)
         await told.until("p", "one", "active")
         for role in server.tools.values():
             role["one"].update(edit)
@@ -154,7 +154,7 @@ async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff(
             return answer
 
         server._register = rewrite
-        want(reconciler, wanted("one", description="mine"))
+        desire(reconciler, desired_tool("one", description="mine"))
         await server.until(lambda: server.listed >= 12)
         assert 2 < len(server.requests) < 7
         assert "active" == told.states[-1][2]
@@ -163,7 +163,7 @@ async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff(
 async def test_refused_registration_reports_its_reason_and_is_retried():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         server.refuse["one"] = "cross-source overwrite refused"
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "refused")
         assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == told.states[0][3]
         server.refuse.clear()
@@ -172,7 +172,7 @@ async def test_refused_registration_reports_its_reason_and_is_retried():
 
 async def test_tool_waits_for_its_role():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one", role="eve"))
+        desire(reconciler, desired_tool("one", role="eve"))
         await told.until("p", "one", "refused")
         assert "unknown role: eve" == told.states[0][3]
         server.tools["eve"] = {}
@@ -185,7 +185,7 @@ async def test_tool_waits_for_its_role():
 async def test_invalid_response_is_not_a_refusal():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         server.fail.add("one")
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "pending")
         assert "503" in told.states[0][3]
         server.fail.clear()
@@ -217,7 +217,7 @@ async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept()
 async def test_clear_removes_all_tools_of_one_plugin():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         for plugin in ("p", "px"):
-            want(reconciler, wanted(f"tool_{plugin}", plugin=plugin))
+            desire(reconciler, desired_tool(f"tool_{plugin}", plugin=plugin))
             await told.until(plugin, f"tool_{plugin}", "active")
         assert await reconciler.manage("p").clear()
         assert {"tool_px"} == server.names()
@@ -227,10 +227,10 @@ async def test_clear_removes_all_tools_of_one_plugin():
 async def test_clear_reaches_a_restarted_server_before_the_next_poll():
     policy = replace(QUICK, poll_interval=600, poll_retry=600)
     async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "active")
         await server.stop()
-        want(reconciler, wanted("two"))
+        desire(reconciler, desired_tool("two"))
         await told.until("p", "one", "stale")
         await server.restart()
         assert await reconciler.manage("p").clear()
@@ -241,7 +241,7 @@ async def test_clear_does_not_wait_for_a_server_that_is_away():
     async with ToolServer() as server:
         await server.stop()
         async with reconciling(server.url) as (reconciler, _):
-            want(reconciler, wanted("one"))
+            desire(reconciler, desired_tool("one"))
             assert not await reconciler.manage("p").clear()
 
 
@@ -250,23 +250,23 @@ async def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_m
         server.hold = asyncio.Event()
         policy = replace(QUICK, clear_timeout=0.05)
         async with reconciling(server.url, policy=policy, timeout=0.05) as (reconciler, _):
-            want(reconciler, wanted("one"))
+            desire(reconciler, desired_tool("one"))
             assert not await reconciler.manage("p").clear()
         server.hold.set()
 
 
 async def test_tool_moved_to_another_role_leaves_the_first():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one", role="ann"))
+        desire(reconciler, desired_tool("one", role="ann"))
         await told.until("p", "one", "active")
         reconciler.manage("p").unwant("one", 1)
-        want(reconciler, wanted("one", role="ben", registration=2))
+        desire(reconciler, desired_tool("one", role="ben", registration=2))
         await server.until(lambda: server.names("ben") == {"one"} and not server.names("ann"))
 
 
 async def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one", registration=2))
+        desire(reconciler, desired_tool("one", registration=2))
         reconciler.manage("p").unwant("one", 1)
         await told.until("p", "one", "active")
         assert {"one"} == server.names()
@@ -274,7 +274,7 @@ async def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
 
 async def test_unchanged_list_is_not_sent_again():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await told.until("p", "one", "active")
         await server.until(lambda: server.unchanged > 3)
         assert 1 == len(server.requests)
@@ -283,7 +283,7 @@ async def test_unchanged_list_is_not_sent_again():
 async def test_thousand_tools_of_fifty_plugins_are_registered_with_one_request_each():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         for n in range(1000):
-            want(reconciler, wanted(f"t{n}", plugin=f"p{n % 50}"))
+            desire(reconciler, desired_tool(f"t{n}", plugin=f"p{n % 50}"))
         await server.until(lambda: len(server.names()) == 1000)
         await told.until("p49", "t999", "active")
         assert 1000 == len(server.requests)
@@ -296,7 +296,7 @@ async def test_token_is_sent_and_read_again_after_a_refusal():
         server.token = "right"
         tokens = iter(["wrong", "right"])
         async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, told):
-            want(reconciler, wanted("one"))
+            desire(reconciler, desired_tool("one"))
             await told.until("p", "one", "active")
 
 
@@ -311,8 +311,8 @@ async def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logg
     async with ToolServer() as server:
         server.token = "right"
         async with reconciling(server.url, token=lambda: shown) as (reconciler, told):
-            want(reconciler, wanted("one"))
-            want(reconciler, wanted("two"))
+            desire(reconciler, desired_tool("one"))
+            desire(reconciler, desired_tool("two"))
             await told.until("p", "one", "refused")
             await told.until("p", "two", "refused")
             assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
@@ -328,8 +328,8 @@ async def test_source_reserved_for_token_holders_is_reported(caplog):
     async with ToolServer() as server:
         server.reserved = True
         async with reconciling(server.url) as (reconciler, told):
-            want(reconciler, wanted("one"))
-            want(reconciler, wanted("two"))
+            desire(reconciler, desired_tool("one"))
+            desire(reconciler, desired_tool("two"))
             for name in ("one", "two"):
                 await told.until("p", name, "refused")
                 assert "the server wants a token: --token-file FILE" in reconciler.manage("p").states()[name][1]
@@ -340,7 +340,7 @@ async def test_tool_waiting_for_a_server_names_the_unreachable_one():
     async with ToolServer() as server:
         await server.stop()
         async with reconciling(server.url) as (reconciler, _):
-            want(reconciler, wanted("one"))
+            desire(reconciler, desired_tool("one"))
             while "refused" not in reconciler.problem:
                 await asyncio.sleep(0)
             state, reason = reconciler.manage("p").states()["one"]
@@ -350,8 +350,8 @@ async def test_tool_waiting_for_a_server_names_the_unreachable_one():
 
 def test_list_requested_before_a_registration_does_not_undo_it():
     snapshot = ServerSnapshot.of(Listing({"ann": []}, "i"), 4)
-    assert "missing" == snapshot.diff(wanted("one"))
-    assert DesiredTool(wanted("one"), settled=5).settled > snapshot.requested
+    assert "missing" == snapshot.diff(desired_tool("one"))
+    assert DesiredTool(desired_tool("one"), settled=5).settled > snapshot.requested
 
 
 async def test_tools_registered_together_are_announced_together(monkeypatch):
@@ -367,7 +367,7 @@ async def test_tools_registered_together_are_announced_together(monkeypatch):
 
         monkeypatch.setattr(loop, "call_later", call_later)
         for name in ("one", "two"):
-            want(reconciler, wanted(name))
+            desire(reconciler, desired_tool(name))
             await told.until("p", name, "active")
         assert [] == told.lines
         [tell] = in_a_while
@@ -386,17 +386,17 @@ async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
     async with ToolServer() as server:
         server.token = "t"
         async with reconciling(server.url, token=token) as (reconciler, told):
-            want(reconciler, wanted("one"))
+            desire(reconciler, desired_tool("one"))
             await told.until("p", "one", "active")
 
 
 async def test_two_hosts_with_one_plugin_do_not_alternate_forever():
     policy = replace(QUICK, refused_retry=1000)
     async with ToolServer() as server, reconciling(server.url) as (first, _):
-        want(first, wanted("one"))
+        desire(first, desired_tool("one"))
         await server.until(lambda: server.names())
         async with reconciling(server.url, policy=policy) as (second, told):
-            want(second, wanted("one", callback_url="http://127.0.0.1:10/one"))
+            desire(second, desired_tool("one", callback_url="http://127.0.0.1:10/one"))
             await told.until("p", "one", "refused")
             assert "another host has registered it too: http://127.0.0.1:9/" in told.states[-1][3]
 
@@ -411,11 +411,11 @@ def test_invalid_address_is_refused(url):
 async def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_answered(seed):
     async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, told):
         server.held_answers = asyncio.Event()
-        want(reconciler, wanted("one"))
+        desire(reconciler, desired_tool("one"))
         await server.until(lambda: "one" in server.names())  # which may call it from now on
         asking = asyncio.create_task(reconciler.manage("p").wanted("one"))
         assert not (await asyncio.wait({asking}, timeout=0.05))[0]
         server.held_answers.set()
-        assert (wanted("one"), not seed) == await asking
+        assert (desired_tool("one"), not seed) == await asking
         await told.until("p", "one", "active")
-        assert (wanted("one"), not seed) == await reconciler.manage("p").wanted("one")
+        assert (desired_tool("one"), not seed) == await reconciler.manage("p").wanted("one")

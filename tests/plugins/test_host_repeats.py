@@ -30,7 +30,7 @@ def callers(calls):
     return sum(len(call.callers) for call in calls._calls.values())
 
 
-async def several(calls, count):
+async def concurrent_calls(calls, count):
     """So many of the same call, all of them under way."""
     asking = [ask(calls) for _ in range(count)]
     await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def several(calls, count):
 async def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
-        asking = await several(calls, 5)
+        asking = await concurrent_calls(calls, 5)
         [trigger] = await plugin.hear(Trigger)
         assert ("k", 1) == (trigger.idempotency_key, len(calls))
         await plugin.answer(trigger, 1)
@@ -201,7 +201,7 @@ async def test_overlong_or_repeated_key_is_refused(headers, status):
 # What is kept, and how long.
 
 
-def kept(repeats, key):
+def stored_result(repeats, key):
     """What a call of this key is answered with; None where it would run."""
     return repeats.find(key, b"d")
 
@@ -217,16 +217,16 @@ def test_results_expire():
     finish(repeats, "a", b"1")
     clock.now = 59.9
     finish(repeats, "b", b"2")
-    assert (b"1", b"2") == (kept(repeats, "a"), kept(repeats, "b"))
+    assert (b"1", b"2") == (stored_result(repeats, "a"), stored_result(repeats, "b"))
     clock.now = 60.1
-    assert (None, b"2") == (kept(repeats, "a"), kept(repeats, "b"))
+    assert (None, b"2") == (stored_result(repeats, "a"), stored_result(repeats, "b"))
 
 
 def test_stored_results_are_bounded_and_the_oldest_evicted():
     repeats = IdempotencyCache(most=3, bytes_most=100, seconds=60.0)
     for number in range(5):
         finish(repeats, f"{number}", b"x")
-    assert [None, None, b"x", b"x", b"x"] == [kept(repeats, f"{number}") for number in range(5)]
+    assert [None, None, b"x", b"x", b"x"] == [stored_result(repeats, f"{number}") for number in range(5)]
     assert 3 == len(repeats)
 
 
@@ -235,9 +235,9 @@ def test_oversized_results_are_stored_as_markers():
     finish(repeats, "a", b"12345678")
     finish(repeats, "b", b"1234")
     finish(repeats, "huge", b"12345678901")
-    assert b"1234" == kept(repeats, "b")
+    assert b"1234" == stored_result(repeats, "b")
     for key in ("a", "huge"):
-        said = json.loads(kept(repeats, key))
+        said = json.loads(stored_result(repeats, key))
         assert ("ANSWER_NOT_KEPT", "answer_not_kept") == (said["error"], said["code"])
         assert "was carried out" in said["output"]["error"]
 
@@ -249,7 +249,7 @@ def test_running_call_is_found_by_its_key_after_any_time():
     clock.now = 1000.0
     finish(repeats, "b", b"x")
     finish(repeats, "c", b"x")
-    assert "r1" == kept(repeats, "a")
+    assert "r1" == stored_result(repeats, "a")
     with pytest.raises(KeyReusedError):
         repeats.find("a", b"e")
 
@@ -258,4 +258,4 @@ def test_call_that_did_not_run_is_not_stored():
     repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0)
     repeats.begin("a", b"d", "r1")
     repeats.end("a", None)
-    assert (None, 0) == (kept(repeats, "a"), len(repeats))
+    assert (None, 0) == (stored_result(repeats, "a"), len(repeats))

@@ -23,7 +23,7 @@ def definition(name: str, source: str = "my_extension") -> ToolDefinition:
     return ToolDefinition(name=name, description="d", handler=dict, metadata={"source": source})
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def run_until(true: Callable[[], bool]) -> None:
     """Let the other tasks run until it is so; ``run`` bounds it."""
     while not true():
         await asyncio.sleep(0)
@@ -142,10 +142,10 @@ async def test_changes_without_sync_are_sent_in_the_background(caplog):
     await session.asked.wait()
     manager.register_tool(definition("b"))
     session.gate.set()
-    await until(lambda: len(session.told) == 2)
+    await run_until(lambda: len(session.told) == 2)
     manager.active = Session(ValueError("closed"))
     manager.clear_tools()
-    await until(lambda: "tool sync failed: active: ValueError: closed" in caplog.text)
+    await run_until(lambda: "tool sync failed: active: ValueError: closed" in caplog.text)
     assert [["a"], ["a", "b"]] == session.told
     manager.active = Session()
     await manager.sync()  # the session that failed is not tried again
@@ -162,7 +162,7 @@ async def test_background_changes_are_coalesced():
         manager.register_tool(definition(f"b{number}"))
         await asyncio.sleep(0)
     session.gate.set()
-    await until(lambda: len(session.told) == 2)
+    await run_until(lambda: len(session.told) == 2)
     for _ in range(20):
         await asyncio.sleep(0)
     assert [100, 200] == [len(told) for told in session.told]
@@ -176,10 +176,10 @@ async def test_slow_background_sync_is_out_of_sync_until_it_ends(
     session = manager.active = Session()
     session.gate.clear()
     manager.register_tool(definition("a"))
-    await until(lambda: bool(manager.out_of_sync))
+    await run_until(lambda: bool(manager.out_of_sync))
     late = manager.out_of_sync
     session.gate.set()
-    await until(lambda: not manager.out_of_sync)
+    await run_until(lambda: not manager.out_of_sync)
     assert ({"active": "it took too long"}, [["a"]]) == (late, session.told)
     assert "not done within 0.01 s" in caplog.text
 
@@ -246,7 +246,7 @@ async def test_sync_retries_continue_after_a_takeover():
     await manager.swap()
     assert {"active": "ValueError: busy"} == manager.out_of_sync
     session.error = None
-    await until(lambda: not manager.out_of_sync)
+    await run_until(lambda: not manager.out_of_sync)
     assert [[], ["a"]] == session.told
 
 
@@ -287,7 +287,7 @@ async def test_change_is_sent_after_its_caller_was_cancelled():
     await asyncio.wait([impatient])
     assert {"active": "it took too long"} == manager.out_of_sync
     session.gate.set()
-    await until(lambda: not manager.out_of_sync)
+    await run_until(lambda: not manager.out_of_sync)
     assert ["a", "b"] == session.told[-1]
 
 

@@ -43,7 +43,7 @@ class Session:
             self.under_way -= 1
 
 
-async def tried(work: Any) -> None:
+async def ignore_failures(work: Any) -> None:
     with contextlib.suppress(ToolSyncError, ConfigurationError, TimeoutError):
         await work
 
@@ -55,7 +55,7 @@ def test_any_order_of_events_keeps_a_role_consistent(acts: list[str], ways: list
         going: list[asyncio.Task[None]] = []
 
         def begin(what: Any) -> None:
-            going.append(asyncio.ensure_future(tried(what)))
+            going.append(asyncio.ensure_future(ignore_failures(what)))
 
         for number, act in enumerate(acts):
             tool = ToolDefinition(f"t{number}", handler=dict)

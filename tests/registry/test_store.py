@@ -30,12 +30,12 @@ ROUNDS = int(os.environ.get("PATCHBAY_STORE_ROUNDS", "50"))
 """Kills of a writer; ``PATCHBAY_STORE_ROUNDS=200`` takes a minute."""
 
 
-async def kept(url: str) -> list[Registration]:
+async def stored(url: str) -> list[Registration]:
     async with RegistrationStore(url) as store:
         return await store.load()
 
 
-async def keep(url: str, registry: ToolRegistry, *changes) -> None:
+async def store_changes(url: str, registry: ToolRegistry, *changes) -> None:
     async with RegistrationStore(url) as store:
         await store.save(registry, *changes)
 
@@ -61,8 +61,8 @@ def test_registration_survives_a_restart_completely(url):
     )
     registry = registry_of()
     changes = [registry.register(each, trusted=True) for each in (whole, remote("u"), remote("u", role="ben", description="own"))]
-    run(keep(url, registry, *changes))
-    found = run(kept(url))
+    run(store_changes(url, registry, *changes))
+    found = run(stored(url))
     assert everything(registry.registrations()) == everything(found)
     assert (whole, frozenset({"ben"})) == (found[0], found[1].excluded)
     again = ToolRegistry(["ann", "ben"])
@@ -80,26 +80,26 @@ def test_removal_survives_a_restart(url):
             await store.save(registry, registry.unregister("c", "ann"))
         return registry.registrations()
 
-    assert everything(run(work())) == everything(found := run(kept(url)))
+    assert everything(run(work())) == everything(found := run(stored(url)))
     assert [("a", frozenset()), ("c", frozenset({"ann"}))] == [(each.name, each.excluded) for each in found]
 
 
 def test_in_process_tools_are_not_stored_and_neither_are_those_they_replace(url, caplog):
     registry = registry_of()
     local = Registration.of(ToolDefinition("t", handler=dict))
-    run(keep(url, registry, registry.register(remote("t")), registry.register(remote("u"))))
-    run(keep(url, registry, registry.register(local, inside=True)))
-    assert (["u"], "") == ([each.name for each in run(kept(url))], caplog.text)
+    run(store_changes(url, registry, registry.register(remote("t")), registry.register(remote("u"))))
+    run(store_changes(url, registry, registry.register(local, inside=True)))
+    assert (["u"], "") == ([each.name for each in run(stored(url))], caplog.text)
 
 
 def test_any_json_text_is_stored(url):
     registry = registry_of()
     odd = "\ud800 \x00 '\"\\ 猫"
     change = registry.register(remote(odd, odd, description=odd, parameters={odd: [odd, 1e300, 2**70]}))
-    run(keep(url, registry, change))
-    assert registry.registrations() == run(kept(url))
-    run(keep(url, registry, registry.unregister(odd)))
-    assert [] == run(kept(url))
+    run(store_changes(url, registry, change))
+    assert registry.registrations() == run(stored(url))
+    run(store_changes(url, registry, registry.unregister(odd)))
+    assert [] == run(stored(url))
 
 
 def test_a_tool_that_cannot_be_written_spares_the_others(url, caplog):
@@ -108,20 +108,20 @@ def test_a_tool_that_cannot_be_written_spares_the_others(url, caplog):
         deep = {"properties": deep}
     registry = registry_of(roles=("ann",))
     changes = [registry.register(remote("deep", metadata=deep)), registry.register(remote("fine"))]
-    run(keep(url, registry, *changes))
-    assert (["fine"], True) == ([each.name for each in run(kept(url))], "deep" in caplog.text)
+    run(store_changes(url, registry, *changes))
+    assert (["fine"], True) == ([each.name for each in run(stored(url))], "deep" in caplog.text)
 
 
 def test_a_row_that_cannot_be_read_spares_the_others(tmp_path, caplog):
     file = tmp_path / "tools.db"
     registry = registry_of()
-    run(keep(str(file), registry, *[registry.register(remote(name)) for name in "abcd"]))
+    run(store_changes(str(file), registry, *[registry.register(remote(name)) for name in "abcd"]))
     engine = sa.create_engine(f"sqlite:///{file}")
     with engine.begin() as connection:
         for name, body in (("a", "{"), ("b", "[]"), ("c", '{"name": "c", "excluded": []}')):
             connection.exec_driver_sql(f"UPDATE patchbay_registrations SET body = '{body}' WHERE name = '\"{name}\"'")
     engine.dispose()
-    assert (["d"], 3) == ([each.name for each in run(kept(str(file)))], len(caplog.records))
+    assert (["d"], 3) == ([each.name for each in run(stored(str(file)))], len(caplog.records))
 
 
 def test_the_file_is_for_its_owner_only(tmp_path):
@@ -153,7 +153,7 @@ def test_unopenable_database_is_a_configuration_error(tmp_path):
     junk.write_bytes(b"no database at all\n" * 100)
     for url in (f"sqlite:///{tmp_path / 'nowhere' / 'tools.db'}", str(tmp_path), str(junk)):
         with pytest.raises(ConfigurationError, match="cannot be opened"):
-            run(kept(url))
+            run(stored(url))
     with pytest.raises(ConfigurationError):
         RegistrationStore("mysql://host/name")
 
@@ -171,7 +171,7 @@ def test_failed_save_is_repeated_with_the_next_change(tmp_path):
 
     run(work())
     assert "-rw-------" == stat.filemode((folder / "tools.db").stat().st_mode)
-    assert ["a", "b"] == [each.name for each in run(kept(str(folder / "tools.db")))]
+    assert ["a", "b"] == [each.name for each in run(stored(str(folder / "tools.db")))]
 
 
 def test_changes_saved_in_another_order_than_they_were_made_in_come_to_the_same(url):
@@ -188,7 +188,7 @@ def test_changes_saved_in_another_order_than_they_were_made_in_come_to_the_same(
             await asyncio.gather(*(store.save(registry, change) for change in reversed(changes)))
 
     run(work())
-    assert [("b", "newer")] == [(each.name, each.description) for each in run(kept(url))]
+    assert [("b", "newer")] == [(each.name, each.description) for each in run(stored(url))]
 
 
 def test_concurrent_changes_are_all_stored(url):
@@ -205,14 +205,14 @@ def test_concurrent_changes_are_all_stored(url):
             await asyncio.gather(*map(one, range(60)))
         return registry.registrations()
 
-    assert everything(run(work())) == everything(found := run(kept(url)))
+    assert everything(run(work())) == everything(found := run(stored(url)))
     assert {f"t{number}" for number in range(0, 60, 2)} == {each.name for each in found}
 
 
 def test_a_change_that_changed_nothing_writes_nothing(tmp_path):
     file = tmp_path / "tools.db"
     registry = registry_of(remote("t"))
-    run(keep(str(file), registry, registry.register(remote("t"))))
+    run(store_changes(str(file), registry, registry.register(remote("t"))))
     assert not file.exists()
 
 
@@ -239,7 +239,7 @@ def rounds_of_killing(url: str, rounds: int, seed: int) -> tuple[int, int]:
             child.stdin.write(f"{done + 1} {chance.randint(0, 4)} {chance.randint(0, 60_000)}\n")
             child.stdin.flush()
             said = int(child.stdout.readline())
-            found = run(kept(url))
+            found = run(stored(url))
             # Every change that was acknowledged; of the one under way all or nothing.
             assert found in (steps.after(said), steps.after(said + 1))
             unsaid += found != steps.after(said)
@@ -277,7 +277,7 @@ def test_two_processes_on_one_database_lose_nothing_of_each_other(url):
     finally:
         for child in children:
             end(child)
-    found = run(kept(url))
+    found = run(stored(url))
     for source in ("a", "b"):
         alone = ToolRegistry(ROLES)
         for number in range(1, 42):

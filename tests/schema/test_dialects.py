@@ -15,7 +15,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 WEATHER = ToolSpec("get_weather", "Tell the weather.", CITY)
 
 
-def told(name: str, spec: ToolSpec) -> dict:
+def shape_of(name: str, spec: ToolSpec) -> dict:
     expressed = DIALECTS[name].express(spec)
     assert not isinstance(expressed, Unsupported)
     return DIALECTS[name].shape(expressed)
@@ -32,7 +32,9 @@ def test_unsupported_tool_has_a_reason(name):
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_tool_encoding_is_deterministic_and_keeps_the_name(name):
     assert name == DIALECTS[name].name
-    assert json.dumps(told(name, WEATHER)) == json.dumps(told(name, ToolSpec("get_weather", "Tell the weather.", dict(CITY))))
+    assert json.dumps(shape_of(name, WEATHER)) == json.dumps(
+        shape_of(name, ToolSpec("get_weather", "Tell the weather.", dict(CITY)))
+    )
     expressed = DIALECTS[name].express(WEATHER)
     assert "get_weather" == expressed.name
 
@@ -40,17 +42,17 @@ def test_tool_encoding_is_deterministic_and_keeps_the_name(name):
 def test_each_shape_is_its_providers():
     function = {"name": "get_weather", "description": "Tell the weather.", "parameters": CITY}
     for name in ("openai", "openai_chat", "qwen", "qwen_realtime", "glm", "stepfun", "stepfun_realtime"):
-        assert {"type": "function", "function": function} == told(name, WEATHER)
+        assert {"type": "function", "function": function} == shape_of(name, WEATHER)
     for name in ("openai_realtime", "glm_realtime"):
-        assert {"type": "function", **function} == told(name, WEATHER)
+        assert {"type": "function", **function} == shape_of(name, WEATHER)
     for name in ("gemini", "gemini_live"):
-        assert function == told(name, WEATHER)
+        assert function == shape_of(name, WEATHER)
     strict = {**function, "parameters": {**CITY, "additionalProperties": False}, "strict": True}
-    assert {"type": "function", "function": strict} == told("openai_strict", WEATHER)
+    assert {"type": "function", "function": strict} == shape_of("openai_strict", WEATHER)
 
 
 def test_gemini_tool_without_parameters_has_no_parameters_field():
-    assert {"name": "ping"} == told("gemini", ToolSpec("ping"))
+    assert {"name": "ping"} == shape_of("gemini", ToolSpec("ping"))
 
 
 def test_tool_can_request_strict_mode_if_its_schema_allows_it():
@@ -58,8 +60,8 @@ def test_tool_can_request_strict_mode_if_its_schema_allows_it():
     def f(a: int, b: int = 2): ...
 
     assert f.spec.strict is True
-    assert "strict" not in told("openai", f.spec)["function"]
-    assert ["a", "b"] == told("openai_strict", f.spec)["function"]["parameters"]["required"]
+    assert "strict" not in shape_of("openai", f.spec)["function"]
+    assert ["a", "b"] == shape_of("openai_strict", f.spec)["function"]["parameters"]["required"]
 
 
 def test_names_that_a_dialect_does_not_allow_are_known_to_it():

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from aiohttp import web
 
-from executor.moved import MovedLoop
+from executor.moved import ManualClockLoop
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.exchange import Exchange
 from patchbay.proxy import create_app
@@ -133,7 +133,7 @@ class MovedClock:
     """The clock of a server's event loop, which a test moves on: no silence is as long as the machine is slow."""
 
     def __init__(self) -> None:
-        self.loop = MovedLoop()
+        self.loop = ManualClockLoop()
 
     def move(self, seconds: float) -> None:
         """Let so many seconds have passed for the server, from any thread."""

@@ -64,7 +64,7 @@ def preload() -> None:
     gc.freeze()
 
 
-def forked(requests: socket.socket) -> dict[str, Any]:
+def serve_forks(requests: socket.socket) -> dict[str, Any]:
     """Fork for each request, and tell the status of each process that has ended. Returns in each process that was forked."""
     running: dict[int, tuple[int, int]] = {}
     while True:
@@ -94,7 +94,7 @@ def forked(requests: socket.socket) -> dict[str, Any]:
             running[os.pidfd_open(pid)] = pid, descriptors[3]
 
 
-def become(request: dict[str, Any]) -> None:
+def run_request(request: dict[str, Any]) -> None:
     """Run the program of a request as an interpreter would that was started for it."""
     if request["new_session"]:
         os.setsid()
@@ -151,9 +151,9 @@ def _serve_here(values: dict[str, Any]) -> NoReturn:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     preload()
-    request = forked(socket.socket(fileno=int(sys.argv[1])))
+    request = serve_forks(socket.socket(fileno=int(sys.argv[1])))
     try:
-        become(request)
+        run_request(request)
     except SystemExit as ended:
         end_early(ended.code)
         raise

@@ -60,7 +60,7 @@ async def reply_of(
     return events[-1]
 
 
-def answered(end: ModelReply, result: str = '{"sky": "clear"}') -> list[Message]:
+def answered_messages(end: ModelReply, result: str = '{"sky": "clear"}') -> list[Message]:
     """A reply as it stands in the conversation, each call with its result."""
     results = [{"role": "tool", "tool_call_id": call.id, "content": result} for call in end.reply.tool_calls]
     return [end.reply.to_message(), *results]
@@ -75,6 +75,6 @@ async def turn(
     while True:
         end = await reply_of(model, conversation, **rest)
         ends.append(end)
-        conversation += answered(end)
+        conversation += answered_messages(end)
         if not end.reply.tool_calls:
             return ends, conversation

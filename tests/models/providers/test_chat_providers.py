@@ -17,7 +17,7 @@ from patchbay.types import ToolSpec
 
 from . import chat_servers as servers
 from .chat_servers import ChatServer, calls
-from .conftest import QUESTION, TIME, WEATHER, answered, reply_of, run, turn
+from .conftest import QUESTION, TIME, WEATHER, answered_messages, reply_of, run, turn
 
 ROME = ("get_weather", '{"city": "Rome"}')
 OSLO = ("get_weather", '{"city": "Oslo"}')
@@ -338,7 +338,7 @@ def test_error_that_only_mentions_a_field_is_an_error() -> None:
     refusal = servers.error(400, "The reasoning_content is too long.")
     with ChatServer(lambda _: refusal) as server:
         model = resolve_model(f"{server.url}#m", max_retries=0)
-        history = [QUESTION, {**answered(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}]
+        history = [QUESTION, {**answered_messages(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}]
         history.append({"role": "tool", "tool_call_id": "a", "content": "clear"})
         with pytest.raises(UpstreamError, match="too long"):
             run(model, reply_of(model, history))
@@ -382,7 +382,7 @@ def test_a_server_that_wants_older_reasoning_back_is_given_it_from_then_on(strea
 
 
 def test_calls_that_another_model_made_go_to_such_a_server_with_a_blank(stream: bool) -> None:
-    history = [*answered(ModelReply(calls_reply())), {"role": "user", "content": "And now?"}]
+    history = [*answered_messages(ModelReply(calls_reply())), {"role": "user", "content": "And now?"}]
     with ChatServer(["Clear."], insists_on_reasoning) as server:
         model = resolve_model(f"{server.url}#m", max_retries=0)
         assert "Clear." == run(model, reply_of(model, [QUESTION, *history], stream=stream, tools=())).reply.content
@@ -395,7 +395,7 @@ def test_learned_reasoning_rules_are_per_model() -> None:
 
     with ChatServer(lambda _: Text("Clear."), rules) as server:
         model = resolve_model(f"{server.url}#thinker", max_retries=0)
-        message = {**answered(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}
+        message = {**answered_messages(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}
         history = [QUESTION, message, {"role": "tool", "tool_call_id": "a", "content": "clear"}]
 
         async def ask() -> None:

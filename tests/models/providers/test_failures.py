@@ -234,7 +234,7 @@ CALL: Callable[[], Message] = lambda: Message(  # noqa: E731
 )
 
 
-def asked(runner: ToolRunner) -> Any:
+def run_error(runner: ToolRunner) -> Any:
     """What ``run_sync`` gives; its connections are kept in the loop in the background, where they are closed."""
     try:
         return runner.run_sync("How is Rome?").content
@@ -244,10 +244,10 @@ def asked(runner: ToolRunner) -> Any:
 
 def test_a_user_names_a_server_and_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedUpstream([CALL(), Text("Clear."), CALL(), Text("Clear.")]) as server:
-        assert "Clear." == asked(ToolRunner(f"{server.url}#m", tools=[get_weather]))
+        assert "Clear." == run_error(ToolRunner(f"{server.url}#m", tools=[get_weather]))
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        assert "Clear." == asked(ToolRunner("m", tools=[get_weather]))
+        assert "Clear." == run_error(ToolRunner("m", tools=[get_weather]))
     assert [False, False, True, True] == [KEY in request.headers["authorization"] for request in server.chats]
 
 
@@ -255,7 +255,7 @@ def test_wrong_key_error_quotes_the_server() -> None:
     with ScriptedUpstream(lambda _: error(401, "Incorrect API key provided.")) as server:
         runner = ToolRunner(f"{server.url}#m", tools=[get_weather], api_key=KEY)
         with pytest.raises(UpstreamError, match=r"HTTP 401: Incorrect API key provided\.") as caught:
-            asked(runner)
+            run_error(runner)
     assert 401 == caught.value.upstream_status
 
 

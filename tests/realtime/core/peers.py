@@ -99,7 +99,7 @@ async def serving(handle: Handle, **options: Any) -> AsyncIterator[tuple[str, li
 
 
 @asynccontextmanager
-async def held(
+async def open_session(
     url: str,
     *tools: Any,
     provider: str = "openai",
@@ -132,7 +132,7 @@ async def served(conduct: Handle, *tools: Any, **how: Any) -> AsyncIterator[tupl
         await conduct(peer)
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, *tools, **how) as played:
+    async with serving(handle) as (url, peers), open_session(url, *tools, **how) as played:
         yield played, peers
 
 
@@ -149,7 +149,7 @@ def done(response: str, status: str = "completed", *calls: str) -> dict[str, Any
     return {"type": "response.done", "response": {"id": response, "status": status, "output": output}}
 
 
-def says(response: str, text: str) -> dict[str, Any]:
+def text_delta(response: str, text: str) -> dict[str, Any]:
     return {
         "type": "response.output_text.delta",
         "response_id": response,

@@ -85,7 +85,7 @@ class Played:
         await self.until(lambda: self.session.idle and not self.session._queue._events)
 
 
-class Held:
+class SlowTool:
     """A tool, ``slow``, that runs until it may end, and returns what it was made with."""
 
     def __init__(self, result: object = "forty-two") -> None:
@@ -141,22 +141,22 @@ async def connected(settings: RealtimeSettings, **kwargs: Any) -> RealtimeSessio
     raise AssertionError("never let in")
 
 
-async def soon(thing: Awaitable[T]) -> T:
+async def bounded(thing: Awaitable[T]) -> T:
     async with asyncio.timeout(30):
         return await thing
 
 
-async def abandoned(work: Awaitable[T], when: Callable[[], object]) -> T:
+async def after_a_minute(work: Awaitable[T], when: Callable[[], object]) -> T:
     """Let a minute have passed for what is under way in a ``MovedLoop`` once ``when`` is so; its limits are below that."""
     task = asyncio.ensure_future(work)
     async with asyncio.timeout(30):
         while not when():
             await asyncio.sleep(0.001)
     await later(59)
-    return await soon(task)
+    return await bounded(task)
 
 
-async def answered(fake: FakeRealtime) -> None:
+async def wait_until_answered(fake: FakeRealtime) -> None:
     """Wait until all that was sent has come: each call has its result, and the model was asked to go on."""
     await fake.until(lambda: not fake.unanswered and not fake.unasked)
 
@@ -165,7 +165,7 @@ def named(name: str, description: str = "d") -> ToolDefinition:
     return ToolDefinition(name, description, handler=lambda _arguments: "done")
 
 
-def of(*tools: str | ToolDefinition) -> Snapshot:
+def snapshot_of(*tools: str | ToolDefinition) -> Snapshot:
     """What there is where these tools are."""
     manager = LLMSessionManager("ann")
     for tool in tools:

@@ -12,7 +12,7 @@ def arbiter() -> ResponseScheduler:
     return ResponseScheduler(created=5.0, done=60.0, cancel=3.0)
 
 
-def asked() -> ResponseScheduler:
+def requested() -> ResponseScheduler:
     made = arbiter()
     made.request()
     assert made.start_next(0.0)
@@ -28,7 +28,7 @@ def test_a_wish_is_granted_at_once_where_nothing_is_under_way_and_only_once():
 
 
 def test_a_wish_waits_for_the_response_that_is_under_way():
-    made = asked()
+    made = requested()
     made.began(1.0)
     made.request()
     assert not made.start_next(1.0)
@@ -37,7 +37,7 @@ def test_a_wish_waits_for_the_response_that_is_under_way():
 
 
 def test_busy_puts_the_wish_off_until_the_response_that_is_under_way_ends():
-    made = asked()
+    made = requested()
     made.busy(0.1)
     assert ("under_way", True, False) == (made.state, made.wanted, made.start_next(0.1))
     made.ended()
@@ -45,7 +45,7 @@ def test_busy_puts_the_wish_off_until_the_response_that_is_under_way_ends():
 
 
 def test_busy_after_the_others_beginning_was_taken_for_ours_asks_again():
-    made = asked()
+    made = requested()
     made.began(0.1)
     made.busy(0.2)
     made.ended()
@@ -53,14 +53,14 @@ def test_busy_after_the_others_beginning_was_taken_for_ours_asks_again():
 
 
 def test_unwanted_request_is_cancelled_when_its_response_begins():
-    made = asked()
+    made = requested()
     assert not made.cancel(0.1)
     assert made.began(0.2)
     assert "cancelling" == made.state
 
 
 def test_input_during_an_unwanted_pending_response_is_answered_after_it():
-    made = asked()
+    made = requested()
     made.cancel(0.1)
     made.request()
     assert made.began(0.2)
@@ -69,14 +69,14 @@ def test_input_during_an_unwanted_pending_response_is_answered_after_it():
 
 
 def test_pending_response_is_reused_if_accepted():
-    made = asked()
+    made = requested()
     made.cancel(0.1)
     made.request(accept_pending=True)
     assert (False, "under_way", False) == (made.began(0.2), made.state, made.wanted)
 
 
 def test_server_initiated_response_is_not_cancelled_instead():
-    made = asked()
+    made = requested()
     made.cancel(0.1)
     made.request()
     made.defer_to_server()
@@ -84,7 +84,7 @@ def test_server_initiated_response_is_not_cancelled_instead():
 
 
 def test_deferred_request_is_sent_again_if_the_server_begins_nothing():
-    made = asked()
+    made = requested()
     made.began(0.1)
     made.request()
     made.defer_to_server()
@@ -107,20 +107,20 @@ def test_reclaimed_response_is_dropped_if_one_began_or_was_cancelled():
 
 
 def test_a_refused_wish_is_over():
-    made = asked()
+    made = requested()
     assert made.rejected()
     assert ("free", False) == (made.state, made.start_next(0.1))
     assert not made.rejected()
 
 
 def test_a_response_that_does_not_begin_is_not_waited_for():
-    made = asked()
+    made = requested()
     assert (None, "created") == (made.expire(4.9), made.expire(5.0))
     assert "free" == made.state
 
 
 def test_silent_response_is_cancelled_and_then_abandoned():
-    made = asked()
+    made = requested()
     made.began(1.0)
     made.touch(30.0)
     assert (None, "done") == (made.expire(89.9), made.expire(90.0))
@@ -169,7 +169,7 @@ def test_discarded_response_that_never_begins_is_no_failure():
 
 
 def test_wanted_or_running_response_is_not_discarded():
-    made = asked()
+    made = requested()
     made.discard_next(1.0)
     assert (False, "under_way") == (made.began(1.0), made.state)
     made.discard_next(1.0)

@@ -27,7 +27,7 @@ from patchbay.testing.realtime import (
 from patchbay.tools import ToolDefinition
 from patchbay.tools.output import ToolOutput
 
-from .playing import Held, answered, limits, playing
+from .playing import SlowTool, limits, playing, wait_until_answered
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -51,7 +51,7 @@ async def test_call_runs_and_the_model_continues_with_its_result(provider):
             assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
             assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
             assert played.session.idle
-        await answered(fake)
+        await wait_until_answered(fake)
 
 
 @pytest.mark.parametrize("provider", ALL)
@@ -71,7 +71,7 @@ async def test_parallel_results_are_sent_in_call_order_with_one_response_request
             await played.session.send_text("Both, please.")
             await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
             assert ["second", "first"] == [each.execution.call.name for each in played.of(ToolResultEvent)]
-        await answered(fake)
+        await wait_until_answered(fake)
         assert ["one", "two"] == [json_text(result) for call in fake.calls for result in call.results]
 
 
@@ -184,7 +184,7 @@ async def test_user_text_abandons_running_calls_and_sends_settled_results():
         slow_call, quick_call = fake.calls
         assert True is json.loads(slow_call.results[0])["abandoned"]
         assert ["there"] == quick_call.results
-        await answered(fake)
+        await wait_until_answered(fake)
 
 
 async def test_the_user_speaking_while_tools_run_gives_them_up():
@@ -268,7 +268,7 @@ async def test_typing_while_the_model_speaks_cancels_that_and_has_the_new_text_a
 
 
 async def test_slow_tool_is_reported_as_running_and_its_result_sent_later():
-    held = Held("at last")
+    held = SlowTool("at last")
     with FakeOpenAI([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
             await played.session.send_text("Go.")

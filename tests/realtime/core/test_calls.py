@@ -21,7 +21,7 @@ def book() -> CallAssembler:
     return made
 
 
-def told(made: CallAssembler) -> list[tuple[str, str, str]]:
+def assembled(made: CallAssembler) -> list[tuple[str, str, str]]:
     return [(call.call_id, call.name, call.text) for call in made.all_calls()]
 
 
@@ -32,7 +32,7 @@ def test_deltas_with_one_key_form_a_call_that_completes_on_done():
     assert None is made.add_delta(CallDelta("r1", "k", delta='"Rome"}'))
     whole = made.add_delta(CallDelta("r1", "k", done=True))
     assert whole is made.calls[0]
-    assert [("c1", "weather", '{"city":"Rome"}')] == told(made)
+    assert [("c1", "weather", '{"city":"Rome"}')] == assembled(made)
 
 
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=6))
@@ -50,21 +50,21 @@ def test_duplicate_call_completes_once():
     done = CallDelta("r1", "k", "c1", "f", arguments="{}", done=True)
     assert (True, None) == (made.add_delta(done) is not None, made.add_delta(done))
     made.finish([FinalCall("k", "c1", "f", "{}")])
-    assert [("c1", "f", "{}")] == told(made)
+    assert [("c1", "f", "{}")] == assembled(made)
 
 
 def test_an_end_without_a_name_waits_for_the_end_of_the_response_to_name_it():
     made = book()
     assert None is made.add_delta(CallDelta("r1", "k", "c1", arguments='{"a":1}', done=True))
     made.finish([FinalCall("k", "c1", "f", '{"a":1}')])
-    assert [("c1", "f", '{"a":1}')] == told(made)
+    assert [("c1", "f", '{"a":1}')] == assembled(made)
 
 
 def test_last_call_id_wins():
     made = book()
     made.add_delta(CallDelta("r1", "k", "", "f", arguments="{}", done=True))
     made.finish([FinalCall("k", "c9", "f", "{}")])
-    assert [("c9", "f", "{}")] == told(made)
+    assert [("c9", "f", "{}")] == assembled(made)
 
 
 def test_call_without_an_id_gets_one():
@@ -122,21 +122,21 @@ def test_number_of_calls_is_bounded():
 WHOLE = '{"a":"' + "x" * 592 + '"}'  # 600 characters
 
 
-def tell_in_pieces(made: CallAssembler, number: int) -> None:
+def feed_in_pieces(made: CallAssembler, number: int) -> None:
     for start in range(0, len(WHOLE), 50):
         made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", delta=WHOLE[start : start + 50]))
     made.add_delta(CallDelta("r1", f"k{number}", done=True))
 
 
-def tell_whole(made: CallAssembler, number: int) -> None:
+def feed_whole(made: CallAssembler, number: int) -> None:
     made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", arguments=WHOLE, done=True))
 
 
-def tell_at_the_end(made: CallAssembler, number: int) -> None:
+def feed_at_the_end(made: CallAssembler, number: int) -> None:
     made.finish([FinalCall(f"k{number}", f"c{number}", "f", WHOLE)])
 
 
-@pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
+@pytest.mark.parametrize("tell", [feed_in_pieces, feed_whole, feed_at_the_end])
 def test_arguments_of_a_response_are_bounded_in_total(tell, monkeypatch):
     monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 1500)
     made = book()
@@ -150,7 +150,7 @@ def test_arguments_of_a_response_are_bounded_in_total(tell, monkeypatch):
     assert [(False, WHOLE)] == [(call.truncated, call.text) for call in made.calls]
 
 
-@pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
+@pytest.mark.parametrize("tell", [feed_in_pieces, feed_whole, feed_at_the_end])
 @pytest.mark.parametrize("most", [599, 600])
 def test_arguments_of_a_call_are_bounded_exactly(tell, most, monkeypatch):
     monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", most)

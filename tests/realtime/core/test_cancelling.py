@@ -8,12 +8,12 @@ from patchbay.executor import Executor
 from patchbay.tools import tool
 from patchbay.types import ToolCall
 
-from .playing import Held
+from .playing import SlowTool
 
 
 @pytest.mark.parametrize("cancelled", ["a", "b", "c"])
 async def test_one_call_is_cancelled_and_the_others_have_their_results(cancelled):
-    held = Held()
+    held = SlowTool()
 
     @tool(sequential=True)
     async def alone() -> str:

@@ -10,7 +10,7 @@ import warnings
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from executor.moved import MovedLoop
+from executor.moved import ManualClockLoop
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import connection
@@ -22,7 +22,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 
 from .peers import Peer, content, served
-from .playing import Played, abandoned, limits, playing, run, soon
+from .playing import Played, after_a_minute, bounded, limits, playing, run
 
 
 def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
@@ -64,10 +64,10 @@ async def test_close_after_any_number_of_steps_leaves_nothing(steps, complaints)
         using = asyncio.ensure_future(use())
         for _ in range(steps):
             await asyncio.sleep(0.001 if steps > 30 else 0)
-        await soon(session.close())
+        await bounded(session.close())
         (late_result_text,) = await asyncio.gather(using, return_exceptions=True)
         assert late_result_text is None or isinstance(late_result_text, UpstreamError | ConfigurationError)
-        await soon(played.read())
+        await bounded(played.read())
         assert "closed" == played.states[-1]
         assert [] == fake.violations
 
@@ -82,7 +82,7 @@ async def test_connecting_can_be_cancelled_at_any_step(steps, complaints):
             await asyncio.sleep(0)
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)
-        await soon(session.close())
+        await bounded(session.close())
 
 
 async def test_closing_while_tools_run_stops_them_and_waits_for_their_end():
@@ -98,7 +98,7 @@ async def test_closing_while_tools_run_stops_them_and_waits_for_their_end():
         async with playing(fake, tidy) as played:
             await played.session.send_text("Go.")
             await played.until(lambda: bool(played.of(ToolCallEvent)))
-            await soon(played.session.close())
+            await bounded(played.session.close())
             assert ended.is_set()
 
 
@@ -111,7 +111,7 @@ async def test_a_tool_can_close_the_session_that_called_it():
         await session.connect()
         await session.send_text("Bye.")
         assert "closed" == [event async for event in session.events()][-1].state
-        await soon(session.close())
+        await bounded(session.close())
 
 
 async def test_closing_during_the_pause_before_another_connection_is_closing(complaints):
@@ -122,7 +122,7 @@ async def test_closing_during_the_pause_before_another_connection_is_closing(com
             await played.until(lambda: len(played.states) == 2)
             waiting = asyncio.ensure_future(played.session.use_tools(_snapshot()))
             await asyncio.sleep(0)
-            await soon(played.session.close())
+            await bounded(played.session.close())
             with pytest.raises(RuntimeError, match="closed"):
                 await waiting
 
@@ -189,7 +189,7 @@ async def test_audio_waits_where_the_server_does_not_read_and_control_does_not()
         for _ in range(SEND_BUFFER_LIMIT // 65_536 + 1):  # a server that never reads is given up
             connection.send([piece])
         with pytest.raises(EOFError, match="stopped reading"):
-            await soon(connection.receive())
+            await bounded(connection.receive())
         await connection.close()
 
 
@@ -221,9 +221,9 @@ def test_silent_server_is_abandoned_at_the_connect_timeout():
         async with serve(silent, "127.0.0.1", 0, ping_interval=None) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(UpstreamError, match="did not confirm"):
-                await abandoned(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
+                await after_a_minute(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
 
-    run(work(), MovedLoop)
+    run(work(), ManualClockLoop)
 
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])
@@ -240,7 +240,7 @@ async def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_b
     async with serve(talkative, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(UpstreamError, match="before it confirmed"):
-            await soon(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
+            await bounded(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
 
 
 async def test_invalid_json_of_a_server_is_logged_once(caplog):
@@ -253,7 +253,7 @@ async def test_invalid_json_of_a_server_is_logged_once(caplog):
     async with serve(odd, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-        assert {"fine": True} == await soon(connection.receive())
+        assert {"fine": True} == await bounded(connection.receive())
         await connection.close()
     assert 1 == caplog.text.count("not JSON")
 
@@ -273,7 +273,7 @@ async def test_pending_frames_are_delivered_before_an_orderly_close():
         connection.send([{"number": number, "filler": "x" * 100_000} for number in range(100)])
         connection.finish_sending("another one is opened")
         connection.send([{"number": 100}])
-        await soon(connection.close())
+        await bounded(connection.close())
         server.close()
         await server.wait_closed()
     assert [*range(100)] == came

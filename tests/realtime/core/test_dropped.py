@@ -8,8 +8,8 @@ from patchbay.loop import ToolResultEvent
 from patchbay.realtime.events import ConnectionEvent, DroppedEvent, InterruptedEvent
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote
 
-from .peers import Peer, created, done, says, served
-from .playing import Held, Played, playing
+from .peers import Peer, created, done, served, text_delta
+from .playing import Played, SlowTool, playing
 
 
 def quick() -> str:
@@ -33,10 +33,10 @@ async def test_text_waiting_for_silence_is_dropped_at_the_end_of_a_session():
         await peer.until("response.create")
         await peer.send(created("r1"), done("r1", "completed", "slow"))
         await peer.until("response.create")
-        await peer.send(created("r2"), says("r2", "Wait."), done("r2"))
+        await peer.send(created("r2"), text_delta("r2", "Wait."), done("r2"))
         await peer.send({"type": "input_audio_buffer.speech_started"})
 
-    held = Held()
+    held = SlowTool()
     async with served(conduct, held.slow, slow_after=0.01) as (played, peers):
         await played.session.send_text("Go.")
         await played.until(lambda: bool(played.of(InterruptedEvent)))

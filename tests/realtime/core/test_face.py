@@ -15,7 +15,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing import ScriptedModel
 from patchbay.testing.realtime import FakeGLM
 
-from .playing import soon
+from .playing import bounded
 
 
 @asynccontextmanager
@@ -56,10 +56,10 @@ async def test_reading_events_before_connect_is_an_error(kind):
         events = session.events()
         for use in (anext(events), session.send_text("Hello?")):
             with pytest.raises(ConfigurationError, match="not open"):
-                await soon(use)
+                await bounded(use)
         reading = asyncio.ensure_future(anext(events))  # it has its first moment when the session connects
         await session.connect()
-        assert ConnectionEvent("open") == await soon(reading)
+        assert ConnectionEvent("open") == await bounded(reading)
         await session.send_text("Hello?")
         async for event in events:  # the same reader goes on
             if isinstance(event, IdleEvent):

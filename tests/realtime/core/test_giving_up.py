@@ -9,7 +9,7 @@ import pytest
 from patchbay.realtime import reconnect
 from patchbay.realtime.events import ErrorEvent
 
-from .peers import Peer, held, serving
+from .peers import Peer, open_session, serving
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_server_that_always_leaves_is_retried_with_backoff_and_given_up(pa
         await peer.send({"goAway": {"timeLeft": left}})
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, provider="gemini", reconnects=3, longest_pause=15.0) as played:
+    async with serving(handle) as (url, peers), open_session(url, provider="gemini", reconnects=3, longest_pause=15.0) as played:
         await played.until(lambda: "closed" in played.states)
         assert 4 == len(peers)
         assert [0.01, 0.02, 0.04] == pauses
@@ -47,7 +47,7 @@ async def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it
         await peer.send({"goAway": {"timeLeft": "9s"}})
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, provider="gemini", reconnects=1, longest_pause=15.0) as played:
+    async with serving(handle) as (url, peers), open_session(url, provider="gemini", reconnects=1, longest_pause=15.0) as played:
         for number in range(1, 5):
             await played.session.send_text("Hello?")
             await played.until(lambda number=number: len(peers) == number + 1 and played.session.idle)
@@ -64,7 +64,7 @@ async def test_server_that_fails_in_each_answer_is_abandoned(pauses):
         await peer.send({"type": "response.created", "response": {"id": f"r{peer.number}"}})
         peer.kill()
 
-    async with serving(handle) as (url, peers), held(url, reconnects=3, longest_pause=15.0) as played:
+    async with serving(handle) as (url, peers), open_session(url, reconnects=3, longest_pause=15.0) as played:
         await played.session.send_text("Poison.")
         await played.until(lambda: "closed" in played.states)
         assert [1, 2, 3, 4] == asked
@@ -84,7 +84,7 @@ async def test_an_answer_to_its_end_makes_up_for_connections_that_were_lost(paus
         peer.kill()
 
     told = asyncio.Event()
-    async with serving(handle) as (url, peers), held(url, reconnects=1, longest_pause=15.0) as played:
+    async with serving(handle) as (url, peers), open_session(url, reconnects=1, longest_pause=15.0) as played:
         for number in range(1, 5):
             await played.session.send_text("Hello?")
             await played.until(lambda number=number: sum(each.type == "response_end" for each in played.events) == number)

@@ -25,24 +25,24 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-from .test_talk import Sent, Told
+from .test_talk import RecordingListener, Sent
 
 
-class Kinds(Sent):
+class FrameKinds(Sent):
     """A connection that remembers the kinds of what it was to send, whatever the dialect."""
 
     def send(self, frames: Any) -> None:
         self.types += [frame.get("type", "") for frame in frames]
 
 
-class Moved:
+class ClockedController:
     """A talk, and the clock that it goes by."""
 
     def __init__(self, loop: SteppedLoop, dialect: Dialect) -> None:
         self.loop = loop
-        self.sent = Kinds()
+        self.sent = FrameKinds()
         wire = ProviderConnection(self.sent, dialect)  # type: ignore[arg-type]
-        self.talk = loop.inside(lambda: ResponseController(wire, RealtimeLimits(), Told(), resumed=False))  # type: ignore[arg-type]
+        self.talk = loop.inside(lambda: ResponseController(wire, RealtimeLimits(), RecordingListener(), resumed=False))  # type: ignore[arg-type]
 
     def take(self, *news: Any) -> None:
         for each in news:
@@ -64,10 +64,10 @@ class Moved:
 
 
 @contextmanager
-def moved(dialect: type[Dialect] = OpenAIDialect) -> Iterator[Moved]:
+def clocked_controller(dialect: type[Dialect] = OpenAIDialect) -> Iterator[ClockedController]:
     loop = SteppedLoop()
     try:
-        made = Moved(loop, dialect(RealtimeSettings(model="m")))
+        made = ClockedController(loop, dialect(RealtimeSettings(model="m")))
         yield made
         loop.inside(made.talk.close)
     finally:
@@ -75,7 +75,7 @@ def moved(dialect: type[Dialect] = OpenAIDialect) -> Iterator[Moved]:
 
 
 def test_user_with_continuing_audio_speaks_until_the_server_detects_the_end():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(SpeechStarted())
         assert made.sounds(240)
         made.take(SpeechStopped())
@@ -83,38 +83,38 @@ def test_user_with_continuing_audio_speaks_until_the_server_detects_the_end():
 
 
 def test_audio_after_the_end_of_speech_is_not_speech():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(SpeechStarted(), SpeechStopped())
         assert (True, False) == (made.sounds(10), made.sounds(10))
 
 
 def test_speech_resumed_before_the_answer_counts_as_speaking():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(SpeechStarted(), SpeechStopped(), SpeechStarted())
         assert made.sounds(60)
 
 
 def test_missing_end_of_speech_times_out():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(SpeechStarted())
         assert (True, False, False) == (made.sounds(290), made.sounds(10), made.sounds(10))
 
 
 def test_user_without_further_audio_stops_speaking_after_a_timeout():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(SpeechStarted())
         assert made.sounds(60)
         assert (True, False) == (made.later(9.9), made.later(0.2))
 
 
 def test_end_of_answered_speech_changes_nothing():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(SpeechStarted(), ResponseStarted("r"), SpeechStopped(), ResponseDone("r", "completed"))
         assert made.talk.is_free
 
 
 def test_missing_end_of_speech_times_out_with_an_open_microphone():
-    with moved(GeminiDialect) as made:
+    with clocked_controller(GeminiDialect) as made:
         made.take(SpeechStarted())
         assert (True, False) == (made.sounds(10), made.sounds(10))
         made.take(InputTranscript("What", whole=False))
@@ -122,7 +122,7 @@ def test_missing_end_of_speech_times_out_with_an_open_microphone():
 
 
 def test_response_requested_before_an_unanswered_noise_is_requested_once_after_it():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(ResponseStarted("r"))
         made.loop.inside(made.talk.request_response)
         made.take(SpeechStarted(), SpeechStopped(), ResponseDone("r", "cancelled"))
@@ -136,7 +136,7 @@ def test_response_requested_before_an_unanswered_noise_is_requested_once_after_i
 
 
 def test_response_is_not_requested_again_if_the_server_answers_the_noise():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(ResponseStarted("r"))
         made.loop.inside(made.talk.request_response)
         made.take(SpeechStarted(), SpeechStopped(), ResponseDone("r", "cancelled"))
@@ -148,7 +148,7 @@ def test_response_is_not_requested_again_if_the_server_answers_the_noise():
 
 @pytest.mark.parametrize("says", [False, True])
 def test_response_lost_while_collecting_calls_is_owed_if_unheard(says):
-    with moved() as made:
+    with clocked_controller() as made:
         began = [ResponseStarted("r"), *([TextDelta("r", "Let me see.")] if says else [])]
         made.take(*began, CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
         made.loop.inside(made.talk.close)
@@ -156,7 +156,7 @@ def test_response_lost_while_collecting_calls_is_owed_if_unheard(says):
 
 
 def test_interrupted_response_is_not_owed_after_close():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(ResponseStarted("r"), CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
         made.loop.inside(made.talk.cancel)
         made.loop.inside(made.talk.close)
@@ -164,7 +164,7 @@ def test_interrupted_response_is_not_owed_after_close():
 
 
 def test_output_of_an_earlier_response_does_not_count_for_a_lost_one():
-    with moved() as made:
+    with clocked_controller() as made:
         made.take(ResponseStarted("r"), TextDelta("r", "Well."), ResponseDone("r", "completed"), ResponseStarted("s"))
         made.loop.inside(made.talk.close)
         assert made.talk.response_owed

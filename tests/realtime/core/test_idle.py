@@ -9,13 +9,13 @@ import pytest
 from patchbay.realtime.events import ConnectionEvent, IdleEvent, TranscriptEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote, Say
 
-from .peers import Peer, content, created, done, says, served
-from .playing import Held, Played, limits, playing
+from .peers import Peer, content, created, done, served, text_delta
+from .playing import Played, SlowTool, limits, playing
 
 PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
 
-async def told(played: Played, times: int = 1) -> list[str]:
+async def event_kinds(played: Played, times: int = 1) -> list[str]:
     """Wait for so many idle events; return the kinds of all events since the opening."""
     await played.until(lambda: len(played.of(IdleEvent)) >= times)
     for _ in range(5):  # events of the same tick
@@ -38,13 +38,13 @@ async def test_idle_event_comes_once_after_each_turn_and_not_at_open(provider):
             assert [ConnectionEvent("open")] == played.events
             await played.session.send_text("Go.")
             assert ("idle", 1, 3) == (
-                (kinds := await told(played))[-1],
+                (kinds := await event_kinds(played))[-1],
                 kinds.count("idle"),
                 kinds.count("tool_result"),
             )
             assert played.session.idle
             await played.session.send_text("Again?")
-            assert "idle" == (await told(played, 2))[-1]
+            assert "idle" == (await event_kinds(played, 2))[-1]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -52,23 +52,23 @@ async def test_idle_event_follows_an_interruption_even_without_a_response(provid
     with provider(["Never mind.", Answer((Say("Long."),), late=0.05)]) as fake:
         async with playing(fake) as played:
             await played.session.interrupt()
-            assert ["interrupted", "idle"] == await told(played)
+            assert ["interrupted", "idle"] == await event_kinds(played)
             await played.session.send_text("Go.")
             await played.session.interrupt()
-            kinds = await told(played, 2)
+            kinds = await event_kinds(played, 2)
             assert "idle" == kinds[-1]
             assert "text" not in kinds
 
 
 async def test_idle_event_follows_the_late_result_of_a_slow_tool():
-    held = Held("the end")
+    held = SlowTool("the end")
     with FakeOpenAI([Call("slow"), "I am at it.", Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.01)) as played:
             await played.session.send_text("Go.")
             await played.until(lambda: [event.type for event in played.events].count("response_end") == 2)
             assert [] == played.of(IdleEvent)
             held.may_end.set()
-            kinds = await told(played)
+            kinds = await event_kinds(played)
             assert ("idle", 3) == (kinds[-1], kinds.count("response_end"))
 
 
@@ -78,7 +78,7 @@ async def test_connection_loss_while_idle_emits_no_idle_event():
             await asyncio.to_thread(fake.drop)
             await played.until(lambda: played.states == ["open", "lost", "open"])
             await played.session.send_text("Go.")
-            await told(played)
+            await event_kinds(played)
 
 
 async def test_no_idle_event_while_a_text_awaits_reconnection():
@@ -88,11 +88,11 @@ async def test_no_idle_event_while_a_text_awaits_reconnection():
             peer.kill()
             return
         await peer.until("response.create")
-        await peer.send(created("r"), says("r", "Here."), done("r"))
+        await peer.send(created("r"), text_delta("r", "Here."), done("r"))
 
     async with served(conduct) as (played, _):
         await played.session.send_text("Go.")
-        assert ["connection", "connection", "text", "response_end", "idle"] == await told(played)
+        assert ["connection", "connection", "text", "response_end", "idle"] == await event_kinds(played)
 
 
 async def test_unanswered_speech_is_requested_from_the_server():
@@ -100,7 +100,7 @@ async def test_unanswered_speech_is_requested_from_the_server():
         await peer.send(content(inputTranscription={"text": "Hm."}))
 
     async with served(conduct, provider="gemini", done=0.05) as (played, _):
-        assert ["transcript", "idle"] == await told(played)
+        assert ["transcript", "idle"] == await event_kinds(played)
         assert ["Hm."] == [each.text for each in played.of(TranscriptEvent)]
 
 
@@ -108,24 +108,24 @@ async def test_unanswered_speech_is_requested_from_the_server():
 @pytest.mark.parametrize("is_begun", [True, False])
 async def test_program_interruption_of_a_tool_requests_no_response(provider, is_begun):
     """Gemini answers by itself to the result that the call has been given up."""
-    held = Held()
+    held = SlowTool()
     with provider([Answer((Call("slow"),), late=0.02), Say("Unasked."), Say("Asked.")]) as fake:
         async with playing(fake, held.slow) as played:
             await played.session.send_text("Go.")
             if is_begun:
                 await held.began.wait()
             await played.session.interrupt()
-            assert "idle" == (await told(played))[-1]
+            assert "idle" == (await event_kinds(played))[-1]
             await fake.until(lambda: not fake.unanswered)
             assert "" == played.text
             await played.session.send_text("And now?")
-            await told(played, 2)
+            await event_kinds(played, 2)
             assert "sked." in played.text
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_program_interruption_of_a_tool_followed_by_input_is_answered(provider):
-    held = Held()
+    held = SlowTool()
     with provider([Call("slow"), Quote(), Quote()]) as fake:
         async with playing(fake, held.slow) as played:
             await played.session.send_text("Go.")

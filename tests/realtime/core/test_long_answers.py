@@ -13,7 +13,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing import ScriptedUpstream, Text
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, FakeQwen, FakeRealtime, Say
 
-from .playing import soon
+from .playing import bounded
 
 WORDS = "".join(f"{number:04d} " for number in range(6_000))
 FIVE_MINUTES = bytes(range(250)) * (24_000 * 2 * 300 // 250)
@@ -60,7 +60,7 @@ async def test_speech_interrupts_a_long_answer_despite_unread_audio():
         async with session:
             await session.send_text("Go on.")
             events = session.events()
-            while not isinstance(await soon(anext(events)), AudioEvent):  # it reads, and then plays this for a while
+            while not isinstance(await bounded(anext(events)), AudioEvent):  # it reads, and then plays this for a while
                 pass
             while not session.idle:
                 await asyncio.sleep(0.01)
@@ -68,6 +68,6 @@ async def test_speech_interrupts_a_long_answer_despite_unread_audio():
             while not any(isinstance(event, InterruptedEvent) for event, _ in session._queue._events):
                 await asyncio.sleep(0.01)
             before = []
-            while not isinstance(event := await soon(anext(events)), InterruptedEvent):
+            while not isinstance(event := await bounded(anext(events)), InterruptedEvent):
                 before.append(event)
     assert [] == [event for event in before if isinstance(event, AudioEvent | DroppedEvent)]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from executor.moved import MovedLoop
+from executor.moved import ManualClockLoop
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolCallEvent, ToolResultEvent
 from patchbay.realtime.config import RealtimeSettings
@@ -25,7 +25,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .playing import Held, Played, abandoned, limits, playing, run
+from .playing import Played, SlowTool, after_a_minute, limits, playing, run
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 ALL = [*EVENTS, FakeGemini]
@@ -33,7 +33,7 @@ ALL = [*EVENTS, FakeGemini]
 
 @pytest.mark.parametrize("provider", EVENTS)
 async def test_result_of_a_lost_connection_is_sent_as_text_on_the_new_one(provider):
-    held = Held()
+    held = SlowTool()
     with provider([Call("slow"), Quote()]) as fake:
         async with playing(fake, held.slow) as played:
             await played.session.send_text("What is the answer?")
@@ -202,11 +202,11 @@ def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, 
         with FakeOpenAI(faults=Faults(updates=(fate,))) as fake:
             connecting = session_at(fake.url, limits=limits(connect=20.0, update=20.0)).connect()
             if fate == "silent":
-                connecting = abandoned(connecting, lambda: fake.frames)
+                connecting = after_a_minute(connecting, lambda: fake.frames)
             with pytest.raises(error, match=words):
                 await connecting
 
-    run(work(), MovedLoop)
+    run(work(), ManualClockLoop)
 
 
 async def test_text_with_lone_surrogates_is_sent_and_the_session_continues():

@@ -18,8 +18,8 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
 
-from .peers import Peer, content, created, done, says, served
-from .playing import Held, playing, soon
+from .peers import Peer, content, created, done, served, text_delta
+from .playing import SlowTool, bounded, playing
 
 PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 BUSY = {
@@ -76,12 +76,12 @@ async def test_respond_without_input_leaves_the_session_idle():
 async def test_text_is_answered_after_a_slow_cancellation():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
-        await peer.send(created("r1"), says("r1", "long"))
+        await peer.send(created("r1"), text_delta("r1", "long"))
         await peer.until("response.cancel")
         await peer.until("response.create")  # which is not waited for the end with
         await peer.send(BUSY, done("r1", "cancelled"))
         await peer.until("response.create")
-        await peer.send(created("r2"), says("r2", "answer"), done("r2"))
+        await peer.send(created("r2"), text_delta("r2", "answer"), done("r2"))
 
     async with served(conduct, cancel=0.05, done=600.0) as (played, _):
         await played.session.send_text("a")
@@ -103,7 +103,7 @@ async def test_unanswered_speech_is_answered_on_the_next_connection(is_whole):
             peer.kill()
             return
         await peer.until("response.create")
-        await peer.send(created("r1"), says("r1", "Noon."), done("r1"))
+        await peer.send(created("r1"), text_delta("r1", "Noon."), done("r1"))
 
     async with served(conduct) as (played, peers):
         await played.until(lambda: bool(played.of(TranscriptEvent)))
@@ -118,7 +118,7 @@ async def test_speech_that_was_answered_is_not_answered_again_on_the_next_connec
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
-            await peer.send(created("r1"), says("r1", "Noon."), done("r1"), {**heard, "transcript": "What time is it?"})
+            await peer.send(created("r1"), text_delta("r1", "Noon."), done("r1"), {**heard, "transcript": "What time is it?"})
             await peer.until("input_audio_buffer.append")
             peer.kill()
 
@@ -140,11 +140,11 @@ async def test_text_interrupted_by_a_noise_is_answered(monkeypatch):
 
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
-        await peer.send(created("r1"), says("r1", "Once upon a time"))
+        await peer.send(created("r1"), text_delta("r1", "Once upon a time"))
         await peer.until("response.cancel")
         await peer.send(*NOISE, done("r1", "cancelled"))
         await peer.until("response.create")
-        await peer.send(created("r2"), says("r2", "answer"), done("r2"))
+        await peer.send(created("r2"), text_delta("r2", "answer"), done("r2"))
 
     async with served(conduct) as (played, peers):
         await played.session.send_text("a")
@@ -158,16 +158,16 @@ async def test_text_interrupted_by_a_noise_is_answered(monkeypatch):
 async def late_cancel(peer: Peer, *before: dict[str, Any]) -> None:
     """Answer until the session cancels that, which comes too late: the user is heard, and the answer to that is cancelled."""
     await peer.until("response.create")
-    await peer.send(created("r1"), says("r1", "Once upon a time"))
+    await peer.send(created("r1"), text_delta("r1", "Once upon a time"))
     await peer.until("response.cancel")
     await peer.send(done("r1"), *before)
 
 
 async def test_an_answer_to_speech_that_a_late_cancel_has_ended_is_requested_again():
     async def conduct(peer: Peer) -> None:
-        await late_cancel(peer, *NOISE, created("r2"), says("r2", "It is"), done("r2", "cancelled"))
+        await late_cancel(peer, *NOISE, created("r2"), text_delta("r2", "It is"), done("r2", "cancelled"))
         await peer.until("response.create")
-        await peer.send(created("r3"), says("r3", "noon."), done("r3", "cancelled"))  # by its server: not requested again
+        await peer.send(created("r3"), text_delta("r3", "noon."), done("r3", "cancelled"))  # by its server: not requested again
 
     async with served(conduct, provider="qwen") as (played, peers):
         await played.session.send_text("a")
@@ -191,7 +191,7 @@ async def test_text_that_crosses_with_a_late_cancel_is_answered(is_lost):
                 peer.kill()
         else:
             await peer.until("response.create")
-        await peer.send(created("r3"), says("r3", "answer"), done("r3"))
+        await peer.send(created("r3"), text_delta("r3", "answer"), done("r3"))
 
     async with served(conduct, provider="qwen") as (played, peers):
         await played.session.send_text("a")
@@ -225,7 +225,7 @@ async def test_a_cancel_that_the_server_has_refused_has_ended_nothing():
 async def test_text_interrupted_by_noise_is_answered_on_the_next_connection():
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
-        await peer.send(created("r1"), says("r1", "Once upon a time" if peer.number == 1 else "answer"))
+        await peer.send(created("r1"), text_delta("r1", "Once upon a time" if peer.number == 1 else "answer"))
         if peer.number == 1:
             await peer.until("response.cancel")
             await peer.send(*NOISE, done("r1", "cancelled"))
@@ -250,9 +250,9 @@ async def test_connection_lost_during_call_collection_repeats_only_unanswered_in
         await peer.until("response.create")
         if peer.number == 1:
             begun = {"type": "response.output_item.added", "response_id": "r1", "output_index": 0, "item": item}
-            await peer.send(created("r1"), *([says("r1", said)] if said else []), begun, done("r1"))
+            await peer.send(created("r1"), *([text_delta("r1", said)] if said else []), begun, done("r1"))
         else:
-            await peer.send(created("r2"), says("r2", "answer"), done("r2"))
+            await peer.send(created("r2"), text_delta("r2", "answer"), done("r2"))
 
     async with served(conduct, grace=600.0) as (played, peers):
         await played.session.send_text("a")
@@ -280,17 +280,17 @@ async def test_connection_is_not_renewed_during_speech():
         await asyncio.sleep(0)
         await played.session.send_audio(bytes(320))
         await played.until(lambda: "Noon." in words(played))
-        await soon(changing)
+        await bounded(changing)
         assert 2 == len(peers)
 
 
-async def goes_on(peer: Peer) -> None:
+async def model_calling_slow(peer: Peer) -> None:
     """A model that calls ``slow`` and then answers whatever it is asked."""
     await peer.until("response.create")
     await peer.send(created("r0"), done("r0", "completed", "slow"))
     for number in itertools.count(1):
         await peer.until("response.create")
-        await peer.send(created(f"r{number}"), says(f"r{number}", "ok."), done(f"r{number}"))
+        await peer.send(created(f"r{number}"), text_delta(f"r{number}", "ok."), done(f"r{number}"))
 
 
 async def test_hook_abort_after_a_slow_tool_notice_requests_no_response():
@@ -303,7 +303,7 @@ async def test_hook_abort_after_a_slow_tool_notice_requests_no_response():
 
     hooks = HookManager()
     hooks.mount("end", End())
-    async with served(goes_on, ToolDefinition("slow", handler=lambda _: 1), hooks=hooks, slow_after=0.02) as (
+    async with served(model_calling_slow, ToolDefinition("slow", handler=lambda _: 1), hooks=hooks, slow_after=0.02) as (
         played,
         peers,
     ):
@@ -318,8 +318,8 @@ async def test_hook_abort_after_a_slow_tool_notice_requests_no_response():
 
 
 async def test_late_handled_response_requests_no_model_answer():
-    held = Held(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
-    async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
+    held = SlowTool(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
+    async with served(model_calling_slow, held.slow, slow_after=0.02) as (played, peers):
         await played.session.send_text("Go.")
         await played.until(lambda: "ok." in words(played))
         held.may_end.set()
@@ -330,8 +330,8 @@ async def test_late_handled_response_requests_no_model_answer():
 
 
 async def test_late_result_after_an_interrupt_is_answered_with_the_next_user_turn():
-    held = Held("LATE")
-    async with served(goes_on, held.slow, slow_after=0.02) as (played, peers):
+    held = SlowTool("LATE")
+    async with served(model_calling_slow, held.slow, slow_after=0.02) as (played, peers):
         await played.session.send_text("Go.")
         await played.until(lambda: "ok." in words(played))
         await played.session.interrupt()
@@ -345,7 +345,7 @@ async def test_late_result_after_an_interrupt_is_answered_with_the_next_user_tur
 
 
 async def test_handled_response_after_a_lost_connection_reaches_the_user_only():
-    held = Held(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
+    held = SlowTool(ToolOutput(for_llm="shown", for_user="Look", response_handled=True))
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
@@ -381,6 +381,6 @@ async def test_connection_is_not_renewed_between_an_abandoned_tool_and_its_text(
             await asyncio.sleep(0)
             await played.session.send_text("No, wait.")
             await played.until(lambda: "No, wait." in words(played))
-            await soon(changing)
+            await bounded(changing)
             assert [1] == [each.connection for each in fake.heard if each.text == "No, wait."]
             assert 2 == fake.connections

@@ -13,8 +13,8 @@ from patchbay.realtime import connection
 from patchbay.realtime.events import ErrorEvent
 from patchbay.realtime.session import RealtimeSession
 
-from .peers import SECRET, Peer, held, serving
-from .playing import soon
+from .peers import SECRET, Peer, open_session, serving
+from .playing import bounded
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def environment(monkeypatch):
     return monkeypatch.setenv
 
 
-def at(url: str) -> RealtimeSession:
+def session_at(url: str) -> RealtimeSession:
     return RealtimeSession("openai/m", url=url, api_key=SECRET)
 
 
@@ -44,10 +44,10 @@ async def test_loopback_is_reached_without_a_proxy_in_any_spelling(environment, 
         port = server.sockets[0].getsockname()[1]
         environment("http_proxy", f"http://127.0.0.1:{port}")
         with pytest.raises(UpstreamError):
-            await soon(at(f"ws://{host}:9/").connect())
+            await bounded(session_at(f"ws://{host}:9/").connect())
         assert [] == asked
         with pytest.raises(UpstreamError):
-            await soon(at("ws://model.invalid:9/").connect())
+            await bounded(session_at("ws://model.invalid:9/").connect())
         assert asked[0].startswith(b"CONNECT model.invalid:9 ")
 
 
@@ -69,7 +69,7 @@ async def test_unusable_proxy_error_hides_the_password_and_names_the_way_out(env
     monkeypatch.setitem(__import__("sys").modules, "python_socks.async_.asyncio", None)
     environment(name, proxy)
     with pytest.raises(UpstreamError, match=why) as raised:
-        await soon(at("ws://model.invalid/x").connect())
+        await bounded(session_at("ws://model.invalid/x").connect())
     assert "pass-word" not in str(raised.value)
     assert ("no_proxy" in str(raised.value)) == ("failed" not in why)
 
@@ -80,7 +80,7 @@ async def test_redaction_precedes_truncation_of_a_server_error(caplog):
     refuse = {"process_request": lambda socket, _request: socket.respond(HTTPStatus.UNAUTHORIZED, words)}
     async with serving(Peer.listen, **refuse) as (url, _):
         with pytest.raises(UpstreamError, match="HTTP 401") as raised:
-            await soon(at(url).connect())
+            await bounded(session_at(url).connect())
         assert 401 == raised.value.upstream_status
         assert SECRET[:6] not in f"{raised.value} {raised.value.body}"
 
@@ -90,7 +90,7 @@ async def test_redaction_precedes_truncation_of_a_server_error(caplog):
         await peer.send({"type": "error", "error": {"message": "no", "code": f"bad_{SECRET}", "type": "x"}})
         await peer.listen()
 
-    async with serving(handle) as (url, _), held(url) as played:
+    async with serving(handle) as (url, _), open_session(url) as played:
         await played.until(lambda: bool(played.of(ErrorEvent)))
         assert "The model's server says: no (bad_[redacted])" == str(played.of(ErrorEvent)[0].error)
     told = [record.getMessage() for record in caplog.records if "not JSON" in record.getMessage()]
@@ -122,7 +122,7 @@ async def test_a_server_that_pings_and_reads_nothing_is_left_before_the_answers_
         transport.abort()
 
     left = asyncio.Event()
-    async with serving(handle, ping_interval=None) as (url, _), held(url, reconnects=0) as played:
+    async with serving(handle, ping_interval=None) as (url, _), open_session(url, reconnects=0) as played:
         await played.until(lambda: "closed" in played.states)
         left.set()
     assert 3_000_000 < highest < 6_000_000

@@ -16,7 +16,7 @@ from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 
 from .peers import Peer, served
-from .playing import Played, limits, playing, soon
+from .playing import Played, bounded, limits, playing
 
 
 async def test_speech_is_answered():
@@ -64,7 +64,7 @@ async def test_speech_comes_as_audio_with_its_transcript_in_pieces_and_whole():
             reader = asyncio.ensure_future(played.read())
             await session.send_text("Hello.")
             await played.until(lambda: bool(played.of(ResponseEndEvent)))
-        await soon(reader)
+        await bounded(reader)
         assert (24_000, b"\x01\x00" * 50) == (
             session.input_rate,
             b"".join(each.audio for each in played.of(AudioEvent))[:100],

@@ -16,13 +16,13 @@ from patchbay.realtime.events import ConnectionEvent
 from patchbay.testing.realtime import FakeOpenAI
 
 from .peers import Peer, served
-from .playing import limits, playing, soon
+from .playing import bounded, limits, playing
 
 MORE_THAN_SOCKETS_TAKE = SEND_BUFFER_LIMIT - 4096
 
 
 @asynccontextmanager
-async def deaf() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]]:
+async def unread_connection() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]]:
     """A connection to a server that reads nothing, its other end, and the lengths of what that reads when it does."""
     ends: list[ServerConnection] = []
     heard: list[int] = []
@@ -37,7 +37,7 @@ async def deaf() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]
     async with serve(handle, "127.0.0.1", 0, close_timeout=0.1, max_size=None, ping_interval=None) as server:
         port = server.sockets[0].getsockname()[1]
         connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-        await soon(connection.receive())
+        await bounded(connection.receive())
         try:
             yield connection, ends[0], heard
         finally:
@@ -75,16 +75,16 @@ async def test_server_that_stops_reading_audio_is_replaced_by_a_new_connection(m
 
 async def test_waiting_audio_sender_is_released_if_the_server_stops_reading(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.001)
-    async with deaf() as (connection, _, _):
+    async with unread_connection() as (connection, _, _):
         await stalled(connection)
-        await soon(connection.wait_for_space())
+        await bounded(connection.wait_for_space())
         with pytest.raises(EOFError, match="stopped reading"):
-            await soon(connection.receive())
+            await bounded(connection.receive())
 
 
 async def test_slow_but_progressing_server_is_kept(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.05)
-    async with deaf() as (connection, server, heard):
+    async with unread_connection() as (connection, server, heard):
         await stalled(connection)
         await asyncio.sleep(0.2)  # several times as long as a small frame may take
         assert connection._socket.drain_waiters
@@ -97,11 +97,11 @@ async def test_slow_but_progressing_server_is_kept(monkeypatch):
 
 
 async def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connection_that_broke():
-    async with deaf() as (connection, _, _):
+    async with unread_connection() as (connection, _, _):
         await stalled(connection)
         connection._socket.transport._force_close(OSError(errno.EHOSTUNREACH, "No route to host"))
         with pytest.raises(EOFError, match="the connection broke"):
-            await soon(connection.receive())
+            await bounded(connection.receive())
         await connection.close()  # and nothing of it is raised here
 
 

@@ -35,7 +35,7 @@ class Sent:
         self.types += [frame["type"] for frame in frames]
 
 
-class Told:
+class RecordingListener:
     """A listener that records its method calls by name."""
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Told:
                 await self.changed.wait()
 
 
-def talk(**fields: Any) -> tuple[ResponseController, Told, Sent]:
-    told, sent = Told(), Sent()
+def make_controller(**fields: Any) -> tuple[ResponseController, RecordingListener, Sent]:
+    told, sent = RecordingListener(), Sent()
     wire = ProviderConnection(sent, OpenAIDialect(RealtimeSettings(model="m")))  # type: ignore[arg-type]
     return ResponseController(wire, limits(grace=0.05, **fields), told, resumed=False), told, sent  # type: ignore[arg-type]
 
 
-def begun(*names: str, done: bool = True) -> list[Any]:
+def response_events(*names: str, done: bool = True) -> list[Any]:
     return [
         ResponseStarted("r1"),
         *(CallDelta("r1", name, f"id_{name}", name, arguments="{}" if done else None, done=done) for name in names),
@@ -76,16 +76,16 @@ def begun(*names: str, done: bool = True) -> list[Any]:
 
 
 async def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
-    made, told, _ = talk()
-    for news in [*begun("f"), ResponseDone("r1", "completed")]:
+    made, told, _ = make_controller()
+    for news in [*response_events("f"), ResponseDone("r1", "completed")]:
         made.handle(news)
     assert [(["f"], True)] == told.calls()
     made.close()
 
 
 async def test_incomplete_call_is_awaited_briefly_and_its_late_end_is_read():
-    made, told, _ = talk()
-    for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
+    made, told, _ = make_controller()
+    for news in [*response_events("f", done=False), ResponseDone("r1", "completed")]:
         made.handle(news)
     assert [] == told.calls()
     made.handle(CallDelta("r1", "f", arguments="{}", done=True))
@@ -100,7 +100,7 @@ async def test_incomplete_call_is_awaited_briefly_and_its_late_end_is_read():
     "late", [TextDelta("r1", "so", spoken=True), AudioDelta("r1", b"12", 24_000), ResponseDone("r1", "completed")]
 )
 async def test_events_after_the_end_of_a_response_begin_none(late):
-    made, told, _ = talk()
+    made, told, _ = make_controller()
     for news in [ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), ResponseDone("r1", "completed"), late]:
         made.handle(news)
     assert made.is_quiet
@@ -109,8 +109,8 @@ async def test_events_after_the_end_of_a_response_begin_none(late):
 
 
 async def test_a_call_that_never_ends_is_handed_on_as_it_is():
-    made, told, _ = talk()
-    for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
+    made, told, _ = make_controller()
+    for news in [*response_events("f", done=False), ResponseDone("r1", "completed")]:
         made.handle(news)
     await told.until_calls()
     assert [(["f"], True)] == told.calls()
@@ -118,8 +118,12 @@ async def test_a_call_that_never_ends_is_handed_on_as_it_is():
 
 
 async def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once():
-    made, told, _ = talk()
-    for news in [*begun("f"), ResponseDone("r1", "completed"), CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True)]:
+    made, told, _ = make_controller()
+    for news in [
+        *response_events("f"),
+        ResponseDone("r1", "completed"),
+        CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True),
+    ]:
         made.handle(news)
     made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
     assert ([(["f"], True)], ["g"]) == (told.calls(), told.late())
@@ -128,8 +132,8 @@ async def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and
 
 async def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_calls_are_collected():
     for interrupt in (lambda made: made.handle(SpeechStarted()), lambda made: made.cancel()):
-        made, told, _ = talk()
-        for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
+        made, told, _ = make_controller()
+        for news in [*response_events("f", done=False), ResponseDone("r1", "completed")]:
             made.handle(news)
         interrupt(made)
         made.handle(CallDelta("r1", "f", arguments="{}", done=True))
@@ -140,8 +144,8 @@ async def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_c
 
 
 async def test_calls_of_a_response_interrupted_at_its_completion_do_not_run():
-    made, told, sent = talk()
-    for news in begun("f"):
+    made, told, sent = make_controller()
+    for news in response_events("f"):
         made.handle(news)
     assert made.cancel()
     made.handle(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
@@ -151,9 +155,9 @@ async def test_calls_of_a_response_interrupted_at_its_completion_do_not_run():
 
 
 async def test_events_of_an_older_response_are_ignored():
-    made, told, _ = talk()
+    made, told, _ = make_controller()
     for news in [
-        *begun(),
+        *response_events(),
         ResponseDone("r1", "completed"),
         ResponseStarted("r2"),
         TextDelta("r1", "old"),
@@ -169,7 +173,7 @@ async def test_events_of_an_older_response_are_ignored():
 
 
 async def test_responses_without_start_or_end_are_handled():
-    made, told, _ = talk()
+    made, told, _ = make_controller()
     made.handle(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
     assert not made.is_quiet
     made.handle(ResponseStarted("r2"))
@@ -180,10 +184,10 @@ async def test_responses_without_start_or_end_are_handled():
 
 
 async def test_response_requested_during_a_server_response_waits_for_its_results():
-    made, told, sent = talk()
+    made, told, sent = make_controller()
     made.request_response()
     made.handle(ServerError("busy", about="response", busy=True))
-    for news in [*begun("f"), ResponseDone("r1", "completed")]:
+    for news in [*response_events("f"), ResponseDone("r1", "completed")]:
         made.handle(news)
     assert ([(["f"], True)], ["response.create"]) == (told.calls(), sent.types)
     made.request_response()
@@ -192,8 +196,8 @@ async def test_response_requested_during_a_server_response_waits_for_its_results
 
 
 async def test_calls_run_once_if_the_server_starts_its_own_response():
-    made, told, sent = talk()
-    for news in [*begun("f"), ResponseDone("r1", "completed")]:
+    made, told, sent = make_controller()
+    for news in [*response_events("f"), ResponseDone("r1", "completed")]:
         made.handle(news)
     made.request_response()  # the results are there
     made.handle(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
@@ -207,8 +211,8 @@ async def test_calls_run_once_if_the_server_starts_its_own_response():
 
 
 async def test_calls_of_an_abandoned_response_are_answered_but_do_not_run():
-    made, told, _ = talk(cancel=0.01)
-    for news in begun("f"):
+    made, told, _ = make_controller(cancel=0.01)
+    for news in response_events("f"):
         made.handle(news)
     made.cancel()
     await told.until_calls()
@@ -226,13 +230,13 @@ async def test_engine_closed_with_a_pending_answer_reports_it_as_owed():
         ([ResponseStarted("r1")], True),
         ([ResponseStarted("r1"), TextDelta("r1", "Well")], False),
     ):
-        made, _, _ = talk()
+        made, _, _ = make_controller()
         made.request_response()
         for each in news:
             made.handle(each)
         made.close()
         assert owed is made.response_owed
-    made, _, _ = talk()
+    made, _, _ = make_controller()
     made.request_response()
     made.cancel()
     made.close()
@@ -240,7 +244,7 @@ async def test_engine_closed_with_a_pending_answer_reports_it_as_owed():
 
 
 async def test_unhandled_server_events_are_errors_and_logged_once(caplog):
-    made, told, _ = talk()
+    made, told, _ = make_controller()
     for _ in range(5):
         made.handle(object())  # type: ignore[arg-type]
     assert 5 == len([args for name, args in told.said if name == "emit"])

@@ -16,7 +16,7 @@ from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faul
 from patchbay.tools import tool
 from patchbay.tools.output import ToolOutput
 
-from .playing import Held, Played, limits, playing
+from .playing import Played, SlowTool, limits, playing
 
 CONTEXT = {"inbound": {"channel": "session", "chat_id": "s1", "sender_id": "ann"}, "scope": {"role": "helper"}}
 
@@ -200,7 +200,7 @@ async def test_unrequested_response_begins_a_turn_with_its_own_limits():
 
 async def test_turn_lasts_until_its_slow_tools_are_answered():
     watching = Watching()
-    held = Held("at last")
+    held = SlowTool("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Done.")]) as fake:
         async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
             await played.session.send_text("Go.")
@@ -214,7 +214,7 @@ async def test_turn_lasts_until_its_slow_tools_are_answered():
 
 async def test_late_result_of_a_slow_tool_is_a_new_turn():
     watching = Watching()
-    held = Held("at last")
+    held = SlowTool("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Something else."), Say("Done.")]) as fake:
         async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
             await played.session.send_text("Go.")
@@ -289,7 +289,7 @@ async def test_an_answer_that_fails_ends_the_turn_with_an_error(answer, bounds, 
 
 async def test_a_turn_outlives_a_connection_that_is_lost_and_is_answered_on_the_next():
     watching = Watching()
-    held = Held()
+    held = SlowTool()
     with FakeOpenAI([Call("slow"), Say("It is 42."), Answer((Say("Lost."),), kill="created"), Say("Here.")]) as fake:
         async with watching.playing(fake, held.slow) as played:
             await played.session.send_text("What is the answer?")

@@ -11,7 +11,7 @@ from patchbay.realtime.events import ResponseEndEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote, Say
 from patchbay.tools import ToolContext
 
-from .playing import Held, limits, playing
+from .playing import SlowTool, limits, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -24,7 +24,7 @@ def quoted(text: str) -> str:
 
 @pytest.mark.parametrize("provider", ALL)
 async def test_late_result_is_sent_as_a_quoted_user_text(provider):
-    held = Held(HOSTILE)
+    held = SlowTool(HOSTILE)
     with provider([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
             await played.session.send_text("Go.")

@@ -25,7 +25,7 @@ from patchbay.testing.realtime import (
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .playing import Held, limits, playing, soon
+from .playing import SlowTool, bounded, limits, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -40,12 +40,12 @@ async def test_synced_tool_is_available_to_the_model_on_return(provider):
         async with playing(fake, named("own")) as played:
             manager = LLMSessionManager("ann")
             manager.active = played.session
-            await soon(manager.register_tool_and_sync(named("added")))
+            await bounded(manager.register_tool_and_sync(named("added")))
             assert {"own", "added"} == set(fake.tools)
             assert (1 if fake.provider == "gemini" else 0) == fake.connections - 1
             await played.session.send_text("Go.")
             await played.until(lambda: "done" in played.text)
-            await soon(manager.unregister_tool_and_sync("added"))
+            await bounded(manager.unregister_tool_and_sync("added"))
             assert ["own"] == fake.tools
         await fake.until(lambda: not fake.unanswered)
 
@@ -57,7 +57,7 @@ async def test_a_change_waits_for_the_response_that_is_under_way():
             manager.active = played.session
             await played.session.send_text("Go.")
             await played.until(lambda: bool(played.of(TextEvent)))
-            await soon(manager.register_tool_and_sync(named("added")))
+            await bounded(manager.register_tool_and_sync(named("added")))
             assert ["completed"] == [each.status for each in played.of(ResponseEndEvent)]
             assert ["added"] == fake.tools
 
@@ -96,7 +96,7 @@ async def test_rejected_or_unconfirmed_tool_change_is_an_error_and_the_retry_sen
             manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
             manager.active = played.session
             with pytest.raises(ToolSyncError, match=words):
-                await soon(manager.register_tool_and_sync(named("added")))
+                await bounded(manager.register_tool_and_sync(named("added")))
             await played.until(lambda: not manager.out_of_sync)
             assert ["added"] == fake.tools
 
@@ -108,7 +108,7 @@ async def test_tool_change_without_a_connection_is_sent_with_the_next():
             manager.active = played.session
             fake.drop()
             await played.until(lambda: "lost" in played.states)
-            await soon(manager.register_tool_and_sync(named("added")))
+            await bounded(manager.register_tool_and_sync(named("added")))
             assert ["added"] == fake.tools
 
 
@@ -120,13 +120,13 @@ async def test_concurrent_tool_changes_are_coalesced_and_the_last_wins():
                 manager = LLMSessionManager("ann")
                 manager.register_tool(named(f"t{number}"))
                 snapshots.append(manager.snapshot())
-            await soon(asyncio.gather(*(played.session.use_tools(each) for each in snapshots)))
+            await bounded(asyncio.gather(*(played.session.use_tools(each) for each in snapshots)))
             assert ["t19"] == fake.tools
             assert len(fake.sessions) <= 4
 
 
 async def test_gemini_changes_its_tools_only_when_no_call_is_under_way():
-    held = Held("slow is done")
+    held = SlowTool("slow is done")
     with FakeGemini([Call("slow"), Quote()]) as fake:
         async with playing(fake, held.slow) as played:
             manager = LLMSessionManager("ann")
@@ -137,7 +137,7 @@ async def test_gemini_changes_its_tools_only_when_no_call_is_under_way():
             await asyncio.sleep(0)
             assert 1 == fake.connections
             held.may_end.set()
-            await soon(syncing)
+            await bounded(syncing)
             assert {"slow", "added"} == set(fake.tools)
             assert 1 == len(played.of(ToolCallEvent))
         assert 1 == len(fake.calls[0].results)
@@ -164,10 +164,10 @@ async def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone
         async with playing(fake, named("own"), snapshot=manager.snapshot()) as played:  # refused as it opens
             assert {"own", "first", "last"} == set(fake.tools)
             with pytest.raises(ToolSyncError, match="odd: No such schema"):
-                await soon(played.session.use_tools(manager.snapshot()))
+                await bounded(played.session.use_tools(manager.snapshot()))
             manager.register_tool(named("added"))
             with pytest.raises(ToolSyncError, match="odd"):
-                await soon(played.session.use_tools(manager.snapshot()))
+                await bounded(played.session.use_tools(manager.snapshot()))
             assert {"own", "first", "last", "added"} == set(fake.tools)
             await played.session.send_text("Go.")
             await played.until(lambda: "done" in played.text)
@@ -197,7 +197,7 @@ async def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent
         async with playing(fake) as played:
             first = asyncio.ensure_future(played.session.use_tools(of("odd", "last")))
             await asyncio.sleep(0)  # it is on its way
-            await soon(played.session.use_tools(of("good", "last")))
+            await bounded(played.session.use_tools(of("good", "last")))
             with pytest.raises(ToolSyncError, match="refused"):
-                await soon(first)
+                await bounded(first)
             assert ["good", "last"] == fake.tools

@@ -14,8 +14,8 @@ from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, held, rejected_execution, serving
-from .playing import limits, named, of, playing, soon
+from .peers import Peer, open_session, rejected_execution, serving
+from .playing import bounded, limits, named, playing, snapshot_of
 
 
 def answer(response_id: str) -> list[dict]:
@@ -34,16 +34,16 @@ async def test_refused_tools_are_sent_again_only_on_request():
         await peer.send(rejected_execution(await peer.until("session.update"), "Still not."))
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url) as played:
+    async with serving(handle) as (url, peers), open_session(url) as played:
         with pytest.raises(ToolSyncError, match=r"No such tools\."):
-            await soon(played.session.use_tools(of("added")))
+            await bounded(played.session.use_tools(snapshot_of("added")))
         for number in range(3):
             await played.session.send_text("Go.")
             await played.until(lambda number=number: len(played.events) > number + 1)
             await played.idle()
         assert [[], ["added"]] == peers[0].tools()
         with pytest.raises(ToolSyncError, match=r"Still not\."):
-            await soon(played.session.use_tools(of("added")))
+            await bounded(played.session.use_tools(snapshot_of("added")))
         assert [[], ["added"], ["added"]] == peers[0].tools()
 
 
@@ -55,13 +55,13 @@ async def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_
         await peer.send({"type": "session.updated"}, rejected_execution(second, "Not these."))
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+    async with serving(handle) as (url, peers), open_session(url, update=0.1) as played:
         with pytest.raises(ToolSyncError, match="did not confirm"):
-            await soon(played.session.use_tools(of("one")))
+            await bounded(played.session.use_tools(snapshot_of("one")))
         played.session._engine.tool_sync._seconds = 20.0
         with pytest.raises(ToolSyncError, match=r"Not these\."):
-            await soon(played.session.use_tools(of("two")))
-        await soon(played.session.use_tools(of("one")))  # which the server has, by now
+            await bounded(played.session.use_tools(snapshot_of("two")))
+        await bounded(played.session.use_tools(snapshot_of("one")))  # which the server has, by now
         assert [[], ["one"], ["two"]] == peers[0].tools()
 
 
@@ -77,15 +77,15 @@ async def test_replaced_tool_is_not_excluded_for_the_refusal_of_its_predecessor(
         await peer.listen()
 
     changed, changed_again = asyncio.Event(), asyncio.Event()
-    async with serving(handle) as (url, peers), held(url) as played:
-        first = asyncio.ensure_future(played.session.use_tools(of("good", named("odd"))))
-        await soon(changed.wait())
-        second = asyncio.ensure_future(played.session.use_tools(of("good", named("odd", "mended"))))
+    async with serving(handle) as (url, peers), open_session(url) as played:
+        first = asyncio.ensure_future(played.session.use_tools(snapshot_of("good", named("odd"))))
+        await bounded(changed.wait())
+        second = asyncio.ensure_future(played.session.use_tools(snapshot_of("good", named("odd", "mended"))))
         await asyncio.sleep(0)
         changed_again.set()
-        await soon(second)
+        await bounded(second)
         with pytest.raises(ToolSyncError, match="No such schema"):
-            await soon(first)
+            await bounded(first)
         assert ["good", "odd"] == peers[0].tools()[-1]
 
 
@@ -101,17 +101,17 @@ async def test_gemini_session_keeps_its_old_tools_if_a_tool_is_refused(reconnect
 
     async with (
         serving(handle) as (url, peers),
-        held(url, provider="gemini", snapshot=of("good"), reconnects=reconnects) as played,
+        open_session(url, provider="gemini", snapshot=snapshot_of("good"), reconnects=reconnects) as played,
     ):
         await played.until(lambda: played.session._engine.reconnector.handle == "h")
         with pytest.raises(ToolSyncError, match=r"Invalid value\."):
-            await soon(played.session.use_tools(of("good", "bad")))
+            await bounded(played.session.use_tools(snapshot_of("good", "bad")))
         await played.until(lambda: len(peers) == 3 and played.session.idle)
         setups = [peer.came[0]["setup"] for peer in peers]
         assert ["good"] == [each["name"] for each in setups[2]["tools"][0]["functionDeclarations"]]
         assert ["h", "h"] == [setup["sessionResumption"].get("handle") for setup in setups[1:]]  # nothing of the talk is lost
         assert [True] == ["Invalid value." in str(each.error) for each in played.of(ErrorEvent)]
-        await soon(played.session.use_tools(of("good", "fine")))
+        await bounded(played.session.use_tools(snapshot_of("good", "fine")))
         assert 4 == len(peers)
 
 
@@ -123,9 +123,9 @@ async def test_tools_that_were_refused_do_not_keep_a_lost_connection_from_being_
             refused = "bad" in json.dumps(update)
             await peer.send(rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
 
-    async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
+    async with serving(handle) as (url, peers), open_session(url, snapshot=snapshot_of("good"), reconnects=2) as played:
         with pytest.raises(ToolSyncError, match=r"Bad tools\."):
-            await soon(played.session.use_tools(of("good", "bad")))
+            await bounded(played.session.use_tools(snapshot_of("good", "bad")))
         peers[0].kill()
         await played.until(lambda: played.states == ["open", "lost", "open"])
         assert [["good"]] == peers[1].tools()
@@ -142,14 +142,14 @@ async def test_tools_rejected_at_connection_setup_are_left_out():
             await peer.send(rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
 
     changed = asyncio.Event()
-    async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
+    async with serving(handle) as (url, peers), open_session(url, snapshot=snapshot_of("good"), reconnects=2) as played:
         peers[0].kill()
         await played.until(lambda: len(played.states) == 2)
-        told = asyncio.ensure_future(played.session.use_tools(of("good", "bad")))
+        told = asyncio.ensure_future(played.session.use_tools(snapshot_of("good", "bad")))
         await asyncio.sleep(0)
         changed.set()
         with pytest.raises(ToolSyncError, match=r"Bad tools\."):
-            await soon(told)
+            await bounded(told)
         await played.until(lambda: played.states[-1] == "open")
         assert [["good"]] == peers[-1].tools()
 
@@ -191,20 +191,20 @@ async def test_use_tools_times_out_during_responses_and_reconnects():
             await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, provider="gemini", update=0.2, connect=20.0) as played:
+    async with serving(handle) as (url, peers), open_session(url, provider="gemini", update=0.2, connect=20.0) as played:
         await played.session.send_text("Hello?")
         await played.until(lambda: bool(played.of(TextEvent)))
         with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-            await soon(played.session.use_tools(of("first")))
-        waiting = asyncio.ensure_future(played.session.use_tools(of("second")))
+            await bounded(played.session.use_tools(snapshot_of("first")))
+        waiting = asyncio.ensure_future(played.session.use_tools(snapshot_of("second")))
         await asyncio.sleep(0)
         peers[0].kill()
         with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-            await soon(waiting)
+            await bounded(waiting)
         may_open.set()
         await played.until(lambda: len(played.states) == 3)
         assert ["second"] == [each["name"] for each in peers[1].came[0]["setup"]["tools"][0]["functionDeclarations"]]
-        await soon(played.session.use_tools(of("second")))
+        await bounded(played.session.use_tools(snapshot_of("second")))
 
 
 async def test_cancelled_use_tools_does_not_block_others_that_fail_at_close():
@@ -212,10 +212,10 @@ async def test_cancelled_use_tools_does_not_block_others_that_fail_at_close():
         await peer.open()
         await peer.listen()
 
-    async with serving(handle) as (url, _peers), held(url, update=20.0) as played:
-        waiting = [asyncio.ensure_future(played.session.use_tools(of(f"t{number}"))) for number in range(3)]
+    async with serving(handle) as (url, _peers), open_session(url, update=20.0) as played:
+        waiting = [asyncio.ensure_future(played.session.use_tools(snapshot_of(f"t{number}"))) for number in range(3)]
         await asyncio.sleep(0)
         waiting[1].cancel()
         await played.session.close()
-        ends = await soon(asyncio.gather(*waiting, return_exceptions=True))
+        ends = await bounded(asyncio.gather(*waiting, return_exceptions=True))
         assert [ToolSyncError, asyncio.CancelledError, ToolSyncError] == [type(each) for each in ends]

@@ -11,8 +11,8 @@ from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Faults
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, held, rejected_execution, serving
-from .playing import Played, limits, named, of, playing, soon
+from .peers import Peer, open_session, rejected_execution, serving
+from .playing import Played, bounded, limits, named, playing, snapshot_of
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 LONG = 20.0
@@ -30,7 +30,7 @@ def managing(played: Played) -> LLMSessionManager:
     return manager
 
 
-def patient(played: Played) -> None:
+def without_timeouts(played: Played) -> None:
     """Have nothing fail any more because it takes too long."""
     played.session._engine.tool_sync._seconds = LONG
 
@@ -50,7 +50,7 @@ async def test_unconfirmed_tools_are_sent_on_reconnect_and_marked_in_sync(provid
         async with playing(fake, limits=limits(update=0.1)) as played:
             manager = managing(played)
             with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(manager.register_tool_and_sync(named("added")))
+                await bounded(manager.register_tool_and_sync(named("added")))
             assert [*manager.out_of_sync] == ["active"]
             fake.drop()
             await played.until(lambda: played.states == ["open", "lost", "open"])
@@ -67,12 +67,12 @@ async def test_gemini_session_is_in_sync_after_a_reconnect():
             await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, provider="gemini", update=0.1) as played:
+    async with serving(handle) as (url, peers), open_session(url, provider="gemini", update=0.1) as played:
         manager = managing(played)
         await played.session.send_text("Hello?")
         await played.until(lambda: not played.session.idle)
         with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-            await soon(manager.register_tool_and_sync(named("added")))
+            await bounded(manager.register_tool_and_sync(named("added")))
         assert [*manager.out_of_sync] == ["active"]
         peers[0].kill()
         await played.until(lambda: played.states == ["open", "lost", "open"])
@@ -85,10 +85,10 @@ async def test_rejected_tools_stay_out_of_sync_after_a_reconnect():
         await peer.send(rejected_execution(await peer.until("session.update"), "No such tools."))
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url) as played:
+    async with serving(handle) as (url, peers), open_session(url) as played:
         manager = managing(played)
         with pytest.raises(ToolSyncError, match=r"No such tools\."):
-            await soon(manager.register_tool_and_sync(named("added")))
+            await bounded(manager.register_tool_and_sync(named("added")))
         peers[0].kill()
         await played.until(lambda: played.states == ["open", "lost", "open"])
         assert [[]] == peers[1].tools()
@@ -103,10 +103,10 @@ async def test_session_with_one_rejected_tool_stays_out_of_sync_after_a_reconnec
         await peer.send(updated())
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, update=LONG) as played:
+    async with serving(handle) as (url, peers), open_session(url, update=LONG) as played:
         manager = managing(played)
         with pytest.raises(ToolSyncError, match="does not take odd"):
-            await soon(manager.register_tool_and_sync(named("odd")))
+            await bounded(manager.register_tool_and_sync(named("odd")))
         assert not played.session.is_synced
         peers[0].kill()
         await played.until(lambda: played.states == ["open", "lost", "open"])
@@ -117,10 +117,10 @@ async def test_closed_session_is_out_of_sync():
     with FakeOpenAI() as fake:
         async with playing(fake) as played:
             manager = managing(played)
-            await soon(manager.register_tool_and_sync(named("added")))
+            await bounded(manager.register_tool_and_sync(named("added")))
         assert {} == manager.out_of_sync
         with pytest.raises(ToolSyncError, match="closed"):
-            await soon(manager.register_tool_and_sync(named("more")))
+            await bounded(manager.register_tool_and_sync(named("more")))
         assert "closed" in manager.out_of_sync["active"]
 
 
@@ -132,10 +132,10 @@ async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its
     with provider(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1)) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of("one")))
-            patient(played)
-            await soon(played.session.use_tools(of("one", "two")))
-            await soon(played.session.use_tools(of("three")))
+                await bounded(played.session.use_tools(snapshot_of("one")))
+            without_timeouts(played)
+            await bounded(played.session.use_tools(snapshot_of("one", "two")))
+            await bounded(played.session.use_tools(snapshot_of("three")))
             assert ["three"] == fake.tools
 
 
@@ -143,10 +143,10 @@ async def test_tools_sent_twice_and_confirmed_once_do_not_block_the_next_change(
     with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1)) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of("one")))
-            patient(played)
-            await soon(played.session.use_tools(of("one")))
-            await soon(played.session.use_tools(of("two")))
+                await bounded(played.session.use_tools(snapshot_of("one")))
+            without_timeouts(played)
+            await bounded(played.session.use_tools(snapshot_of("one")))
+            await bounded(played.session.use_tools(snapshot_of("two")))
             assert ["two"] == fake.tools
 
 
@@ -160,13 +160,13 @@ async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them
         await peer.listen()
 
     told = asyncio.Event()
-    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+    async with serving(handle) as (url, peers), open_session(url, update=0.1) as played:
         with pytest.raises(ToolSyncError, match="did not confirm"):
-            await soon(played.session.use_tools(of("added")))
-        patient(played)
-        await soon(played.session.use_tools(of()))
-        await soon(told.wait())
-        await soon(played.session.use_tools(of()))  # it is known by now
+            await bounded(played.session.use_tools(snapshot_of("added")))
+        without_timeouts(played)
+        await bounded(played.session.use_tools(snapshot_of()))
+        await bounded(told.wait())
+        await bounded(played.session.use_tools(snapshot_of()))  # it is known by now
         assert [[], ["added"], []] == peers[0].tools()
 
 
@@ -184,12 +184,12 @@ async def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_
         await peer.send(updated("two", "one"))
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, update=LONG) as played:
-        await soon(played.session.use_tools(of("one")))
+    async with serving(handle) as (url, peers), open_session(url, update=LONG) as played:
+        await bounded(played.session.use_tools(snapshot_of("one")))
         with pytest.raises(ToolSyncError, match=r"Not these\."):
-            await soon(played.session.use_tools(of("one", "two")))
+            await bounded(played.session.use_tools(snapshot_of("one", "two")))
         assert not played.session.is_synced
-        await soon(played.session.use_tools(of("one", "two")))
+        await bounded(played.session.use_tools(snapshot_of("one", "two")))
         assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
 
@@ -208,10 +208,10 @@ async def test_change_refused_after_an_assumed_confirmation_is_sent_again():
         await peer.listen()
 
     may_go_on, may_take = asyncio.Event(), asyncio.Event()
-    async with serving(handle) as (url, peers), held(url, update=LONG) as played:
+    async with serving(handle) as (url, peers), open_session(url, update=LONG) as played:
         manager = managing(played)
-        await soon(manager.register_tool_and_sync(named("one")))
-        await soon(manager.register_tool_and_sync(named("two")))
+        await bounded(manager.register_tool_and_sync(named("one")))
+        await bounded(manager.register_tool_and_sync(named("two")))
         assert {} == manager.out_of_sync  # the best available knowledge
         may_go_on.set()
         await played.until(lambda: bool(manager.out_of_sync))
@@ -228,9 +228,9 @@ async def test_server_that_confirms_and_rejects_tools_is_not_retried_forever():
             update = await peer.until("session.update")
             await peer.send({"type": "session.updated"}, rejected_execution(update, "And yet no."))
 
-    async with serving(handle) as (url, peers), held(url, update=LONG, reconnects=2) as played:
+    async with serving(handle) as (url, peers), open_session(url, update=LONG, reconnects=2) as played:
         manager = managing(played)
-        await soon(manager.register_tool_and_sync(named("one")))
+        await bounded(manager.register_tool_and_sync(named("one")))
         await played.until(lambda: len(played.of(ErrorEvent)) == 2)
         assert {"active": "its model's server has not accepted them"} == manager.out_of_sync
         assert [[], ["one"], ["one"]] == peers[0].tools()
@@ -248,10 +248,10 @@ async def test_duplicate_rejection_does_not_fail_the_next_change():
         await peer.send(rejected_execution(first, "Not these."), updated("two"))
         await peer.listen()
 
-    async with serving(handle) as (url, _peers), held(url, update=LONG) as played:
+    async with serving(handle) as (url, _peers), open_session(url, update=LONG) as played:
         with pytest.raises(ToolSyncError, match=r"Not these\."):
-            await soon(played.session.use_tools(of("one")))
-        await soon(played.session.use_tools(of("two")))
+            await bounded(played.session.use_tools(snapshot_of("one")))
+        await bounded(played.session.use_tools(snapshot_of("two")))
         assert [] == played.of(ErrorEvent)
 
 
@@ -266,13 +266,13 @@ async def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
         await peer.send(updated("one"), rejected_execution({}, "Not in these words."))
         await peer.listen()
 
-    async with serving(handle) as (url, peers), held(url, update=0.1) as played:
+    async with serving(handle) as (url, peers), open_session(url, update=0.1) as played:
         with pytest.raises(ToolSyncError, match="did not confirm"):
-            await soon(played.session.use_tools(of(named("one", "in these words"))))
-        patient(played)
+            await bounded(played.session.use_tools(snapshot_of(named("one", "in these words"))))
+        without_timeouts(played)
         with pytest.raises(ToolSyncError, match=r"Not in these words\."):
-            await soon(played.session.use_tools(of(named("one", "in others"))))
-        await soon(played.session.use_tools(of(named("one", "in these words"))))  # which it has
+            await bounded(played.session.use_tools(snapshot_of(named("one", "in others"))))
+        await bounded(played.session.use_tools(snapshot_of(named("one", "in these words"))))  # which it has
         assert 3 == len(peers[0].tools())
 
 
@@ -293,9 +293,9 @@ async def test_a_server_that_names_its_tools_otherwise_is_understood_as_one_that
             update = await peer.until("session.update")
             await peer.send(says([tool["name"] for tool in update["session"]["tools"]]))
 
-    async with serving(handle) as (url, peers), held(url, snapshot=of("zero"), update=LONG) as played:
+    async with serving(handle) as (url, peers), open_session(url, snapshot=snapshot_of("zero"), update=LONG) as played:
         for names in (["one", "two"], ["one", "two", "three"], ["three", "two"]):
-            await soon(played.session.use_tools(of(*names)))
+            await bounded(played.session.use_tools(snapshot_of(*names)))
         assert [["zero"], ["one", "two"], ["one", "two", "three"], ["three", "two"]] == peers[0].tools()
 
 
@@ -306,12 +306,12 @@ async def test_a_server_that_always_names_the_tools_of_the_beginning_is_waited_f
             await peer.until("session.update")
             await peer.send(updated())
 
-    async with serving(handle) as (url, peers), held(url, update=0.3) as played:
-        await soon(played.session.use_tools(of("one")))
-        patient(played)
-        await soon(played.session.use_tools(of("one", "two")))
-        await soon(played.session.use_tools(of()))
-        await soon(played.session.use_tools(of("three")))
+    async with serving(handle) as (url, peers), open_session(url, update=0.3) as played:
+        await bounded(played.session.use_tools(snapshot_of("one")))
+        without_timeouts(played)
+        await bounded(played.session.use_tools(snapshot_of("one", "two")))
+        await bounded(played.session.use_tools(snapshot_of()))
+        await bounded(played.session.use_tools(snapshot_of("three")))
         assert [[], ["one"], ["one", "two"], [], ["three"]] == peers[0].tools()
 
 
@@ -320,7 +320,7 @@ async def test_the_tools_that_the_provider_has_itself_are_not_looked_at():
     with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1), settings=settings) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
-                await soon(played.session.use_tools(of("one")))
-            patient(played)
-            await soon(played.session.use_tools(of("two")))
+                await bounded(played.session.use_tools(snapshot_of("one")))
+            without_timeouts(played)
+            await bounded(played.session.use_tools(snapshot_of("two")))
             assert ["two", "its_own"] == fake.tools

@@ -12,8 +12,8 @@ from patchbay.realtime.events import ErrorEvent, IdleEvent, InterruptedEvent, Re
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, content, held, served, serving
-from .playing import Held, Played, soon
+from .peers import Peer, content, open_session, served, serving
+from .playing import Played, SlowTool, bounded
 
 HANDLE = {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}}
 NO_HANDLE = {"sessionResumptionUpdate": {"resumable": False}}
@@ -26,11 +26,11 @@ def calls(*names: str) -> dict[str, Any]:
     return {"toolCall": {"functionCalls": [{"id": name, "name": name, "args": {}} for name in names]}}
 
 
-def says(text: str) -> dict[str, Any]:
+def text_content(text: str) -> dict[str, Any]:
     return content(modelTurn={"parts": [{"text": text}]})
 
 
-def told(peer: Peer) -> list[str]:
+def sent_texts(peer: Peer) -> list[str]:
     """The texts sent on a connection, in both forms, with "?" after those that request an answer."""
     lines = []
     for frame in peer.came:
@@ -43,24 +43,24 @@ def told(peer: Peer) -> list[str]:
     return lines
 
 
-async def asked(peer: Peer) -> None:
+async def wait_for_request(peer: Peer) -> None:
     """Wait until the model is to answer."""
-    before = told(peer).count("?")
-    while told(peer).count("?") == before:
+    before = sent_texts(peer).count("?")
+    while sent_texts(peer).count("?") == before:
         await peer.next()
 
 
-async def answers(peer: Peer, text: str) -> None:
+async def send_answer(peer: Peer, text: str) -> None:
     """Say a whole answer to what comes next."""
-    await asked(peer)
-    await peer.send(says(text), content(turnComplete=True))
+    await wait_for_request(peer)
+    await peer.send(text_content(text), content(turnComplete=True))
 
 
-async def cut_off(peer: Peer) -> None:
+async def interrupt_and_disconnect(peer: Peer) -> None:
     """The first answer is cut off, and later its connection is lost."""
     if peer.number == 1:
-        await asked(peer)
-        await peer.send(says("One, two,"), *CUT)
+        await wait_for_request(peer)
+        await peer.send(text_content("One, two,"), *CUT)
         await peer.until("realtimeInput")
         peer.kill()
 
@@ -73,19 +73,19 @@ async def slow() -> None:
 async def test_text_whose_calls_were_cancelled_is_answered_on_the_next_connection(resumes):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await asked(peer)
-            await asked(peer)
+            await wait_for_request(peer)
+            await wait_for_request(peer)
             await peer.send(calls("slow"), HANDLE if resumes else NO_HANDLE)
             await peer.send({"toolCallCancellation": {"ids": ["slow"]}}, {"goAway": {"timeLeft": "0.02s"}})
             return
-        await answers(peer, "Both.")
+        await send_answer(peer, "Both.")
 
     async with served(conduct, slow, provider="gemini") as (played, peers):
         await played.session.send_text("a")
         await played.session.send_text("b")
         await played.until(lambda: "Both." in played.text)
         await played.idle()
-        assert ["a", "b", "?"] == told(peers[1])
+        assert ["a", "b", "?"] == sent_texts(peers[1])
         assert (1, []) == (len(played.of(ToolCallEvent)), played.of(ErrorEvent))
 
 
@@ -96,13 +96,13 @@ async def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_conne
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(HANDLE if resumes else NO_HANDLE)
-            await asked(peer)
-            await peer.send(says("One, two,"))
-            await asked(peer)
+            await wait_for_request(peer)
+            await peer.send(text_content("One, two,"))
+            await wait_for_request(peer)
             await peer.send(*frames)
             peer.kill()
             return
-        await answers(peer, "Both.")
+        await send_answer(peer, "Both.")
 
     async with served(conduct, provider="gemini", settings=way) as (played, peers):
         await played.session.send_text("a")
@@ -113,25 +113,25 @@ async def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_conne
         asks = [each["setup"]["sessionResumption"] for peer in peers for each in peer.came if "setup" in each]
         assert [{}, {"handle": "h"} if resumes else {}] == asks
         # A handle restores an earlier state; without one the whole history is sent in order.
-        assert (["a", "b", "?"] if resumes else ["a", "One, two,", "b", "?"]) == told(peers[1])
+        assert (["a", "b", "?"] if resumes else ["a", "One, two,", "b", "?"]) == sent_texts(peers[1])
 
 
 async def test_resumed_session_does_not_repeat_answered_texts():
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await asked(peer)
-            await peer.send(says("One."), content(turnComplete=True), HANDLE)
-            await asked(peer)
+            await wait_for_request(peer)
+            await peer.send(text_content("One."), content(turnComplete=True), HANDLE)
+            await wait_for_request(peer)
             peer.kill()
             return
-        await answers(peer, "Two.")
+        await send_answer(peer, "Two.")
 
     async with served(conduct, provider="gemini") as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: played.of(IdleEvent))
         await played.session.send_text("b")
         await played.until(lambda: "Two." in played.text)
-        assert ["b", "?"] == told(peers[1])
+        assert ["b", "?"] == sent_texts(peers[1])
 
 
 async def test_resumed_session_does_not_repeat_the_input_of_known_calls():
@@ -144,14 +144,14 @@ async def test_resumed_session_does_not_repeat_the_input_of_known_calls():
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await asked(peer)
+            await wait_for_request(peer)
             await peer.send(calls("known"), HANDLE)
             await peer.until("realtimeInput")
             peer.kill()
             return
         gate.set()
         await peer.until("toolResponse")
-        await peer.send(says("It is."), content(turnComplete=True))
+        await peer.send(text_content("It is."), content(turnComplete=True))
 
     async with served(conduct, known, provider="gemini") as (played, peers):
         await played.session.send_text("a")
@@ -161,23 +161,23 @@ async def test_resumed_session_does_not_repeat_the_input_of_known_calls():
         assert ["setup", "toolResponse"] == peers[1].kinds()
 
 
-async def lost(played: Played, peers: list[Peer]) -> None:
+async def assert_not_requested(played: Played, peers: list[Peer]) -> None:
     await played.session.send_audio(bytes(320))
     await played.until(lambda: len(played.states) == 3)
     await played.idle()
-    assert "?" not in told(peers[1])
+    assert "?" not in sent_texts(peers[1])
 
 
 async def test_answer_ended_by_a_noise_is_not_repeated_after_a_much_later_reconnect():
-    async with served(cut_off, provider="gemini", done=0.05) as (played, peers):
+    async with served(interrupt_and_disconnect, provider="gemini", done=0.05) as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
         await played.until(lambda: played.of(IdleEvent))
-        await lost(played, peers)
+        await assert_not_requested(played, peers)
 
 
 async def test_answer_ended_by_a_noise_stays_open_while_the_user_may_continue():
-    async with served(cut_off, provider="gemini", done=1.0) as (played, _):
+    async with served(interrupt_and_disconnect, provider="gemini", done=1.0) as (played, _):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
         assert not played.session.idle
@@ -186,11 +186,11 @@ async def test_answer_ended_by_a_noise_stays_open_while_the_user_may_continue():
 
 
 async def test_answer_ended_by_the_program_is_not_repeated_on_the_next_connection():
-    async with served(cut_off, provider="gemini") as (played, peers):
+    async with served(interrupt_and_disconnect, provider="gemini") as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))
         await played.session.interrupt()
-        await lost(played, peers)
+        await assert_not_requested(played, peers)
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
@@ -199,9 +199,9 @@ async def test_interrupted_text_is_not_answered_after_a_late_interruption_event(
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(HANDLE if resumes else NO_HANDLE)
-            await asked(peer)
-            await peer.send(says("One, two,"))
-            await asked(peer)
+            await wait_for_request(peer)
+            await peer.send(text_content("One, two,"))
+            await wait_for_request(peer)
             await peer.until("realtimeInput")
             await peer.send(*CUT)
             await peer.until("realtimeInput")
@@ -214,7 +214,7 @@ async def test_interrupted_text_is_not_answered_after_a_late_interruption_event(
         await played.session.interrupt()
         await played.session.send_audio(bytes(320))
         await played.until(lambda: len(played.of(InterruptedEvent)) == 3)
-        await lost(played, peers)
+        await assert_not_requested(played, peers)
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
@@ -224,9 +224,9 @@ async def test_complete_answer_is_not_repeated_after_a_cancelled_call(way):
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await asked(peer)
-            await peer.send(calls("slow", "slow2"), says("It is"), {"toolCallCancellation": {"ids": ["slow"]}})
-            await peer.send(says(" noon."), content(turnComplete=True))
+            await wait_for_request(peer)
+            await peer.send(calls("slow", "slow2"), text_content("It is"), {"toolCallCancellation": {"ids": ["slow"]}})
+            await peer.send(text_content(" noon."), content(turnComplete=True))
             await peer.until("realtimeInput")
             peer.kill()
 
@@ -236,15 +236,15 @@ async def test_complete_answer_is_not_repeated_after_a_cancelled_call(way):
         await played.session.send_audio(bytes(320))
         await played.until(lambda: len(played.states) == 3)
         await asyncio.sleep(0.05)
-        assert "?" not in told(peers[1])
+        assert "?" not in sent_texts(peers[1])
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
 async def test_unanswered_text_that_interrupted_an_answer_is_an_error_event(way):
     async def conduct(peer: Peer) -> None:
-        await asked(peer)
-        await peer.send(says("One, two,"))
-        await asked(peer)
+        await wait_for_request(peer)
+        await peer.send(text_content("One, two,"))
+        await wait_for_request(peer)
         await peer.send(*CUT)
 
     async with served(conduct, provider="gemini", done=0.05, settings=way) as (played, _):
@@ -259,17 +259,17 @@ async def test_unanswered_text_that_interrupted_an_answer_is_an_error_event(way)
 async def test_running_notice_is_repeated_if_its_answer_was_lost(way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await asked(peer)
+            await wait_for_request(peer)
             await peer.send(calls("slow"), HANDLE)
             await peer.until("toolResponse")
             peer.kill()
             return
-        await answers(peer, "It still runs.")
+        await send_answer(peer, "It still runs.")
 
     async with served(conduct, slow, provider="gemini", slow_after=0.05, settings=way) as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: "still runs" in played.text)
-        assert [True, False] == [each.startswith("[The tool slow returned]") for each in told(peers[1])]
+        assert [True, False] == [each.startswith("[The tool slow returned]") for each in sent_texts(peers[1])]
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
@@ -286,16 +286,16 @@ async def test_text_sent_during_connect_is_answered_even_with_changed_tools(way)
         else:
             await peer.open()
         if peer.number == 1:
-            await asked(peer)
+            await wait_for_request(peer)
             await peer.send(calls("slow"), HANDLE)
             await peer.until("realtimeInput")
             peer.kill()
         else:
-            await answers(peer, "Both.")
+            await send_answer(peer, "Both.")
 
     manager = LLMSessionManager("ann")
     manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
-    async with serving(handle) as (url, peers), held(url, slow, provider="gemini", settings=way) as played:
+    async with serving(handle) as (url, peers), open_session(url, slow, provider="gemini", settings=way) as played:
         await played.session.send_text("a")
         await played.until(lambda: played.of(ToolCallEvent))
         await played.session.send_audio(bytes(320))
@@ -305,20 +305,20 @@ async def test_text_sent_during_connect_is_answered_even_with_changed_tools(way)
         await asyncio.sleep(0)
         may_open.set()
         await played.until(lambda: "Both." in played.text)
-        await soon(changing)
+        await bounded(changing)
         assert ["setup", "toolResponse"] == peers[1].kinds()[:2]
-        assert ["b", "?"] == told(peers[1])[-2:]
+        assert ["b", "?"] == sent_texts(peers[1])[-2:]
 
 
 @pytest.mark.parametrize("way", [OLDER, NEWER])
 async def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await asked(peer)
-            await asked(peer)
-            await peer.send({"goAway": {"timeLeft": "10s"}}, says("One."), content(turnComplete=True))
+            await wait_for_request(peer)
+            await wait_for_request(peer)
+            await peer.send({"goAway": {"timeLeft": "10s"}}, text_content("One."), content(turnComplete=True))
             await asyncio.sleep(0.05)
-            await peer.send(says("Two."), content(turnComplete=True))
+            await peer.send(text_content("Two."), content(turnComplete=True))
 
     async with served(conduct, provider="gemini", settings=way) as (played, peers):
         await played.session.send_text("a")
@@ -326,28 +326,28 @@ async def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way)
         await played.until(lambda: "Two." in played.text)
         await played.until(lambda: len(peers) == 2)
         await played.idle()
-        assert "?" not in told(peers[1])
+        assert "?" not in sent_texts(peers[1])
 
 
 @pytest.mark.parametrize("lost", ["before the answer to the text", "behind the result"])
 async def test_answer_to_results_does_not_answer_a_crossing_text(lost):
-    tool = Held()
+    tool = SlowTool()
     may_answer = asyncio.Event()
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 2:
-            await answers(peer, "On the next one. ")
+            await send_answer(peer, "On the next one. ")
             return
-        await asked(peer)
+        await wait_for_request(peer)
         await peer.send(calls("slow"))
         await peer.until("toolResponse")
         await peer.send(HANDLE)
         await may_answer.wait()
-        await peer.send(says("It runs. "), content(turnComplete=True))
-        await asked(peer)
+        await peer.send(text_content("It runs. "), content(turnComplete=True))
+        await wait_for_request(peer)
         if lost == "behind the result":
-            await peer.send(says("To the text. "), content(turnComplete=True))
-            await asked(peer)  # the result of the tool
+            await peer.send(text_content("To the text. "), content(turnComplete=True))
+            await wait_for_request(peer)  # the result of the tool
         peer.kill()
 
     async with served(conduct, tool.slow, provider="gemini", slow_after=0.01) as (played, peers):
@@ -358,7 +358,7 @@ async def test_answer_to_results_does_not_answer_a_crossing_text(lost):
         may_answer.set()
         await played.until(lambda: "On the next one. " in played.text)
         await played.idle()
-        again = told(peers[1])
+        again = sent_texts(peers[1])
         if lost == "behind the result":
             assert "It runs. To the text. On the next one. " == played.text
             assert "forty-two" in again[-2]

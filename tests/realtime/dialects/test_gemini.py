@@ -58,7 +58,7 @@ def content(**members):
     return vendors(server_content=members)
 
 
-def say(text):
+def text_content(text):
     return content(model_turn={"role": "model", "parts": [{"text": text}]})
 
 
@@ -267,7 +267,7 @@ def test_non_pcm_inline_data_is_ignored():
 
 
 def test_each_turn_is_a_separate_response():
-    news = read(gemini(), say("a"), say("b"), TURN_OVER, say("c"), TURN_OVER)
+    news = read(gemini(), text_content("a"), text_content("b"), TURN_OVER, text_content("c"), TURN_OVER)
     assert "Started TextDelta TextDelta Done Started TextDelta Done" == " ".join(
         type(one).__name__.removeprefix("Response") for one in news
     )
@@ -275,7 +275,7 @@ def test_each_turn_is_a_separate_response():
 
 
 def test_no_two_connections_have_ids_in_common():
-    frames = [tool_calls({"name": "get_time"}), say("a")]
+    frames = [tool_calls({"name": "get_time"}), text_content("a")]
     first, second = (read(gemini(), *frames) for _ in range(2))
     assert set() == {one.response_id for one in first} & {one.response_id for one in second}
     assert first[1].call_id != second[1].call_id
@@ -291,7 +291,7 @@ def test_utterance_ends_when_the_server_reports_it():
     assert [InputTranscript("Hi", whole=False), InputTranscript("Hi")] == read(
         one, content(input_transcription={"text": "Hi", "finished": True})
     )
-    assert ["ResponseStarted", "TextDelta"] == [type(news).__name__ for news in read(one, say("a"))]
+    assert ["ResponseStarted", "TextDelta"] == [type(news).__name__ for news in read(one, text_content("a"))]
 
 
 def test_endless_utterance_is_split():
@@ -374,11 +374,11 @@ def test_the_same_call_after_its_result_is_another_one():
 
 def test_turn_end_after_calls_is_ignored_before_the_results():
     one = gemini()
-    read(one, say("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
+    read(one, text_content("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
     assert [] == read(one, content(generation_complete=True), TURN_OVER)
     one.result_frames([CallResult("fc1", "get_time", "{}")])
     assert ["ResponseStarted", "TextDelta", "ResponseDone"] == [
-        type(news).__name__ for news in read(one, say("Noon."), TURN_OVER)
+        type(news).__name__ for news in read(one, text_content("Noon."), TURN_OVER)
     ]
 
 
@@ -390,13 +390,13 @@ def test_empty_turn_after_results_is_a_completed_response():
 
 
 def test_interruption_cancels_the_response():
-    news = read(gemini(), say("Once"), content(interrupted=True), TURN_OVER)
+    news = read(gemini(), text_content("Once"), content(interrupted=True), TURN_OVER)
     assert ["ResponseStarted", "TextDelta", "SpeechStarted", "ResponseDone"] == [type(one).__name__ for one in news]
     assert "cancelled" == news[-1].status
 
 
 def test_interruption_and_turn_end_may_share_a_frame():
-    news = read(gemini(), say("Once"), content(interrupted=True, turn_complete=True), say("a"), TURN_OVER)
+    news = read(gemini(), text_content("Once"), content(interrupted=True, turn_complete=True), text_content("a"), TURN_OVER)
     assert ["cancelled", "completed"] == [one.status for one in news if isinstance(one, ResponseDone)]
 
 
@@ -410,14 +410,14 @@ def test_interruption_during_calls_is_read():
 @pytest.mark.parametrize("over", [TURN_OVER, content(interrupted=True), tool_calls({"id": "fc1", "name": "get_time"})])
 def test_a_transcript_that_comes_late_begins_no_response(over):
     one = gemini()
-    began = read(one, say("a"))[0]
+    began = read(one, text_content("a"))[0]
     read(one, over)
     assert [TextDelta(began.response_id, "b", spoken=True)] == read(one, content(output_transcription={"text": "b"}))
 
 
 def test_transcript_begins_a_response_to_later_input():
     one = gemini()
-    read(one, say("a"), TURN_OVER)
+    read(one, text_content("a"), TURN_OVER)
     one.text_frames(Line("user", "And?"), answer=True)
     assert ["ResponseStarted", "TextDelta"] == [
         type(news).__name__ for news in read(one, content(output_transcription={"text": "b"}))
@@ -480,7 +480,7 @@ def test_irrelevant_frames_give_no_events():
 def test_one_frame_can_hold_several_events():
     frame = {**TURN_OVER, **tool_calls({"id": "fc1", "name": "get_time"}), **vendors(go_away={"time_left": "1s"})}
     frame = json.loads(json.dumps(frame))
-    names = [type(one).__name__ for one in read(gemini(), say("a"), frame)]
+    names = [type(one).__name__ for one in read(gemini(), text_content("a"), frame)]
     assert ["ResponseStarted", "TextDelta", "ResponseDone", "ResponseStarted", "CallDelta", "ResponseDone", "GoAway"] == names
 
 

@@ -125,7 +125,7 @@ def session(fake: FakeGemini, *tools, **settings) -> RealtimeSession:
     return RealtimeSession(NEWER, tools=tools, **whole)
 
 
-async def heard(session: RealtimeSession, last: str) -> str:
+async def read_until(session: RealtimeSession, last: str) -> str:
     """What the model says, until it has said ``last``."""
     text = ""
     async with aclosing(session.events()) as events:
@@ -140,13 +140,13 @@ def test_a_session_speaks_with_a_newer_model_as_with_any():
     async def talk(fake: FakeGemini) -> None:
         async with session(fake, slow) as one:
             await one.send_text("Go.")
-            await heard(one, "slow at last")
+            await read_until(one, "slow at last")
             await one.send_text("On and on, please.")
-            await heard(one, "I was told: On and on, please.")
+            await read_until(one, "I was told: On and on, please.")
             await asyncio.to_thread(fake.drop)
             await fake.until(lambda: fake.connections == 2)
             await one.send_text("Who was here?")
-            await heard(one, "Who was here?")
+            await read_until(one, "Who was here?")
 
     with FakeGemini([Call("slow"), "It runs.", Quote()], newer=True) as fake:
         asyncio.run(asyncio.wait_for(talk(fake), BOUND))
@@ -159,9 +159,9 @@ def test_new_connection_without_resumption_gets_the_history_and_answers():
     async def talk(fake: FakeGemini) -> None:
         async with session(fake) as one:
             await one.send_text("I am Ann.")
-            await heard(one, "Hello, Ann.")
+            await read_until(one, "Hello, Ann.")
             await one.send_text("Who am I?")  # and the connection is lost before the answer
-            await heard(one, "I was told: I am Ann. | Who am I?")
+            await read_until(one, "I was told: I am Ann. | Who am I?")
 
     script = [Say("Hello, Ann."), Answer([Pause(0.0)], kill="asked"), Quote()]
     with FakeGemini(script, newer=True, faults=Faults(forget=True)) as fake:

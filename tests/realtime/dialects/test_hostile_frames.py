@@ -136,7 +136,7 @@ def test_a_server_that_never_ends_with_calls_costs_no_memory_in_the_end(provider
     one = dialect(provider)
     for response in range(20):
         for number in range(600):
-            one.read(event("response.output_item.added", response_id=str(response), item=an_item(number)))
+            one.read(event("response.output_item.added", response_id=str(response), item=call_item(number)))
     known = [len(calls._calls) for calls in one._calls.values()]
     assert [256] * 4 == known
 
@@ -148,12 +148,12 @@ def test_calls_remembered_for_gemini_are_bounded():
     assert 1_024 == len(one._known)
 
 
-def an_item(number, **members):
+def call_item(number, **members):
     return {"type": "function_call", "id": f"item_{number}", "call_id": f"call_{number}", "name": f"tool_{number}", **members}
 
 
 @st.composite
-def tellings(draw):
+def call_frames(draw):
     """Calls of one response told in any order and pieces, where every frame but the first of a call may lack ids."""
     count = draw(st.integers(1, 4))
     texts = [json.dumps({"n": number, "text": draw(st.text(max_size=6))}) for number in range(count)]
@@ -161,13 +161,13 @@ def tellings(draw):
     for number, text in enumerate(texts):
         ids = {"item_id": f"item_{number}", "call_id": f"call_{number}", "output_index": number}
         where = {"response_id": "resp_1", **ids}
-        queue = [event("response.output_item.added", response_id="resp_1", output_index=number, item=an_item(number))]
+        queue = [event("response.output_item.added", response_id="resp_1", output_index=number, item=call_item(number))]
         cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
         pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         queue += [event("response.function_call_arguments.delta", **where, delta=piece) for piece in pieces]
         ends = [event("response.function_call_arguments.done", **where, arguments=text, name=f"tool_{number}")]
         ends.append(
-            event("response.output_item.done", response_id="resp_1", output_index=number, item=an_item(number, arguments=text))
+            event("response.output_item.done", response_id="resp_1", output_index=number, item=call_item(number, arguments=text))
         )
         queue += [dict(end) for end in draw(st.lists(st.sampled_from(ends), min_size=1, max_size=3))]
         for frame in queue[1:]:
@@ -179,14 +179,14 @@ def tellings(draw):
     return texts, [queues[number].pop(0) for number in order]
 
 
-@given(told=tellings(), provider=st.sampled_from(["openai", "qwen", "stepfun"]))
+@given(told=call_frames(), provider=st.sampled_from(["openai", "qwen", "stepfun"]))
 def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
     texts, sent = told
     one = dialect(provider)
     calls = joined(read(one, event("response.created", response={"id": "resp_1"}), *sent))
     assert {(f"call_{number}", f"tool_{number}", text) for number, text in enumerate(texts)} == set(calls.values())
     assert len(texts) == len(calls)
-    items = [an_item(number, arguments=text) for number, text in enumerate(texts)]
+    items = [call_item(number, arguments=text) for number, text in enumerate(texts)]
     [end] = one.read(event("response.done", response={"id": "resp_1", "status": "completed", "output": items}))
     assert set(calls) == {whole.key for whole in end.calls}
 
@@ -195,7 +195,7 @@ def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
 def test_endless_arguments_are_truncated_and_not_stored(provider, monkeypatch):
     monkeypatch.setattr(event_protocol, "MAX_ARGUMENT_CHARS", 1_000)
     one = dialect(provider)
-    item = an_item(1, arguments="x" * 5_000)
+    item = call_item(1, arguments="x" * 5_000)
     news = read(
         one,
         event("response.output_item.done", response_id="r", output_index=0, item=item),
@@ -212,7 +212,7 @@ def test_endless_arguments_are_truncated_and_not_stored(provider, monkeypatch):
 def test_places_without_end_are_not_remembered():
     one = dialect("openai")
     for place in range(5_000):
-        one.read(event("response.output_item.added", response_id="r", output_index=place, item=an_item(1)))
+        one.read(event("response.output_item.added", response_id="r", output_index=place, item=call_item(1)))
     assert len(one._calls["r"]._by) < 2_000
 
 

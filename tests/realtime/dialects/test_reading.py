@@ -51,7 +51,7 @@ def vendors(kind: str, **members):
     return names[kind].model_validate(event(kind, **members)).to_dict()
 
 
-def began(response_id="resp_1"):
+def response_created(response_id="resp_1"):
     return vendors("response.created", response={"id": response_id, "status": "in_progress", "output": []})
 
 
@@ -76,7 +76,7 @@ def piece(delta, number=1, **members):
     return {**event("response.function_call_arguments.delta", **where, delta=delta), **members}
 
 
-def told(number=1, **members):
+def arguments_done(number=1, **members):
     where = {"response_id": "resp_1", "item_id": f"item_{number}", "output_index": number - 1, "call_id": f"call_{number}"}
     whole = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
     return {**event("response.function_call_arguments.done", **where, **whole), **members}
@@ -86,7 +86,7 @@ def item(kind, number=1, **members):
     return event(f"response.output_item.{kind}", response_id="resp_1", output_index=number - 1, item=call(number, **members))
 
 
-def less(frame, *names):
+def without(frame, *names):
     return {name: value for name, value in frame.items() if name not in names}
 
 
@@ -111,7 +111,7 @@ def test_a_spoken_answer_is_read_from_the_sdks_own_events(provider):
             transcript="Hello",
             usage={"type": "duration", "seconds": 1},
         ),
-        began(),
+        response_created(),
         vendors("response.output_audio_transcript.delta", **where, delta="Good "),
         vendors("response.output_audio.delta", **where, delta=PCM),
         vendors("response.output_text.delta", **where, delta="day"),
@@ -191,37 +191,39 @@ def test_lone_surrogate_is_replaced():
 @pytest.mark.parametrize("status", ["completed", "cancelled", "incomplete", "failed"])
 def test_a_response_ends_with_its_status_and_the_reason_for_it(status):
     details = {"type": status, "reason": "turn_detected"}
-    [_, end] = read(dialect("openai"), began(), done(status, status_details=details))
+    [_, end] = read(dialect("openai"), response_created(), done(status, status_details=details))
     assert (status, "turn_detected") == (end.status, end.reason)
 
 
 def test_the_error_of_a_failed_response_is_its_reason():
     details = {"type": "failed", "error": {"type": "server_error", "code": "overloaded", "message": "Too much."}}
-    [_, end] = read(dialect("qwen"), began(), done("failed", status_details=details))
+    [_, end] = read(dialect("qwen"), response_created(), done("failed", status_details=details))
     assert "overloaded: Too much." == end.reason
 
 
 @pytest.mark.parametrize("status", ["exploded", 7, [], {}])
 def test_unknown_response_status_is_a_failure(status):
-    [_, end] = read(dialect("openai"), began(), event("response.done", response={"id": "resp_1", "status": status}))
+    [_, end] = read(dialect("openai"), response_created(), event("response.done", response={"id": "resp_1", "status": status}))
     assert "failed" == end.status
 
 
 def test_a_response_begins_and_ends_once():
     one = dialect("openai")
-    assert ["ResponseStarted", "ResponseDone"] == [type(news).__name__ for news in read(one, began(), began(), done(), done())]
-    assert [] == read(one, began())
+    assert ["ResponseStarted", "ResponseDone"] == [
+        type(news).__name__ for news in read(one, response_created(), response_created(), done(), done())
+    ]
+    assert [] == read(one, response_created())
 
 
 def test_end_of_an_older_response_keeps_its_id():
-    [_, _, end] = read(dialect("openai"), began("resp_1"), began("resp_2"), done(response_id="resp_1"))
+    [_, _, end] = read(dialect("openai"), response_created("resp_1"), response_created("resp_2"), done(response_id="resp_1"))
     assert "resp_1" == end.response_id
 
 
 def test_glms_documentation_labels_the_beginning_as_an_end():
     beginning = event("response.done", response={"id": "resp_1", "object": "realtime.response", "status": "in_progress"})
     assert [ResponseStarted("resp_1"), ResponseDone("resp_1", "completed")] == read(
-        dialect("glm"), beginning, began(), event("response.done")
+        dialect("glm"), beginning, response_created(), event("response.done")
     )
 
 
@@ -244,7 +246,9 @@ def test_a_response_that_begins_without_an_id_gets_one_that_all_of_it_bears(prov
 
 
 def test_usage_may_be_beside_the_response():
-    assert {"total_tokens": 1} == read(dialect("glm"), began(), event("response.done", usage={"total_tokens": 1}))[-1].usage
+    assert {"total_tokens": 1} == read(dialect("glm"), response_created(), event("response.done", usage={"total_tokens": 1}))[
+        -1
+    ].usage
 
 
 # Calls
@@ -256,7 +260,7 @@ def test_a_call_is_read_from_the_sdks_own_events(provider):
     in_progress = call(status="in_progress", arguments="")
     where = {"response_id": "resp_1", "item_id": "item_1", "output_index": 0, "call_id": "call_1"}
     frames = [
-        began(),
+        response_created(),
         vendors("response.output_item.added", response_id="resp_1", output_index=0, item=in_progress),
         vendors("response.function_call_arguments.delta", **where, delta='{"city"'),
         vendors("response.function_call_arguments.delta", **where, delta=': "Oslo"}'),
@@ -281,12 +285,12 @@ IDS = ("item_id", "call_id", "output_index")
 @pytest.mark.parametrize("nameless", [False, True])
 def test_frames_without_ids_are_matched_to_their_call(lost, nameless):
     one = dialect("openai")
-    frames = [began()]
+    frames = [response_created()]
     for number in (1, 2):
         frames.append(item("added", number, name=f"tool_{number}", arguments="", status="in_progress"))
-        frames += [less(piece(delta, number), *lost) for delta in ('{"n": ', f"{number}}}")]
+        frames += [without(piece(delta, number), *lost) for delta in ('{"n": ', f"{number}}}")]
         name = {} if nameless else {"name": f"tool_{number}"}
-        frames.append({**less(told(number, arguments=f'{{"n": {number}}}'), "name", *lost), **name})
+        frames.append({**without(arguments_done(number, arguments=f'{{"n": {number}}}'), "name", *lost), **name})
         frames.append(frames[-1])
     news = read(one, *frames)
     expected = [(f"call_{number}", f"tool_{number}", f'{{"n": {number}}}') for number in (1, 2)]
@@ -296,47 +300,54 @@ def test_frames_without_ids_are_matched_to_their_call(lost, nameless):
 def test_interleaved_calls_are_separated():
     one = dialect("openai")
     frames = [item("added", 1, name="a"), item("added", 2, name="b"), piece("1", 2), piece("2", 1), piece("3", 2), piece("4", 1)]
-    assert [("call_1", "a", "24"), ("call_2", "b", "13")] == list(joined(read(one, began(), *frames)).values())
+    assert [("call_1", "a", "24"), ("call_2", "b", "13")] == list(joined(read(one, response_created(), *frames)).values())
 
 
 def test_call_is_read_from_its_item_alone():
     one = dialect("openai")
-    assert [("call_1", "get_weather", '{"city": "Oslo"}')] == list(joined(read(one, began(), item("done"))).values())
+    assert [("call_1", "get_weather", '{"city": "Oslo"}')] == list(joined(read(one, response_created(), item("done"))).values())
 
 
 def test_call_is_read_from_the_response_end_alone():
-    [_, end] = read(dialect("openai"), began(), done(output=[call()]))
+    [_, end] = read(dialect("openai"), response_created(), done(output=[call()]))
     assert [("call_1", "get_weather", '{"city": "Oslo"}')] == [(one.call_id, one.name, one.arguments) for one in end.calls]
 
 
 def test_end_event_matches_calls_by_their_keys_without_ids():
     one = dialect("openai")
-    bare = less(told(2, arguments='{"b": 2}'), "item_id", "call_id", "output_index")
+    bare = without(arguments_done(2, arguments='{"b": 2}'), "item_id", "call_id", "output_index")
     _, first, end = read(
         one,
-        began(),
+        response_created(),
         bare,
-        done(output=[less(call(1, arguments='{"a": 1}'), "id", "call_id"), less(call(2, arguments='{"b": 2}'), "id", "call_id")]),
+        done(
+            output=[
+                without(call(1, arguments='{"a": 1}'), "id", "call_id"),
+                without(call(2, arguments='{"b": 2}'), "id", "call_id"),
+            ]
+        ),
     )
     assert [False, True] == [whole.key == first.key for whole in end.calls]
 
 
 @pytest.mark.parametrize("apart", ["item_id", "call_id", "name"])
 def test_two_calls_with_one_index_are_separated_by_any_id(apart):
-    frames = [{**less(told(1), *IDS, "name", "arguments"), "output_index": 0, apart: f"one_{number}"} for number in (1, 2)]
-    assert 2 == len(joined(read(dialect("openai"), began(), *frames)))
+    frames = [
+        {**without(arguments_done(1), *IDS, "name", "arguments"), "output_index": 0, apart: f"one_{number}"} for number in (1, 2)
+    ]
+    assert 2 == len(joined(read(dialect("openai"), response_created(), *frames)))
 
 
 def test_delta_without_ids_after_a_complete_call_begins_another():
-    bare = less(piece('{"n": 2}'), *IDS)
-    assert 2 == len(joined(read(dialect("openai"), began(), told(), bare)))
+    bare = without(piece('{"n": 2}'), *IDS)
+    assert 2 == len(joined(read(dialect("openai"), response_created(), arguments_done(), bare)))
 
 
 def test_index_in_the_response_end_does_not_identify_a_call():
     # Other frames count places as they like: what is second there stands first in the list.
-    listed = [less(call(), "id", "call_id"), {"type": "function_call", "name": "get_weather"}]
+    listed = [without(call(), "id", "call_id"), {"type": "function_call", "name": "get_weather"}]
     end = event("response.done", response={"id": "resp_1", "status": "completed", "output": listed})
-    _, first, ended = read(dialect("openai"), began(), less(told(2), "item_id", "call_id"), end)
+    _, first, ended = read(dialect("openai"), response_created(), without(arguments_done(2), "item_id", "call_id"), end)
     assert [True, False] == [whole.key == first.key for whole in ended.calls]
 
 
@@ -344,28 +355,28 @@ def test_calls_of_the_current_response_are_known_after_any_number_of_others():
     one = dialect("openai")
     for number in range(9):
         response_id = f"resp_{number}"
-        frames = [{**told(number), "response_id": response_id} for number in (1, 2, 1, 2)]
-        assert 2 == len(joined(read(one, began(response_id), *frames)))
+        frames = [{**arguments_done(number), "response_id": response_id} for number in (1, 2, 1, 2)]
+        assert 2 == len(joined(read(one, response_created(response_id), *frames)))
 
 
 def test_incomplete_item_never_completes_its_call():
-    _, cut = read(dialect("openai"), began(), item("done", status="incomplete", arguments='{"city": "Os'))
+    _, cut = read(dialect("openai"), response_created(), item("done", status="incomplete", arguments='{"city": "Os'))
     assert (False, None) == (cut.done, cut.arguments)
 
 
 def test_arguments_may_come_as_an_object():
-    [_, whole] = read(dialect("glm"), began(), told(arguments={"city": "Tromsø"}))
+    [_, whole] = read(dialect("glm"), response_created(), arguments_done(arguments={"city": "Tromsø"}))
     assert '{"city": "Tromsø"}' == whole.arguments
 
 
 def test_a_piece_without_a_response_is_of_the_one_that_is_under_way():
-    [_, whole] = read(dialect("openai"), began(), less(told(), "response_id"))
+    [_, whole] = read(dialect("openai"), response_created(), without(arguments_done(), "response_id"))
     assert "resp_1" == whole.response_id
 
 
 def test_deltas_of_another_response_keep_its_id():
     one = dialect("openai")
-    _, mine, stale = read(one, began(), told(), told(response_id="resp_0"))
+    _, mine, stale = read(one, response_created(), arguments_done(), arguments_done(response_id="resp_0"))
     assert ("resp_0", False) == (stale.response_id, stale.key == mine.key)
 
 
@@ -373,12 +384,12 @@ def test_deltas_of_another_response_keep_its_id():
 
 
 def glm_call(**members):
-    return less(told(**members), "item_id", "call_id", *(name for name, value in members.items() if value is None))
+    return without(arguments_done(**members), "item_id", "call_id", *(name for name, value in members.items() if value is None))
 
 
 def test_glms_calls_get_ids_by_their_place():
     one = dialect("glm")
-    news = read(one, began(), glm_call(output_index=0), glm_call(output_index=1, arguments='{"city": "Rome"}'))
+    news = read(one, response_created(), glm_call(output_index=0), glm_call(output_index=1, arguments='{"city": "Rome"}'))
     assert ["glm_resp_1_0", "glm_resp_1_1"] == [piece.call_id for piece in news[1:]]
 
 
@@ -386,7 +397,7 @@ def test_glms_calls_get_ids_by_their_place():
 def test_glms_calls_at_one_place_are_two_where_they_differ_and_one_where_they_do_not(place):
     one = dialect("glm")
     oslo, rome = ({**glm_call(output_index=place, arguments=f'{{"city": "{city}"}}')} for city in ("Oslo", "Rome"))
-    news = read(one, began(), oslo, oslo, rome, rome, oslo)
+    news = read(one, response_created(), oslo, oslo, rome, rome, oslo)
     assert [
         ("glm_resp_1_0", "get_weather", '{"city": "Oslo"}'),
         ("glm_resp_1_1", "get_weather", '{"city": "Rome"}'),
@@ -394,16 +405,16 @@ def test_glms_calls_at_one_place_are_two_where_they_differ_and_one_where_they_do
 
 
 def test_the_same_call_at_two_places_is_two():
-    news = read(dialect("glm"), began(), glm_call(output_index=0), glm_call(output_index=1))
+    news = read(dialect("glm"), response_created(), glm_call(output_index=0), glm_call(output_index=1))
     assert 2 == len(joined(news))
 
 
 def test_glm_means_its_only_tool_where_it_names_none():
     one = dialect("glm")
     one.tools_frames(shaped(one, WEATHER))
-    assert "get_weather" == read(one, began(), glm_call(name=None))[1].name
+    assert "get_weather" == read(one, response_created(), glm_call(name=None))[1].name
     one.tools_frames(shaped(one, WEATHER, CLOCK))
-    assert "" == read(one, began("resp_2"), {**glm_call(name=None), "response_id": "resp_2"})[1].name
+    assert "" == read(one, response_created("resp_2"), {**glm_call(name=None), "response_id": "resp_2"})[1].name
 
 
 # Refusals

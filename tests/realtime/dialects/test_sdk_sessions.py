@@ -47,7 +47,7 @@ SCRIPT = [
 ]
 
 
-async def eventful(fake, **settings) -> None:
+async def eventful_session(fake, **settings) -> None:
     """Hold a session in which everything is said that a dialect can say."""
     manager = LLMSessionManager("ann")
     session = RealtimeSession(
@@ -103,7 +103,7 @@ def recorded(dialect, monkeypatch) -> list[dict]:
 def test_openai_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns, monkeypatch):
     seen = recorded(OpenAIDialect, monkeypatch)
     with FakeOpenAI(SCRIPT) as fake:
-        asyncio.run(asyncio.wait_for(eventful(fake, output=output, detect_turns=detect_turns, voice="marin"), BOUND))
+        asyncio.run(asyncio.wait_for(eventful_session(fake, output=output, detect_turns=detect_turns, voice="marin"), BOUND))
         sent = [frame for _, frame in fake.frames]
     for frame in sent:
         assert_openai_takes(frame)
@@ -122,7 +122,7 @@ def test_openai_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns,
 def test_google_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns, monkeypatch):
     seen = recorded(GeminiDialect, monkeypatch)
     with FakeGemini(SCRIPT) as fake:
-        asyncio.run(asyncio.wait_for(eventful(fake, output=output, detect_turns=detect_turns, voice="Puck"), BOUND))
+        asyncio.run(asyncio.wait_for(eventful_session(fake, output=output, detect_turns=detect_turns, voice="Puck"), BOUND))
         sent = [frame for _, frame in fake.frames]
     for frame in sent:
         [(kind, body)] = frame.items()
@@ -142,7 +142,7 @@ def test_google_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns,
 
 def test_audio_goes_to_google_in_base64(monkeypatch):
     with FakeGemini(SCRIPT) as fake:
-        asyncio.run(asyncio.wait_for(eventful(fake), BOUND))
+        asyncio.run(asyncio.wait_for(eventful_session(fake), BOUND))
         [data] = [
             frame["realtimeInput"]["audio"]["data"] for _, frame in fake.frames if "audio" in frame.get("realtimeInput", ())
         ]

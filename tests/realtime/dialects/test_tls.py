@@ -50,7 +50,7 @@ def session(fake) -> RealtimeSession:
     return RealtimeSession(f"{fake.provider}/any", url=fake.url, api_key="a-secret-key", output="text", limits=LIMITS)
 
 
-async def said(session: RealtimeSession, text: str) -> str:
+async def send_and_read(session: RealtimeSession, text: str) -> str:
     await session.send_text(text)
     told = ""
     async with aclosing(session.events()) as events:
@@ -66,7 +66,7 @@ async def said(session: RealtimeSession, text: str) -> str:
 def test_a_server_with_a_certificate_of_an_authority_that_is_named_is_spoken_to(provider, authority, trusts):
     async def talk(fake) -> str:
         async with session(fake) as one:
-            return await said(one, "hello")
+            return await send_and_read(one, "hello")
 
     with provider([Quote()], tls=serving(authority)) as fake:
         assert fake.url.startswith("wss://")
@@ -100,7 +100,7 @@ def test_server_whose_certificate_becomes_untrusted_is_abandoned(authority, trus
         with FakeOpenAI([Quote()], tls=serving(authority), port=port) as fake:
             one = session(fake)
             await one.connect()
-            await said(one, "hello")
+            await send_and_read(one, "hello")
             port = int(fake.address.partition(":")[2])
         with FakeOpenAI([Quote()], tls=serving(trustme.CA()), port=port) as other:
             told = [event async for event in one.events()]

@@ -107,7 +107,7 @@ class Line:
         if provider == "gemini":
             await self.send({"client_content": {"turns": [{"role": "user", "parts": [{"text": text}]}], "turnComplete": True}})
         else:
-            await self.send(said(text), {"type": "response.create"})
+            await self.send(text_item(text), {"type": "response.create"})
 
 
 @asynccontextmanager
@@ -121,7 +121,7 @@ async def talking(fake, text: str = "", **session: Any) -> AsyncIterator[Line]:
         yield line
 
 
-def said(text: str) -> dict[str, Any]:
+def text_item(text: str) -> dict[str, Any]:
     return {"type": "conversation.item.create", "item": message(text)}
 
 
@@ -207,7 +207,7 @@ class CorrectFamilyClient(CorrectClient):
 
     async def turn(self, line: Line) -> None:
         for text in self.kept:
-            await line.send(said(text))
+            await line.send(text_item(text))
         await line.send({"type": "response.create"})
         under_way, owed = "", True
         while (event := await self.next_or_none(line)) is not None:

@@ -44,7 +44,7 @@ def within_an_escape(call: Call) -> bool:
     return any(start < cut < end for cut in call.cuts or () for start, end in escapes)
 
 
-def drawn(provider) -> Counter[str]:
+def drawn_faults(provider) -> Counter[str]:
     """How often each thing that can go wrong is in the scripts."""
     count: Counter[str] = Counter()
     for seed in range(SCRIPTS):
@@ -76,7 +76,7 @@ def test_every_fault_is_drawn_for_every_provider(provider):
         *(f"kill {point}" for point in typing.get_args(Point)),
         *([f"{Cancel.__name__} behind", f"{GoAway.__name__} behind"] if gemini else []),
     }
-    count = drawn(provider)
+    count = drawn_faults(provider)
     assert {} == {what: count[what] for what in wanted if count[what] < 3}, count
 
 
@@ -98,7 +98,7 @@ def test_each_requested_fault_kind_appears_in_scripts_and_no_other():
     assert {frozenset()} == {part.faults for part in parts if isinstance(part, Call)}
 
 
-def told(provider, wanted: set[str]) -> set[str]:
+def event_kinds(provider, wanted: set[str]) -> set[str]:
     """The kinds of news and ends of responses in what the server says in scripts, as our dialects understand it."""
     seen: set[str] = set()
     played: Counter[object] = Counter()
@@ -132,6 +132,6 @@ def test_every_kind_of_news_comes_from_every_provider(provider):
     # the user has ended it does not say.
     wanted = NEWS - {"ServerError", "SessionUpdated", "SpeechStopped"} if provider is FakeGemini else NEWS - GEMINIS_OWN
     wanted |= {"completed", "cancelled"} if provider is FakeGemini else {*typing.get_args(Status), "with calls"}
-    seen = told(provider, wanted)
+    seen = event_kinds(provider, wanted)
     assert set() == wanted - seen
     assert wanted >= seen & NEWS

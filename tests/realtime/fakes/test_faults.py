@@ -28,7 +28,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .raw import SESSIONS, SETUP, Line, headers, opened, result, said, talking
+from .raw import SESSIONS, SETUP, Line, headers, opened, result, talking, text_item
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 DELTA = "response.function_call_arguments.delta"
@@ -64,7 +64,7 @@ def kinds(events) -> list[str]:
 def test_a_sync_test_may_use_a_fake_as_well():
     with FakeOpenAI(["hello"]) as fake, connect(f"{fake.url}?model=m", additional_headers=headers(fake)) as socket:
         assert "session.created" == json.loads(socket.recv(timeout=10))["type"]
-        socket.send(json.dumps(said("hi")))
+        socket.send(json.dumps(text_item("hi")))
         fake.wait_until(lambda: bool(fake.heard))
         assert ("user", "hi", 1) == (fake.heard[0].kind, fake.heard[0].text, fake.heard[0].connection)
         with pytest.raises(TimeoutError, match="1 frames came"):

@@ -31,15 +31,15 @@ KNOWN = {
 """What models of OpenAI's SDK do not know, and is there."""
 
 
-def foreign(value) -> list[str]:
+def unknown_members(value) -> list[str]:
     """What is in a frame that the model of it does not know: OpenAI's SDK takes any member."""
     if isinstance(value, list):
-        return [name for each in value for name in foreign(each)]
+        return [name for each in value for name in unknown_members(each)]
     if not isinstance(value, openai.BaseModel):
         return []
     known = KNOWN.get(type(value).__name__, set())
     strange = [f"{type(value).__name__}.{name}" for name in value.model_extra or () if name not in known]
-    return strange + [name for field in type(value).model_fields for name in foreign(getattr(value, field))]
+    return strange + [name for field in type(value).model_fields for name in unknown_members(getattr(value, field))]
 
 
 def test_the_openai_sdk_talks_with_the_fake_and_has_a_tool_called():
@@ -140,4 +140,4 @@ def test_sdks_accept_all_frames_of_random_scripts(seed):
             if provider is FakeGemini:
                 types.LiveServerMessage.model_validate(frame)  # it allows no member that it does not know
             else:
-                assert [] == foreign(EVENTS[frame["type"]].model_validate(frame, strict=True)), frame
+                assert [] == unknown_members(EVENTS[frame["type"]].model_validate(frame, strict=True)), frame

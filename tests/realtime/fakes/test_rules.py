@@ -20,7 +20,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, said, talking
+from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, talking, text_item
 
 FAMILY = {"openai": FakeOpenAI, "qwen": FakeQwen, "glm": FakeGLM, "stepfun": FakeStepFun}
 CREATE = {"type": "response.create"}
@@ -28,7 +28,7 @@ ASK = Call("get_weather", {"city": "Rome"}, call_id="call_1")
 TWO = [ASK, Call("get_weather", {"city": "Oslo"}, call_id="call_2")]
 
 
-async def play(fake, *frames, after: int = 1):
+async def play_frames(fake, *frames, after: int = 1):
     """Configure a session, say something, wait for ``after`` responses, send the frames and return the next response or errors."""
     async with talking(fake, "hello") as line:
         for _ in range(after):
@@ -43,7 +43,7 @@ def errors(events) -> list[tuple[str, str | None]]:
 
 async def test_two_ordered_results_and_one_request_are_valid():
     with FakeOpenAI([TWO]) as fake:
-        await play(fake, result("a", "call_1"), result("b", "call_2"))
+        await play_frames(fake, result("a", "call_1"), result("b", "call_2"))
         assert [] == fake.violations
         assert [] == fake.unanswered
         assert (["a"], ["b"]) == (fake.results("call_1"), fake.results("call_2"))
@@ -66,14 +66,14 @@ async def test_two_ordered_results_and_one_request_are_valid():
 @pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
 async def test_misnumbered_or_misordered_results_and_requests_are_violations(provider, frames, violation):
     with FAMILY[provider]([TWO, Pause(30)]) as fake:
-        await play(fake, *frames)
+        await play_frames(fake, *frames)
         assert 1 == len(fake.violations)
         assert violation in fake.violations[0]
 
 
 async def test_refused_frame_is_answered_with_the_servers_error():
     with FakeOpenAI([TWO]) as fake:
-        seen = await play(
+        seen = await play_frames(
             fake,
             result("a", "call_9"),
             result("a", "call_1"),
@@ -90,34 +90,34 @@ async def test_refused_frame_is_answered_with_the_servers_error():
 @pytest.mark.parametrize(("provider", "refusals"), [(FakeOpenAI, ["response_cancel_not_active"]), (FakeQwen, [])])
 async def test_cancel_of_an_older_response_is_refused_if_cancels_have_ids(provider, refusals):
     with provider([Answer((Say("One."), Pause(30)))]) as fake:
-        await play(fake, {"type": "response.cancel", "response_id": "resp_of_old"}, after=0)
+        await play_frames(fake, {"type": "response.cancel", "response_id": "resp_of_old"}, after=0)
         assert refusals == fake.refusals
 
 
 async def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_not():
     with FakeOpenAI(["first", "second", "third"]) as fake:
-        await play(fake, said("more"), CREATE)
+        await play_frames(fake, text_item("more"), CREATE)
         assert [] == fake.violations
     with FakeOpenAI(["first", "second"]) as fake:
-        await play(fake, CREATE)
+        await play_frames(fake, CREATE)
         assert ["connection 1: response.create, and nothing new was said"] == fake.violations
 
 
 async def test_a_wish_that_crosses_a_response_of_the_servers_own_accord_is_refused_but_no_violation():
     script = [Answer(TWO, then=[Interrupt("Stop.")]), Call("get_weather", {}, call_id="call_3")]
     with FakeOpenAI(script) as fake:
-        await play(fake, CREATE, after=2)
+        await play_frames(fake, CREATE, after=2)
         assert [] == fake.violations
         assert ["call_1", "call_2", "call_3"] == [call.call_id for call in fake.calls]
 
 
 async def test_glm_matches_results_by_order_and_does_not_take_an_id():
     with FakeGLM([TWO]) as fake:
-        await play(fake, result("a"), result("b"))
+        await play_frames(fake, result("a"), result("b"))
         assert [["a"], ["b"]] == [call.results for call in fake.calls]
         assert [] == fake.violations
     with FakeGLM([TWO]) as fake:
-        await play(fake, result("a", "glm_1"), result("b"), result("c"))
+        await play_frames(fake, result("a", "glm_1"), result("b"), result("c"))
         assert [
             "connection 1: call_id 'glm_1' in a result",
             "connection 1: result for 'a call without an id': unknown call_id",
@@ -126,7 +126,7 @@ async def test_glm_matches_results_by_order_and_does_not_take_an_id():
 
 async def test_glm_fake_refuses_empty_frames():
     with FakeGLM([TWO]) as fake:
-        seen = await play(fake, result(""), said(""))
+        seen = await play_frames(fake, result(""), text_item(""))
         assert ["invalid_value", "invalid_value"] == [code for code, _ in errors(seen)]
         assert ["connection 1: 'item.output' is empty.", "connection 1: The text of 'item.content' is empty."] == fake.violations
         assert [[], []] == [call.results for call in fake.calls]
@@ -185,7 +185,7 @@ async def test_an_older_client_may_leave_the_type_out_where_the_fake_is_not_stri
 
 async def test_stepfun_has_no_system_messages():
     with FakeStepFun() as fake:
-        seen = await play(fake, {"type": "conversation.item.create", "item": {**message("x"), "role": "system"}})
+        seen = await play_frames(fake, {"type": "conversation.item.create", "item": {**message("x"), "role": "system"}})
         assert [("invalid_value", "item.role")] == errors(seen)
 
 
@@ -205,7 +205,7 @@ async def gemini(fake, *frames, before: str = "setupComplete", seen: str = "turn
             return closed.rcvd.code
 
 
-def told(*responses):
+def tool_response(*responses):
     return {"tool_response": {"function_responses": list(responses)}}
 
 
@@ -222,7 +222,7 @@ async def test_gemini_fake_continues_after_all_results_in_either_spelling():
         assert 'I was told: {"result": "a"} | {"result": "b"}' == text
         assert ([], []) == (fake.violations, fake.unanswered)
     with FakeGemini([TWO]) as fake:
-        await gemini(fake, told(A), told(B), before="toolCall")
+        await gemini(fake, tool_response(A), tool_response(B), before="toolCall")
         assert ([], []) == (fake.violations, fake.unanswered)
 
 
@@ -230,7 +230,7 @@ async def test_gemini_fake_continues_after_all_results_in_either_spelling():
     ("frames", "before", "violation"),
     [
         ([{"clientContent": {"turns": []}}], "", "clientContent before setup"),
-        ([told(A)], "", "toolResponse before setup"),
+        ([tool_response(A)], "", "toolResponse before setup"),
         ([{"setup": {"model": "m", "tools": [DECLARED]}}], "setupComplete", "tools after setup"),
         ([{"setup": {"model": "m"}}], "setupComplete", "a second setup"),
         ([{"setup": {"tools": [DECLARED]}}], "", "setup without a model"),
@@ -243,7 +243,7 @@ async def test_gemini_fake_continues_after_all_results_in_either_spelling():
             "Unknown name 'oneOf' at 'setup.tools[0].function_declarations[0].parameters'",
         ),
         ([{"hello": {}}], "setupComplete", "a message with hello"),
-        ([told({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is no object"),
+        ([tool_response({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is no object"),
     ],
 )
 async def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
@@ -256,9 +256,9 @@ async def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
 @pytest.mark.parametrize(
     ("frames", "violation"),
     [
-        ([told({**A, "id": "call_9"}), told(A, B)], "result for 'call_9': unknown call_id"),
-        ([told(A, A, B)], "second result for 'call_1'"),
-        ([told({**A, "name": "other"}, B)], "result for 'call_1' as one of 'other', which is 'get_weather'"),
+        ([tool_response({**A, "id": "call_9"}), tool_response(A, B)], "result for 'call_9': unknown call_id"),
+        ([tool_response(A, A, B)], "second result for 'call_1'"),
+        ([tool_response({**A, "name": "other"}, B)], "result for 'call_1' as one of 'other', which is 'get_weather'"),
     ],
 )
 async def test_gemini_results_that_are_wrong_are_violations(frames, violation):
@@ -270,14 +270,14 @@ async def test_gemini_results_that_are_wrong_are_violations(frames, violation):
 async def test_result_of_a_cancelled_call_is_a_violation_unless_it_crossed():
     for crossing, violations in ((0.0, ["connection 1: result for 'call_1', which was taken back"]), (60.0, [])):
         with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])], crossing=crossing) as fake:
-            await gemini(fake, told(A, B), before="toolCallCancellation")
+            await gemini(fake, tool_response(A, B), before="toolCallCancellation")
             assert violations == fake.violations
             assert [] == fake.unanswered
 
 
 async def test_result_does_not_wait_for_an_earlier_cancelled_call():
     with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])]) as fake:
-        await gemini(fake, told(B), before="toolCallCancellation")
+        await gemini(fake, tool_response(B), before="toolCallCancellation")
         assert [] == fake.violations
 
 
@@ -296,10 +296,10 @@ async def test_user_input_cancels_calls():
 async def test_calls_of_a_response_that_was_cut_may_be_answered_and_need_not_be():
     for frames in ([result("did not run", "call_1"), result("did not run", "call_2")], []):
         with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
-            await play(fake, *frames)
+            await play_frames(fake, *frames)
             assert ([], []) == (fake.violations, fake.unanswered)
     with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
-        await play(fake, result("did not run", "call_1"), CREATE)
+        await play_frames(fake, result("did not run", "call_1"), CREATE)
         assert ["connection 1: response.create, and nothing new was said"] == fake.violations
 
 

@@ -19,7 +19,7 @@ from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from realtime.core.playing import Played, limits, soon
+from realtime.core.playing import Played, bounded, limits
 
 Attack: TypeAlias = Callable[[ServerConnection], Any]
 MEGABYTE = 1_000_000
@@ -28,7 +28,7 @@ BEGUN = {"type": "response.created", "response": {"id": "r1"}}
 DONE = {"type": "response.done", "response": {"id": "r1", "status": "completed", "output": []}}
 
 
-def whole(number: int, **fields: Any) -> dict[str, Any]:
+def complete_call(number: int, **fields: Any) -> dict[str, Any]:
     """A call, told whole."""
     return {
         "type": "response.function_call_arguments.done",
@@ -43,7 +43,7 @@ def whole(number: int, **fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def attacked(attack: Attack, *tools: Any, **bounds: Any) -> AsyncIterator[tuple[Played, list[dict[str, Any]]]]:
+async def attacked_session(attack: Attack, *tools: Any, **bounds: Any) -> AsyncIterator[tuple[Played, list[dict[str, Any]]]]:
     """A session with a server that lets it in and then does what ``attack`` says; also what the server was sent."""
     came: list[dict[str, Any]] = []
 
@@ -65,11 +65,11 @@ async def attacked(attack: Attack, *tools: Any, **bounds: Any) -> AsyncIterator[
         settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(reconnects=0, **bounds))
         session = RealtimeSession(settings, tools=tools)
         played = Played(session)
-        await soon(session.connect())
+        await bounded(session.connect())
         reader = asyncio.ensure_future(played.read())
         yield played, came
-        await soon(session.close())
-        await soon(reader)
+        await bounded(session.close())
+        await bounded(reader)
         assert "closed" == played.states[-1]
         assert SECRET not in repr(played.events)
         assert [] == [each for each in played.of(ErrorEvent) if "went wrong here" in str(each.error)]
@@ -87,9 +87,9 @@ async def test_answered_calls_of_one_response_are_bounded():
         ran.append(1)
 
     async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN, *map(whole, range(5000)), DONE)
+        await send(socket, BEGUN, *map(complete_call, range(5000)), DONE)
 
-    async with attacked(attack, pay) as (played, came):
+    async with attacked_session(attack, pay) as (played, came):
         await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._engine.calls.is_idle)
         await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
         answered = [frame["item"]["call_id"] for frame in came if frame["type"] == "conversation.item.create"]
@@ -110,9 +110,9 @@ async def test_argument_deltas_without_an_end_are_bounded():
         await (await socket.ping())
         sent.set()
 
-    async with attacked(attack) as (played, _):
+    async with attacked_session(attack) as (played, _):
         tracemalloc.start()
-        await soon(sent.wait())
+        await bounded(sent.wait())
         kept, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert kept < 2 * MAX_ARGUMENT_CHARS
@@ -128,9 +128,9 @@ async def test_calls_beyond_the_argument_limit_of_a_response_do_not_run(monkeypa
         ran.append(len(to))
 
     async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN, *(whole(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
+        await send(socket, BEGUN, *(complete_call(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
 
-    async with attacked(attack, pay, flood_calls=10) as (played, came):
+    async with attacked_session(attack, pay, flood_calls=10) as (played, came):
         await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
         assert [990, 990] == ran
         told = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
@@ -145,9 +145,9 @@ async def test_call_with_overlong_arguments_does_not_run(monkeypatch):
         ran.append(1)
 
     async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN, whole(1, arguments="{}" + " " * 100 + "and more"), DONE)
+        await send(socket, BEGUN, complete_call(1, arguments="{}" + " " * 100 + "and more"), DONE)
 
-    async with attacked(attack, pay) as (played, came):
+    async with attacked_session(attack, pay) as (played, came):
         await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
         [told] = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
         assert "was cut off" in told
@@ -177,7 +177,7 @@ async def test_memory_of_unread_events_is_bounded():
         settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(waiting=500))
         async with RealtimeSession(settings) as session:
             tracemalloc.start()
-            await soon(sent.wait())
+            await bounded(sent.wait())
             kept, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert kept < 3 * MEGABYTE
@@ -195,10 +195,10 @@ async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_r
         for number in (1, 2):
             response = {"id": f"r{number}"}
             await send(socket, {"type": "response.created", "response": response})
-            await send(socket, whole(7, response_id=f"r{number}"))
+            await send(socket, complete_call(7, response_id=f"r{number}"))
             await send(socket, {"type": "response.done", "response": {**response, "status": "completed", "output": []}})
 
-    async with attacked(attack, pay) as (played, came):
+    async with attacked_session(attack, pay) as (played, came):
         await played.until(lambda: 2 == sum(frame["type"] == "conversation.item.create" for frame in came))
         assert 2 == len({each.tool_call.id for each in played.of(ToolCallEvent)}) == len(ran)
 
@@ -207,7 +207,7 @@ async def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program(
     async def attack(socket: ServerConnection) -> None:
         await send(socket, {"type": "x", "long": "z" * 200_000})
 
-    async with attacked(attack, max_frame=100_000) as (played, _):
+    async with attacked_session(attack, max_frame=100_000) as (played, _):
         await played.until(lambda: "closed" in played.states)
         assert not played.session.is_open
 
@@ -219,7 +219,7 @@ async def test_invalid_and_too_deep_json_is_skipped():
         await socket.send(b"\xff\xfe\x00")
         await send(socket, BEGUN, {**DONE})
 
-    async with attacked(attack) as (played, _):
+    async with attacked_session(attack) as (played, _):
         await played.until(lambda: bool(played.of(ResponseEndEvent)))
         assert played.session.idle
 
@@ -227,7 +227,7 @@ async def test_invalid_and_too_deep_json_is_skipped():
 WRONG: list[Any] = [None, True, -1, 1e308, "", "x" * 5000, [], [[]], {}, {"id": []}, [None, {"type": "function_call"}]]
 FRAMES: list[dict[str, Any]] = [
     BEGUN,
-    whole(1),
+    complete_call(1),
     {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c", "delta": "{}"},
     {"type": "response.output_item.added", "response_id": "r1", "output_index": 0, "item": {"type": "function_call", "id": "i"}},
     {"type": "response.output_text.delta", "response_id": "r1", "delta": "word"},
@@ -250,7 +250,7 @@ async def test_members_of_any_wrong_type_leave_a_session_that_still_answers(fram
         await send(socket, {"type": "response.output_text.delta", "response_id": "last", "delta": "At last."})
         await send(socket, {"type": "response.done", "response": {"id": "last", "status": "completed", "output": []}})
 
-    async with attacked(attack) as (played, _):
+    async with attacked_session(attack) as (played, _):
         await played.until(lambda: "At last." in [getattr(each, "delta", "") for each in played.events])
         await played.idle()
 
@@ -262,7 +262,7 @@ async def test_key_appears_in_no_log_error_repr_or_event(caplog):
         await socket.send("not json, and long")
         await send(socket, {"type": "error", "error": {"message": f"Incorrect API key provided: {SECRET}"}})
 
-    async with attacked(attack) as (played, _):
+    async with attacked_session(attack) as (played, _):
         await played.until(lambda: bool(played.of(ErrorEvent)))
         session = played.session
         assert SECRET not in repr(session) + repr(vars(session)) + repr(session.settings) + repr(

@@ -10,7 +10,7 @@ import pytest
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
 from patchbay.testing.realtime.script import Point
-from realtime.core.playing import Held, playing
+from realtime.core.playing import SlowTool, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 BEFORE_THE_END = ("asked", "created", "deltas", "calls")
@@ -48,7 +48,7 @@ async def test_wherever_the_socket_is_killed_each_tool_runs_at_most_once_and_no_
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_gemini_gets_the_result_of_a_call_lost_with_its_connection(knows):
-    held = Held()
+    held = SlowTool()
     with FakeGemini(["Hello.", Call("slow"), Quote()], resumes_calls=knows) as fake:
         async with playing(fake, held.slow) as played:
             await played.session.send_text("Hello?")
@@ -68,7 +68,7 @@ async def test_gemini_gets_the_result_of_a_call_lost_with_its_connection(knows):
 
 async def test_handle_from_before_a_call_is_not_used_while_its_result_is_owed():
     """Google's documentation: what came after a handle is lost for who resumes with it."""
-    held = Held()
+    held = SlowTool()
     with FakeGemini(["Hello.", Answer((Call("slow"),), kill="calls"), Quote()], resumes_calls=False) as fake:
         async with playing(fake, held.slow) as played:
             await played.session.send_text("Hello?")

@@ -19,7 +19,7 @@ from patchbay.realtime import connection
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from realtime.core.playing import limits, run, soon
+from realtime.core.playing import bounded, limits, run
 
 MANY = 100
 BAR = 1_000_000
@@ -87,13 +87,13 @@ def test_a_hundred_sessions_take_less_than_a_megabyte_each_and_give_it_back(sche
             tracemalloc.start()
             before, rss_before = tracemalloc.get_traced_memory()[0], resident()
             sessions = [session() for _ in range(MANY)]
-            await soon(asyncio.gather(*(each.connect() for each in sessions)))
-            assert MANY == sum(await soon(asyncio.gather(*map(turn, sessions))))
+            await bounded(asyncio.gather(*(each.connect() for each in sessions)))
+            assert MANY == sum(await bounded(asyncio.gather(*map(turn, sessions))))
             gc.collect()
             each, rss = (tracemalloc.get_traced_memory()[0] - before) / MANY, (resident() - rss_before) / MANY
             record_property("bytes_a_session", round(each))
             record_property("resident_bytes_a_session", round(rss))
-            await soon(asyncio.gather(*(each.close() for each in sessions)))
+            await bounded(asyncio.gather(*(each.close() for each in sessions)))
             del sessions
             gc.collect()
             left = tracemalloc.get_traced_memory()[0] - before

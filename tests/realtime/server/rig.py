@@ -21,7 +21,7 @@ from tools_server.rig import BOUND, Server
 ROLES = ("ann", "ben")
 
 
-def stranger(**members: Any) -> dict[str, Any]:
+def foreign_scope(**members: Any) -> dict[str, Any]:
     """Return the ASGI scope of a handshake from another machine."""
     headers = [(b"host", b"localhost")]
     return {"type": "websocket", "path": "/api/sessions/ann", "headers": headers, "client": ("10.0.0.1", 1), **members}
@@ -72,7 +72,7 @@ class Client:
         begin = len(self.frames)
         self.text(text)
         self.idle()
-        return said(self.frames[begin:])
+        return transcript(self.frames[begin:])
 
     def of(self, kind: str) -> list[Any]:
         return [frame for frame in self.frames if isinstance(frame, dict) and frame["type"] == kind]
@@ -90,7 +90,7 @@ class Client:
             self.until(lambda _frame: False)
 
 
-def said(frames: Sequence[Any]) -> str:
+def transcript(frames: Sequence[Any]) -> str:
     return "".join(frame["delta"] for frame in frames if isinstance(frame, dict) and frame["type"] == "text")
 
 

@@ -10,7 +10,7 @@ from patchbay.server.auth import AccessMiddleware
 from patchbay.server.settings import ToolsSettings
 from patchbay.testing.realtime import FakeOpenAI
 
-from .rig import never, serving, stranger
+from .rig import foreign_scope, never, serving
 
 TOKEN = "a-token-of-this-server"
 
@@ -107,8 +107,8 @@ async def test_handshake_is_rejected_without_the_http_response_extension():
         sent.append(message)
 
     guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
-    await guard(stranger(), never, send)
-    await guard(stranger(extensions={"websocket.http.response": {}}), never, send)
+    await guard(foreign_scope(), never, send)
+    await guard(foreign_scope(extensions={"websocket.http.response": {}}), never, send)
     closed, started, _ = sent
     assert {"type": "websocket.close", "code": 1008} == closed
     assert 403 == started["status"]

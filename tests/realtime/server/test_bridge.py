@@ -39,7 +39,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(bounded())
 
 
-class Doorway:
+class SessionsUnderTest:
     """A door before a fake, and its roles."""
 
     def __init__(
@@ -65,7 +65,13 @@ class Client:
     """
 
     def __init__(
-        self, doorway: Doorway, role: str = "ann", query: str = "", *, takes: int | None = None, refuses: int | None = None
+        self,
+        doorway: SessionsUnderTest,
+        role: str = "ann",
+        query: str = "",
+        *,
+        takes: int | None = None,
+        refuses: int | None = None,
     ) -> None:
         self.sent: list[Any] = []
         self._takes = takes
@@ -118,7 +124,7 @@ class Client:
 
 async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
     with FakeOpenAI(["Hello."]) as fake:
-        doorway = Doorway(fake, send_timeout=0.05)
+        doorway = SessionsUnderTest(fake, send_timeout=0.05)
         client = Client(doorway, takes=2)
         client.text("Hi.")
         await client.task
@@ -128,7 +134,7 @@ async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
 
 async def test_client_that_reads_nothing_does_not_delay_the_server_beyond_its_timeout():
     with FakeOpenAI(["Hello."]) as fake:
-        doorway = Doorway(fake, send_timeout=3_600)
+        doorway = SessionsUnderTest(fake, send_timeout=3_600)
         client = Client(doorway, takes=2)
         client.text("Hi.")
         await client.until("ready")
@@ -140,7 +146,7 @@ async def test_client_that_reads_nothing_does_not_delay_the_server_beyond_its_ti
 
 async def test_socket_closed_by_the_server_counts_as_gone():
     with FakeOpenAI(["Hello."]) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = Client(doorway, refuses=3)
         client.text("Hi.")
         await client.task
@@ -151,7 +157,7 @@ async def test_socket_closed_by_the_server_counts_as_gone():
 @pytest.mark.parametrize("moment", range(12))
 async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
     with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = Client(doorway)
         client.text("Count.")
         for _ in range(moment**2):
@@ -163,7 +169,7 @@ async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
 
 async def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
     with FakeOpenAI(["Hello."]) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = Client(doorway)
         client.leave()
         await client.task
@@ -177,7 +183,7 @@ async def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
 
 async def test_takeover_waits_a_bounded_time_for_idle():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-        doorway = Doorway(fake, swap_wait=0.1)
+        doorway = SessionsUnderTest(fake, swap_wait=0.1)
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
@@ -199,7 +205,7 @@ async def test_session_of_the_program_is_taken_over_only_on_request():
             self.told += 1
 
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake, free_wait=0.05)
+        doorway = SessionsUnderTest(fake, free_wait=0.05)
         manager, own = doorway.managers["ann"], Own()
         await manager.prepare(own)
         await manager.swap()
@@ -214,7 +220,7 @@ async def test_session_of_the_program_is_taken_over_only_on_request():
 
 async def test_disconnected_client_does_not_take_over():
     with FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."]) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
@@ -244,7 +250,7 @@ async def test_client_that_leaves_during_open_frees_its_role():
     silent = await asyncio.start_server(never_opens, "127.0.0.1", 0)
     with FakeOpenAI() as fake:
         port = silent.sockets[0].getsockname()[1]
-        doorway = Doorway(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
+        doorway = SessionsUnderTest(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
         for _ in range(2):
             client = Client(doorway)
             await opening.acquire()
@@ -258,7 +264,7 @@ async def test_client_that_leaves_during_open_frees_its_role():
 
 async def test_concurrent_takeovers_happen_in_order():
     with FakeOpenAI(["Hello."]) as fake:
-        doorway = Doorway(fake, free_wait=0.05)
+        doorway = SessionsUnderTest(fake, free_wait=0.05)
         clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
         await clients[-1].until("ready")
         assert [4410, 4410] == [await client.code() for client in clients[:2]]
@@ -269,7 +275,7 @@ async def test_concurrent_takeovers_happen_in_order():
 
 async def test_takeover_behind_a_stuck_takeover_times_out():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-        doorway = Doorway(fake, swap_wait=0.3)
+        doorway = SessionsUnderTest(fake, swap_wait=0.3)
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
@@ -289,7 +295,7 @@ async def test_takeover_behind_a_stuck_takeover_times_out():
 
 async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake, free_wait=60)
+        doorway = SessionsUnderTest(fake, free_wait=60)
         first = Client(doorway)
         await first.until("ready")
         second = Client(doorway)
@@ -307,7 +313,7 @@ async def test_client_waiting_for_a_role_does_not_delay_server_stop():
             pass
 
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake, free_wait=3_600)
+        doorway = SessionsUnderTest(fake, free_wait=3_600)
         manager = doorway.managers["ann"]
         await manager.prepare(own := Own())
         await manager.swap()  # the program's own, which the door has no hand in
@@ -321,7 +327,7 @@ async def test_client_waiting_for_a_role_does_not_delay_server_stop():
 
 async def test_removed_role_closes_waiting_clients():
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake, ("ann", "ben"), free_wait=60)
+        doorway = SessionsUnderTest(fake, ("ann", "ben"), free_wait=60)
         first = Client(doorway)
         await first.until("ready")
         second = Client(doorway)
@@ -335,7 +341,7 @@ async def test_removed_role_closes_waiting_clients():
 
 async def test_failed_takeover_closes_its_client_and_the_other_continues():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-        doorway = Doorway(fake, swap_wait=60, reconnects=0)
+        doorway = SessionsUnderTest(fake, swap_wait=60, reconnects=0)
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
@@ -354,7 +360,7 @@ async def test_failed_takeover_closes_its_client_and_the_other_continues():
 
 async def test_a_session_ends_with_its_role():
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake, ("ann", "ben"))
+        doorway = SessionsUnderTest(fake, ("ann", "ben"))
         client, other = Client(doorway), Client(doorway, "ben")
         await client.until("ready")
         await other.until("ready")
@@ -451,7 +457,7 @@ async def test_client_gets_idle_only_after_pending_work(happens: list[Any], told
 
 async def test_renewal_of_an_idle_connection_is_neither_an_end_nor_a_warning(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "patchbay.server"), FakeGemini(["Hello."]) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = Client(doorway)
         client.text("Hi.")
         await client.until("idle")
@@ -491,7 +497,7 @@ async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
 
 async def test_stopping_server_completes_current_answers_and_accepts_no_new_input():
     with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake:
-        doorway = Doorway(fake, ("ann", "ben"))
+        doorway = SessionsUnderTest(fake, ("ann", "ben"))
         idle, talking = Client(doorway, "ben"), Client(doorway)
         await idle.until("ready")
         talking.text("Count.")

@@ -24,13 +24,13 @@ from tools_server.rig import calling_back, says
 
 from .rig import ROLES, Client, Serving, serving
 from .test_bridge import Client as DoorClient
-from .test_bridge import Doorway
+from .test_bridge import SessionsUnderTest
 
 KEY = "a-secret-key-that-nobody-may-read"
 
 
 @contextlib.contextmanager
-def heard(*flags: str, **environment: str) -> Iterator[tuple[Serving, list[str]]]:
+def serve_output(*flags: str, **environment: str) -> Iterator[tuple[Serving, list[str]]]:
     """Run ``patchbay serve``; the lines are all that it prints, its log among them, whole when the block is over."""
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
     keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"))
@@ -42,17 +42,17 @@ def logged(printed: list[str]) -> list[str]:
     return [line.split(" ", 3)[3].strip() for line in printed if line.split(" ", 3)[2:3] in (["WARNING"], ["ERROR"])]
 
 
-def door_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+def session_log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("patchbay.server")]
 
 
 async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
     with FakeOpenAI(api_key="another") as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = DoorClient(doorway, query="session=mondays")
         assert 4502 == await client.code()
         await doorway.close()
-    (line,) = door_lines(caplog)
+    (line,) = session_log_lines(caplog)
     assert all(each in line for each in ("'ann'", "'mondays'", "could not be opened", "HTTP 401"))
     assert [logging.WARNING] == [record.levelno for record in caplog.records if record.name.startswith("patchbay.server")]
 
@@ -61,7 +61,7 @@ async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
     broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
     script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
     with FakeOpenAI(script) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = DoorClient(doorway, query="session=mondays")
         client.text("Count.")
         await client.until("idle")
@@ -70,19 +70,19 @@ async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
         client.leave()
         await client.task
         await doorway.close()
-    lost, failed = door_lines(caplog)
+    lost, failed = session_log_lines(caplog)
     assert ("is lost" in lost, "'mondays'" in lost, "'ann'" in lost) == (True, True, True), lost
     assert ("'mondays'" in failed, "It is broken." in failed) == (True, True), failed
 
 
 async def test_lost_model_of_a_session_is_logged_once(caplog):
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake, reconnects=1)
+        doorway = SessionsUnderTest(fake, reconnects=1)
         client = DoorClient(doorway)
         await client.until("ready")
     assert 4502 == await client.code()
     await doorway.close()
-    lines = door_lines(caplog)
+    lines = session_log_lines(caplog)
     assert 1 == sum("is lost" in line for line in lines), lines
     assert len(lines) == len(set(lines)), lines
 
@@ -94,21 +94,21 @@ def test_no_model_or_client_text_breaks_a_log_line(caplog):
 
     log = SessionLog("ann", "a\nkey\x1b[2J" + "k" * 500)
     log.event(ErrorEvent(UpstreamError("one\ntwo \x1b[31m" + "x" * 5_000)))
-    (line,) = door_lines(caplog)
+    (line,) = session_log_lines(caplog)
     assert line.isprintable()
     assert len(line) < 1_000
 
 
 async def test_client_mistakes_are_not_logged_as_warnings(caplog):
     with FakeOpenAI() as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         assert [4404, 4400] == [await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))]
         await doorway.close()
-    assert [] == door_lines(caplog)
+    assert [] == session_log_lines(caplog)
 
 
 def test_missing_model_key_is_reported_at_startup_and_to_clients():
-    with heard("--realtime", "openai/gpt-realtime") as (server, printed):
+    with serve_output("--realtime", "openai/gpt-realtime") as (server, printed):
         code, reason, error = server.refused()
     assert (4503, "configuration") == (code, error)
     assert "OPENAI_API_KEY in the server's environment" in reason
@@ -119,7 +119,7 @@ def test_missing_model_key_is_reported_at_startup_and_to_clients():
 
 
 def test_a_key_for_another_providers_model_is_the_environments_alone():
-    with FakeOpenAI() as fake, heard("--realtime", "openai/x", "--realtime-url", fake.url) as (server, _):
+    with FakeOpenAI() as fake, serve_output("--realtime", "openai/x", "--realtime-url", fake.url) as (server, _):
         code, reason, _error = server.refused(query="realtime=gemini/x")
     assert (4503, True, False) == (code, "in the server's environment" in reason, "--realtime-key" in reason)
 
@@ -127,7 +127,7 @@ def test_a_key_for_another_providers_model_is_the_environments_alone():
 def test_unsent_environment_key_is_reported_at_startup_and_on_401():
     with FakeOpenAI(api_key=KEY) as fake:
         flags = ("--realtime", "openai/x", "--realtime-url", f"{fake.url}?secret=hidden")
-        with heard(*flags, OPENAI_API_KEY=KEY) as (server, printed), server.socket() as opened:
+        with serve_output(*flags, OPENAI_API_KEY=KEY) as (server, printed), server.socket() as opened:
             client = Client(opened)
             client.ended()
             message = client.of("error")[0]["error"]["message"]
@@ -135,7 +135,7 @@ def test_unsent_environment_key_is_reported_at_startup_and_on_401():
         first, second = logged(printed)
         assert ("OPENAI_API_KEY is not sent" in first, "No key was sent" in second) == (True, True)
         assert not any(secret in "".join(printed) for secret in (KEY, "hidden"))
-        with heard(*flags, "--realtime-key", KEY) as (server, printed), server.session():
+        with serve_output(*flags, "--realtime-key", KEY) as (server, printed), server.session():
             pass
         assert [] == logged(printed)
 
@@ -151,7 +151,7 @@ def test_unsent_environment_key_is_reported_at_startup_and_on_401():
 def test_a_handshake_that_is_refused_is_one_line_with_its_reason(role, options, status, why):
     with (
         FakeOpenAI() as fake,
-        heard("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
+        serve_output("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
     ):
         assert status == server.turned_away(role, "session=x", **options)[0]
         with server.session():  # what was logged before is there by now
@@ -163,7 +163,7 @@ def test_a_handshake_that_is_refused_is_one_line_with_its_reason(role, options, 
 def test_a_handshake_that_cannot_be_read_is_one_line(tmp_path):
     with (
         FakeOpenAI() as fake,
-        heard("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
+        serve_output("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
     ):
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
             raw.sendall(b"GET /api/sessions/ann HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
@@ -205,7 +205,7 @@ def test_hooks_that_a_realtime_model_has_nothing_of_are_named_in_the_log(tmp_pat
     config.write_text(json.dumps({"hooks": {"processes": processes}}))
     with FakeOpenAI() as fake:
         flags = ("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY, "--config", str(config))
-        with heard(*flags) as (server, printed), server.session():
+        with serve_output(*flags) as (server, printed), server.session():
             os.kill(server.pid, signal.SIGHUP)
             end = time.monotonic() + 60
             while sum("before_llm" in line for line in printed) < 2:
@@ -262,7 +262,7 @@ def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
 
 async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
     with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
-        doorway = Doorway(fake)
+        doorway = SessionsUnderTest(fake)
         client = DoorClient(doorway)
         await client.until("ready")
         manager = doorway.managers["ann"]

@@ -14,8 +14,8 @@ from patchbay.server.auth import AccessMiddleware
 from patchbay.server.request_log import log_rejection
 from patchbay.server.settings import ToolsSettings
 
-from .rig import never, stranger
-from .test_sockets import HANDSHAKE, served, until
+from .rig import foreign_scope, never
+from .test_sockets import HANDSHAKE, read_until, served
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_repeated_rejections_are_rate_limited_in_the_log(clock, caplog):
     async def knock(times: int) -> None:
         guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
         for _ in range(times):
-            await guard(stranger(), never, send)
+            await guard(foreign_scope(), never, send)
 
     asyncio.run(knock(200))
     assert 20 == len(warned(caplog))
@@ -55,7 +55,7 @@ async def test_repeated_invalid_handshakes_are_rate_limited_in_the_log(clock, ca
 
         head = HANDSHAKE.replace(b"Sec-WebSocket-Key", b"X-Key")
         async with served(never, head) as (_server, client):
-            await until(client, b"HTTP/1.1 400 ")
+            await read_until(client, b"HTTP/1.1 400 ")
 
     for _ in range(22):
         await knock()

@@ -49,13 +49,13 @@ async def served(work: Work, head: bytes = HANDSHAKE, **options: Any) -> AsyncIt
             client.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(client, head)
             if head == HANDSHAKE:
-                await until(client, b" 101 ", b"\r\n\r\n")
+                await read_until(client, b" 101 ", b"\r\n\r\n")
             yield server, client
             server.should_exit = True
             await task
 
 
-async def until(client: socket.socket, *texts: bytes) -> None:
+async def read_until(client: socket.socket, *texts: bytes) -> None:
     """Read until each of these has come, one after the other."""
     seen = b""
     for text in texts:
@@ -94,9 +94,9 @@ async def test_unread_client_is_not_timed_out():
 
     async with served(work, ws_ping_interval=0.05, ws_ping_timeout=0.05) as (_server, client):
         await asyncio.get_running_loop().sock_sendall(client, HELLO)  # and no pong behind it
-        await until(client, PING, PING, PING)
+        await read_until(client, PING, PING, PING)
         reading.set()
-        await until(client, b"hello", GIVEN_UP)
+        await read_until(client, b"hello", GIVEN_UP)
 
 
 async def test_recently_active_client_is_not_timed_out():
@@ -105,9 +105,9 @@ async def test_recently_active_client_is_not_timed_out():
             pass
 
     async with served(work, ws_ping_interval=0.05, ws_ping_timeout=1.0) as (_server, client):
-        await until(client, PING)
+        await read_until(client, PING)
         await asyncio.get_running_loop().sock_sendall(client, HELLO)
-        await until(client, PING, GIVEN_UP)
+        await read_until(client, PING, GIVEN_UP)
 
 
 async def test_client_that_pings_without_reading_pongs_is_paused():
@@ -128,7 +128,7 @@ async def test_client_that_pings_without_reading_pongs_is_paused():
                 break
         assert connection.transport.get_write_buffer_size() < 2 * Quick.most_untaken
         rest = asyncio.create_task(_after(pings, loop.sock_sendall(client, HELLO)))
-        await until(client, b"hello")  # all that was said is heard, once its pongs are taken
+        await read_until(client, b"hello")  # all that was said is heard, once its pongs are taken
         await rest
 
 
@@ -164,7 +164,7 @@ async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
         with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(client, HANDSHAKE)
-            await until(client, b" 101 ", b"\r\n\r\n")
+            await read_until(client, b" 101 ", b"\r\n\r\n")
             (connection,) = server.server_state.connections
             assert isinstance(connection, WebSocketProtocol)
             while connection.writable.is_set():
@@ -188,7 +188,7 @@ async def test_an_opening_that_cannot_be_read_is_answered(head: bytes):
         raise AssertionError
 
     async with served(never, head) as (server, client):
-        await until(client, b"HTTP/1.1 400 ", b"This WebSocket cannot be opened")
+        await read_until(client, b"HTTP/1.1 400 ", b"This WebSocket cannot be opened")
         while server.server_state.connections:
             await asyncio.sleep(0.01)
 
@@ -201,6 +201,6 @@ async def test_the_head_of_an_opening_is_not_logged_since_the_token_is_in_it(cap
 
         head = HANDSHAKE.replace(b"Host", b"Authorization: Bearer a-secret-token\r\nHost")
         async with served(work, head) as (_server, client):
-            await until(client, b"hello")
+            await read_until(client, b"hello")
     assert caplog.text
     assert "a-secret-token" not in caplog.text

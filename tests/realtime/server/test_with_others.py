@@ -46,7 +46,7 @@ def patchbay(*command: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "patchbay", *command)
 
 
-def until(found: Callable[[], Any]) -> Any:
+def poll_until(found: Callable[[], Any]) -> Any:
     """Ask again and again, until there is something: another process knows when."""
     end = time.monotonic() + BOUND
     while not (there := found()):
@@ -55,9 +55,9 @@ def until(found: Callable[[], Any]) -> Any:
     return there
 
 
-def asked_about(server: Serving) -> Any:
+def pending_request(server: Serving) -> Any:
     """The one request that waits."""
-    return until(lambda: server.http.ask("GET", "/api/approvals").json["approvals"])[0]
+    return poll_until(lambda: server.http.ask("GET", "/api/approvals").json["approvals"])[0]
 
 
 def test_plugin_tool_is_called_and_synced_to_the_model():
@@ -68,7 +68,7 @@ def test_plugin_tool_is_called_and_synced_to_the_model():
     ):
         host = patchbay("plugins", "run", str(EXAMPLES / "weather_plugin"), "--server", server.url, "--port", "0")
         with running(*host) as plugins:
-            until(lambda: "get_weather" in server.http.tools())
+            poll_until(lambda: "get_weather" in server.http.tools())
             fake.wait_until(lambda: "get_weather" in fake.tools, within=BOUND)
             assert '"temperature": 3' in client.answer("How is Oslo?")
             assert 0 == plugins.end()
@@ -114,7 +114,7 @@ def test_call_is_approved_in_one_terminal_and_shown_in_another(tmp_path: Path):
         with server.session(query="output=text&session=monday") as client:
             client.text("Delete it.")
             client.until("tool_call")
-            asked = asked_about(server)
+            asked = pending_request(server)
             assert ("delete_file", "monday") == (asked["tool"], asked["session_key"])
             done = subprocess.run(
                 patchbay("approvals", "approve", asked["id"], "--server", server.url),
@@ -150,12 +150,12 @@ def test_tools_of_a_killed_server_are_restored_by_the_next(allowed: str, tmp_pat
             with server.session(query=query) as client:
                 client.text("Delete it.")
                 client.until("tool_call")
-                asked = asked_about(server)
+                asked = pending_request(server)
                 server.kill()
                 client.closed()
         with serving(fake, *kept) as server:
             assert ["delete_file"] == list(server.http.tools())
-            assert asked["id"] == asked_about(server)["id"]
+            assert asked["id"] == pending_request(server)["id"]
             with server.session(query=query) as client:
                 if allowed == "after that":
                     client.text("Delete it, I said.")
