@@ -9,9 +9,12 @@ import threading
 
 import pytest
 
-from patchbay.agents import BusEvent, EventBus
+from patchbay.agents import BusEvent, EventBus, LlmAgent, Runner
 from patchbay.errors import ConfigurationError
+from patchbay.testing import ScriptedModel
 from support.running import run
+
+from .turns import call, lines, run_turn
 
 
 def recording(into: list, name: str | None = None):
@@ -329,3 +332,41 @@ async def test_a_handler_does_not_see_the_publishers_context():
 def test_a_queue_that_holds_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="queue_size"):
         EventBus(queue_size=0)
+
+
+def test_listener_can_neither_stall_nor_end_a_run_nor_change_tool_arguments():
+    async def scenario():
+        bus, given, never = EventBus(), [], asyncio.Event()
+
+        async def meddle(event) -> None:
+            event.data["args"]["a"] = 666
+
+        async def hang(_event) -> None:
+            await never.wait()
+
+        def refuse(_event) -> bool:
+            raise ValueError("no")
+
+        def blind(_event) -> None:
+            raise SystemExit
+
+        bus.subscribe("tool.call", meddle, priority=9)
+        bus.subscribe("*", hang, priority=5)
+        bus.subscribe("*", blind)
+        bus.subscribe("*", lambda _event: None, filter_func=refuse)
+
+        async def double(a: int) -> int:
+            for _ in range(5):
+                await asyncio.sleep(0)  # every listener has had its turn
+            given.append(a)
+            return 2 * a
+
+        model = ScriptedModel([call("double", a=3), "six"])
+        events = await run_turn(Runner(LlmAgent(name="a", model=model, tools=[double]), bus=bus))
+        never.set()
+        return given, lines(events), events
+
+    given, told, events = run(scenario())
+    assert [3] == given
+    assert ["a > double", "a < double", "a: six"] == told
+    assert {"a": 3} == events[0].get_function_calls()[0].args

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from patchbay.agents import Agent, GenerateContentConfig, InMemorySessionService, LlmAgent, RunConfig
+from patchbay.agents import Agent, GenerateContentConfig, InMemorySessionService, LlmAgent, LlmRequest, RunConfig
 from patchbay.errors import ConfigurationError
+from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.testing import ScriptedModel
 from patchbay.tools import BaseTool, FunctionTool, ToolContext, ToolDefinition
 from patchbay.types import ToolCall
+from support.running import run
 
 from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
 
@@ -361,3 +364,68 @@ def test_a_runner_works_from_code_that_is_not_async():
     run = chat.begin()
     assert ["?greet", "!greet", "done"] == kinds(run)
     assert "done" == run.text
+
+
+async def test_state_changes_of_a_tool_are_private_until_it_succeeds():
+    """Of two calls at the same time the one that fails leaves nothing, neither now nor in a later turn."""
+    written = asyncio.Event()
+
+    async def fails(tool_context: ToolContext) -> None:
+        tool_context.state["from_fails"] = 1
+        tool_context.state.setdefault("list", []).append("fails")
+        written.set()
+        raise ValueError("no")
+
+    async def works(tool_context: ToolContext) -> bool:
+        await written.wait()
+        tool_context.state["from_works"] = 1
+        return "from_fails" in tool_context.state
+
+    chat = Chat(agent([[ToolCall("1", "fails"), ToolCall("2", "works")], "done", "again"], fails, works))
+    events = await chat.say()
+    assert {"result": False} == response_of(events, "works")
+    assert {"from_works": 1} == events[1].actions.state_delta
+    later = await chat.say()
+    assert [{}] == [event.actions.state_delta for event in later]
+    assert {"from_works": 1} == (await chat.session()).state
+
+
+async def test_output_key_is_in_the_state_before_the_final_event():
+    chat = Chat(agent(["done"], output_key="out"))
+    events = chat.begin()
+    async for event in events:
+        if event.is_final_response():
+            break
+    assert {"out": "done"} == (await chat.session()).state
+    await events.aclose()
+
+
+def test_edits_of_requests_and_events_do_not_change_the_history():
+    def edit(ctx: Any, request: LlmRequest) -> None:
+        for content in request.contents:
+            content.parts[0].text = "edited"
+        del request.contents[1:]
+
+    class Edits(ScriptedModel):
+        async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
+            async for event in super().respond(request):
+                yield event
+            for message in request.messages:
+                message["content"] = "edited by the model"
+
+    async def main() -> None:
+        chat = Chat(agent(Edits([ToolCall("1", "add", '{"a": 1}'), "done", "again"]), add, before_model_callback=edit))
+        async for event in chat.begin("hi"):
+            for call in event.get_function_calls():
+                call.args["a"] = 666
+            for response in event.get_function_responses():
+                assert {"result": 2} == response.response, "the tool got what the model wrote"
+                response.response.clear()
+        events = (await chat.session()).events
+        assert ["hi", "?add", "!add", "done"] == kinds(events)
+        assert ({"a": 1}, {"result": 2}) == (
+            events[1].get_function_calls()[0].args,
+            events[2].get_function_responses()[0].response,
+        )
+
+    run(main())

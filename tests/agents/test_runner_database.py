@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import enum
 import itertools
 import subprocess
 import sys
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
 from patchbay.agents.view import NO_RESULT
@@ -17,7 +21,7 @@ from patchbay.testing import ScriptedModel
 from support.processes import Process
 from support.running import run
 
-from .turns import call, lines, run_turn
+from .turns import call, lines, run_turn, state
 from .worker import TOOLS, kind
 
 HERE = Path(__file__).parent
@@ -221,3 +225,53 @@ def test_results_being_written_at_cancellation_are_stored(tmp_path):
             return [kind(event) for event in session.events]
 
     assert ["user", "calls", "result first", "result second"] == run(scenario())
+
+
+class Colour(enum.Enum):
+    BLUE = "blue"
+
+
+@dataclass
+class Row:
+    day: dt.date
+
+
+class Model(BaseModel):
+    at: dt.datetime
+
+
+class Opaque:
+    def __repr__(self) -> str:
+        return "<opaque>"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        dt.date(2024, 2, 29),
+        Row(dt.date(2024, 2, 29)),
+        Model(at=dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)),
+        {1, 2},
+        b"\xff\x00",
+        Colour.BLUE,
+        Opaque(),
+        {"n": float("nan")},
+        "lone \ud800 surrogate",
+        {"deep": [Opaque(), {3: Row(dt.date(2024, 2, 29))}]},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_results_and_state_without_json_do_not_end_the_run(tmp_path, value):
+    def odd(tool_context) -> object:
+        tool_context.state["odd"] = value
+        return value
+
+    service = DatabaseSessionService(tmp_path / "sessions.db")
+    model = ScriptedModel([call("odd"), "done", "and on"])
+    runner = Runner(LlmAgent(name="a", model=model, tools=[odd]), session_service=service)
+    assert ["a > odd", "a < odd", "a: done"] == lines(run(run_turn(runner)))
+    assert ["a: and on"] == lines(run(run_turn(runner)))
+    assert "odd" in run(state(runner))
+    # What the model was shown then is what it is shown now, after it has been in the database.
+    assert model.requests[1].messages == model.requests[2].messages[: len(model.requests[1].messages)]
+    run(service.close())

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import enum
 import functools
+import json
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Optional
 
+import jsonschema_rs
 import pytest
+from pydantic import BaseModel
 
 from patchbay import tool
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.tools import FunctionTool, Tool, ToolContext, Validation, as_tool, collect_tools
+
+if TYPE_CHECKING:
+    import patchbay.tools as elsewhere
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -402,3 +409,93 @@ def test_lists_may_be_mixed_but_names_are_distinct():
     for wrong in (f, "f", {"f": f}, None):
         with pytest.raises(TypeError, match="list"):
             collect_tools(wrong)
+
+
+class Unit(enum.Enum):
+    C = "celsius"
+    F = "fahrenheit"
+
+
+class Street(BaseModel):
+    name: str
+
+
+class Address(BaseModel):
+    street: Street
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({"a": None}, "/a"),
+        ({"a": [1]}, "/a"),
+        ({"a": "five"}, "/a"),
+        ({"a": 1, "mode": "c"}, "/mode"),
+        ({"a": 1, "unit": "kelvin"}, "/unit"),
+        ({"a": 1, "address": {"street": "no object", "number": 1}}, "/address/street"),
+        ({"a": 1, "address": {"street": {"name": "x"}}}, "/address"),
+    ],
+)
+def test_invalid_arguments_do_not_reach_the_body(arguments, place):
+    ran = []
+
+    @tool
+    def f(a: int, mode: Literal["a", "b"] = "a", unit: Unit = Unit.C, address: Address | None = None):
+        ran.append(1)
+
+    with pytest.raises(ToolArgumentsError) as caught:
+        call(f, json.dumps(arguments))
+    assert any(line.startswith(place) for line in caught.value.details)
+    assert "The tool did not run" in caught.value.for_model
+    assert [] == ran
+
+
+def test_valid_arguments_arrive_as_their_types():
+    @tool
+    def f(a: int, unit: Unit, address: Address):
+        return [a, unit is Unit.F, address.street.name]
+
+    assert [5, True, "x"] == call(f, '{"a": "5", "unit": "fahrenheit", "address": {"street": {"name": "x"}, "number": 1}}')
+
+
+def test_nested_model_has_no_dangling_reference():
+    @tool
+    def f(address: Address, others: list[Address], maybe: Optional[Street] = None): ...  # noqa: UP045
+
+    jsonschema_rs.Draft202012Validator(f.parameters)
+    assert {"Address", "Street"} == set(f.parameters["$defs"])
+
+
+def test_whole_prose_of_the_docstring_is_the_description():
+    @tool
+    def f(a: int):
+        """First line.
+
+        Second paragraph.
+
+        Args:
+            a: the a
+        """
+
+    assert "First line.\n\nSecond paragraph." == f.description
+
+
+@pytest.mark.parametrize("item", [max, dict, int])
+def test_callable_without_a_signature_is_refused(item):
+    with pytest.raises((TypeError, ConfigurationError)):
+        collect_tools([item])
+
+
+def test_builtin_with_a_given_schema_is_a_tool():
+    longest = {"type": "object", "properties": {"items": {"type": "array"}}}
+    assert "longest" == tool(name="longest", parameters=longest, handler=lambda items: max(items)).name
+
+
+def test_context_imported_for_type_checkers_only_is_recognised():
+    def f(a: int, where: elsewhere.ToolContext, maybe: Optional[elsewhere.ToolContext] = None):  # noqa: UP045
+        return a, where.call_id, maybe.call_id
+
+    item = tool(f)
+    assert ["a"] == list(item.parameters["properties"])
+    assert (1, "c1", "c1") == call(item, '{"a": 1, "where": "the model"}')

@@ -1,4 +1,4 @@
-"""What was seen to go wrong in other executors (spec of agents, section 4, by its numbers), as far as it is the executor's."""
+"""Failures of tools: cancellations, timeouts, exceptions and odd values are results; state changes of failed calls are dropped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_timeout_of_a_sync_tool_states_that_it_may_still_run():
 
 
 @pytest.mark.parametrize("sibling_first", [True, False])
-def test_5_a_cancelled_error_of_a_tool_is_its_own_result_and_its_siblings_have_theirs(sibling_first):
+def test_cancellation_raised_by_a_tool_fails_only_its_call(sibling_first):
     async def gives_up() -> None:
         raise asyncio.CancelledError("by itself")
 
@@ -79,7 +79,7 @@ def test_5_a_cancelled_error_of_a_tool_is_its_own_result_and_its_siblings_have_t
 
 
 @pytest.mark.parametrize("limit", [None, 10.0])
-def test_6_a_timeout_error_of_the_tool_is_not_taken_for_the_limit(limit):
+def test_timeout_raised_by_a_tool_is_a_tool_error(limit):
     async def netfail() -> None:
         raise TimeoutError("connect")
 
@@ -100,14 +100,14 @@ def test_6_a_timeout_error_of_the_tool_is_not_taken_for_the_limit(limit):
         (ExceptionGroup("many", [ValueError("a")] * 11), f"ExceptionGroup: many: {'ValueError: a; ' * 10}..."),
     ],
 )
-def test_7_the_text_of_an_error_has_its_type(error, words):
+def test_error_text_includes_the_exception_type(error, words):
     async def fail() -> None:
         raise error
 
     assert f"Error: tool 'fail' failed: {words}" == execute(fail).content
 
 
-def test_7_an_error_that_can_not_even_be_printed_is_named():
+def test_unprintable_error_is_named_by_its_type():
     class OddError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -191,7 +191,7 @@ async def test_any_failure_drops_the_state_changes_of_its_call(fails):
     assert (True, None) == (done.is_error, done.actions)
 
 
-async def test_12_calls_that_count_at_the_same_time_lose_no_update():
+async def test_concurrent_increments_are_all_merged():
     all_have_read = asyncio.Barrier(5)
 
     async def count(tool_context: Any) -> None:
@@ -204,7 +204,7 @@ async def test_12_calls_that_count_at_the_same_time_lose_no_update():
     ).state_delta
 
 
-async def test_12_the_last_call_wins_in_call_order_and_not_in_the_order_of_time():
+async def test_last_write_in_call_order_wins():
     second_is_done = asyncio.Event()
 
     async def first(tool_context: Any) -> None:
@@ -232,7 +232,7 @@ class Day(BaseModel):
         ValueError("as a value"), object(), float("nan"), [complex(1, 2)], {("a", 1): {frozenset({1})}}, iter([1]), type, print,
     ],
 )  # fmt: skip
-def test_20_nothing_that_a_tool_returns_can_break_a_run_or_its_messages(value):
+def test_any_return_value_gives_a_sendable_result(value):
     async def give() -> Any:
         return value
 
@@ -243,7 +243,7 @@ def test_20_nothing_that_a_tool_returns_can_break_a_run_or_its_messages(value):
 
 
 @pytest.mark.parametrize("hostile", ["str", "dump", "exit"])
-def test_20_a_value_that_fights_back_is_still_a_result(hostile):
+def test_value_with_failing_methods_gives_a_result(hostile):
     class Hostile:
         def __str__(self) -> str:
             raise SystemExit(3) if hostile == "exit" else RuntimeError("no")
