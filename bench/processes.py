@@ -42,7 +42,7 @@ class Running:
 
     def rss_megabytes(self) -> float:
         """Resident memory of the tree in 10^6 bytes. Pages that two processes share count twice."""
-        return sum(map(_rss_bytes, tree(self.pid))) / 1e6
+        return sum(map(rss_bytes, tree(self.pid))) / 1e6
 
 
 def tree(pid: int) -> list[int]:
@@ -73,7 +73,7 @@ def cpu_clock(pid: int) -> float:
         return 0.0
 
 
-def _rss_bytes(pid: int) -> int:
+def rss_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except OSError:

@@ -248,13 +248,13 @@ def _warm_up(program: Program, running: Running, scenario: Scenario, tools: Path
     while True:
         cost = _turn(program, running, scenario, tools, answers).cpu_seconds
         spent += cost
-        wanted = _whole_rounds(answers * effort.turn_seconds / cost, scenario)
+        wanted = whole_rounds(answers * effort.turn_seconds / cost, scenario)
         if spent >= effort.warm_seconds or time.perf_counter() > deadline:
             return wanted
         answers = min(wanted, answers * 4)
 
 
-def _whole_rounds(answers: float, scenario: Scenario) -> int:
+def whole_rounds(answers: float, scenario: Scenario) -> int:
     """At least two per connection (paced: one), at most the scenario's, the same number on each connection."""
     fewest = 1 if scenario.gap_us else 2
     per_connection = max(fewest, min(round(answers), scenario.most) // scenario.connections)

@@ -107,7 +107,7 @@ def measure(rows: Sequence[Row], registering: Row | None, effort: Effort, *, all
             say(f"calls: {row.name} ({number} of {effort.processes}) ...")
             try:
                 counts = (effort.warm, effort.one_by_one, effort.together)
-                outcome.figures[row.name].add(_process(pythons[row.name], row.module, counts))
+                outcome.figures[row.name].add(run_process(pythons[row.name], row.module, counts))
             except UnavailableError as error:
                 _skip(outcome, row.name, error)
     if registering is not None:
@@ -132,7 +132,7 @@ def _registering(outcome: Outcome, row: Row, effort: Effort) -> None:
             say(f"calls: {row.name} ({number} of {effort.processes}) ...")
             # What a registration costs may depend on how many there are: each way begins with none.
             for counts in ((0, effort.registrations, 0), (0, 0, effort.registrations)):
-                figures.add(_process(row.python(True), row.module, counts))  # noqa: FBT003 (nothing is installed for it)
+                figures.add(run_process(row.python(True), row.module, counts))  # noqa: FBT003 (nothing is installed for it)
     except UnavailableError as error:
         _skip(outcome, row.name, error)
     else:
@@ -145,7 +145,7 @@ def _skip(outcome: Outcome, name: str, error: UnavailableError) -> None:
     say(f"calls: {name}: skipped, {error}")
 
 
-def _process(python: Path, module: str, counts: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
+def run_process(python: Path, module: str, counts: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
     """Run one process of a row; raises UnavailableError with its last words where it finds nothing."""
     folder = _folder(module.rpartition(".")[2])
     argv = [str(python), "-W", "ignore", "-m", "bench.calls.process", module, *map(str, counts), str(folder)]

@@ -35,7 +35,7 @@ class Row:
     python: Callable[[bool], Path]
 
 
-def _here(_: bool) -> Path:  # noqa: FBT001
+def this_python(_: bool) -> Path:  # noqa: FBT001
     return Path(sys.executable)
 
 
@@ -47,13 +47,13 @@ def rows() -> tuple[Row, ...]:
     """All ways of a call, in the order of the table."""
     ours, starlette, mcp = importlib.metadata.version("patchbay"), importlib.metadata.version("starlette"), install.pinned(PEER)
     return (
-        Row(SAME_PROCESS, "bench.calls.same_process", ours, _here),
-        Row(PLUGIN, "bench.calls.plugin", ours, _here),
-        Row(CALLBACK, "bench.calls.callback", ours, _here),
-        Row(WHOLE_WAY, "bench.calls.whole_way", ours, _here),
-        Row(FLOOR_OURS, "bench.calls.floor_ours", starlette, _here),
-        Row(FLOOR_HTTPX, "bench.calls.floor_httpx", starlette, _here),
-        Row(MCP_MOUNTED, "bench.calls.mcp_mounted", ours, _here),
+        Row(SAME_PROCESS, "bench.calls.same_process", ours, this_python),
+        Row(PLUGIN, "bench.calls.plugin", ours, this_python),
+        Row(CALLBACK, "bench.calls.callback", ours, this_python),
+        Row(WHOLE_WAY, "bench.calls.whole_way", ours, this_python),
+        Row(FLOOR_OURS, "bench.calls.floor_ours", starlette, this_python),
+        Row(FLOOR_HTTPX, "bench.calls.floor_httpx", starlette, this_python),
+        Row(MCP_MOUNTED, "bench.calls.mcp_mounted", ours, this_python),
         Row(MCP_STDIO, "bench.calls.mcp_stdio", mcp, _peer),
         Row(MCP_HTTP, "bench.calls.mcp_http", mcp, _peer),
     )
@@ -61,4 +61,4 @@ def rows() -> tuple[Row, ...]:
 
 def registering() -> Row:
     """Describe the row that measures registration instead of a call."""
-    return Row(REGISTERING, "bench.calls.registering", importlib.metadata.version("patchbay"), _here)
+    return Row(REGISTERING, "bench.calls.registering", importlib.metadata.version("patchbay"), this_python)

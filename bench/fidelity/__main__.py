@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(options: _Options) -> None:
     began = time.monotonic()
     total = Section()
-    for name, part in _PARTS.items():
+    for name, part in PARTS.items():
         if options.only and name not in options.only:
             continue
         try:
@@ -106,7 +106,7 @@ def _search(_options: _Options) -> Section:
     return search.measure()
 
 
-_PARTS: dict[str, Callable[[_Options], Section]] = {
+PARTS: dict[str, Callable[[_Options], Section]] = {
     "formats": _formats,
     "bfcl": _bfcl,
     "bfcl-text": _bfcl_text,
@@ -137,9 +137,9 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ", ".join(_PARTS)
+    names = ", ".join(PARTS)
     add = parser.add_argument
-    add("--only", action="append", default=[], choices=_PARTS, metavar="PART", help=f"only this part: {names} (may be repeated)")
+    add("--only", action="append", default=[], choices=PARTS, metavar="PART", help=f"only this part: {names} (may be repeated)")
     add("--rows", default="", metavar="WORD", help="only the rows with this in their id, format, model or class")
     add("--by", default="model", choices=("model", "category"), help="what the tables of BFCL are by")
     add("--sample", type=_count, default=0, metavar="N", help="N rows of each corpus, always the same")

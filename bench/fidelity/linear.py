@@ -36,8 +36,11 @@ def measure(*, only: str) -> Section:
     progress.done()
     count = len(formats)
     verdicts = [
-        *(_verdict(f"200 KB beside 20 KB, {len(formats)} formats, {CUTS[cut]}: CPU", found[cut][:count]) for cut in CUTS),
-        *(_verdict(f"200 KB beside 20 KB, {len(others)} hostile texts, {CUTS[cut]}: CPU", found[cut][count:]) for cut in CUTS),
+        *(growth_verdict(f"200 KB beside 20 KB, {len(formats)} formats, {CUTS[cut]}: CPU", found[cut][:count]) for cut in CUTS),
+        *(
+            growth_verdict(f"200 KB beside 20 KB, {len(others)} hostile texts, {CUTS[cut]}: CPU", found[cut][count:])
+            for cut in CUTS
+        ),
         at_most("200 KB calls that auto read wrongly", 0, sum(not one.right for one in found[0][:count]), of=count),
     ]
     raw = {CUTS[cut]: {one.name: vars(one) | {"ratio": one.ratio} for one in found[cut]} for cut in CUTS}
@@ -57,7 +60,7 @@ def _anything(_reply: Reply) -> bool:
     return True
 
 
-def _verdict(what: str, found: list[Growth]) -> Verdict:
+def growth_verdict(what: str, found: list[Growth]) -> Verdict:
     worst = max(found, key=lambda one: one.ratio, default=None)
     if worst is None:
         return Verdict(what, f"≤ {RATIO:g}", "no such text", None)

@@ -79,7 +79,7 @@ def measure(rows: Sequence[Row], effort: Effort, *, allowed: bool) -> Outcome:
                 continue
             say(f"turns: {row.name} ({number} of {effort.processes}) ...")
             try:
-                _add(outcome.figures[row.name], _process(pythons[row.name], row.module, effort))
+                _add(outcome.figures[row.name], run_process(pythons[row.name], row.module, effort))
             except UnavailableError as error:
                 _skip(outcome, row, error)
     return outcome
@@ -98,7 +98,7 @@ def _add(figures: Figures, found: dict[str, Any]) -> None:
     figures.megabytes.append(found["megabytes"])
 
 
-def _process(python: Path, module: str, effort: Effort) -> dict[str, Any]:
+def run_process(python: Path, module: str, effort: Effort) -> dict[str, Any]:
     argv = [str(python), "-W", "ignore", "-m", "bench.turns.process", module, str(effort.warm), str(effort.turns)]
     # Nothing is called with it, but two of the peers want to see a key.
     env = {**os.environ, "OPENAI_API_KEY": "unused", "OPENAI_AGENTS_DISABLE_TRACING": "1"}

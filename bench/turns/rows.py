@@ -42,7 +42,7 @@ class Row:
     python: Callable[[bool], Path]
 
 
-def _here(_: bool) -> Path:  # noqa: FBT001
+def this_python(_: bool) -> Path:  # noqa: FBT001
     return Path(sys.executable)
 
 
@@ -58,8 +58,8 @@ def client_rows() -> tuple[Row, ...]:
     """Those over the real ``openai`` client."""
     ours = importlib.metadata.version("patchbay")
     return (
-        Row(CLIENT_FLOOR, "bench.turns.client_floor", importlib.metadata.version("openai"), _here),
-        *(Row(name, f"bench.turns.client_patchbay:{kind}", ours, _here) for name, kind in CLIENT_OURS.items()),
+        Row(CLIENT_FLOOR, "bench.turns.client_floor", importlib.metadata.version("openai"), this_python),
+        *(Row(name, f"bench.turns.client_patchbay:{kind}", ours, this_python) for name, kind in CLIENT_OURS.items()),
         *(_peer(name, "client") for name in (PYDANTIC_AI, OPENAI_AGENTS)),
     )
 
@@ -68,8 +68,8 @@ def rows() -> tuple[Row, ...]:
     """All of them, in the order of the table."""
     ours = importlib.metadata.version("patchbay")
     return (
-        Row(FLOOR, "bench.turns.floor", "", _here),
-        Row(RUNNER, "bench.turns.patchbay_runner", ours, _here),
-        Row(AGENT, "bench.turns.patchbay_agent", ours, _here),
+        Row(FLOOR, "bench.turns.floor", "", this_python),
+        Row(RUNNER, "bench.turns.patchbay_runner", ours, this_python),
+        Row(AGENT, "bench.turns.patchbay_agent", ours, this_python),
         *(_peer(name) for name in PEERS),
     )

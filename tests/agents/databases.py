@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a folder, on a socket, with no port and no password."""
+"""A PostgreSQL server for tests (in a folder, on a socket, with no port and no password), and SQL beside what is tested."""
 
 from __future__ import annotations
 
@@ -10,8 +10,38 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
 
 NOBODY_IS_ROOT = "postgres"  # the server refuses to run as root; Debian's package brings this user
+
+
+def execute(url: Any, statement: str) -> Any:
+    """Run one statement outside of what is tested; the first value of its result, if it has rows."""
+    made = sa.make_url(str(url) if "://" in str(url) else f"sqlite:///{url}")
+    engine = sa.create_engine(made.set(drivername="postgresql+psycopg") if made.drivername == "postgresql" else made)
+    try:
+        with engine.begin() as connection:
+            result = connection.exec_driver_sql(statement)
+            return result.scalar() if result.returns_rows else None
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def executed_statements() -> Iterator[list[str]]:
+    """The SQL that any engine executes in the block."""
+    statements: list[str] = []
+
+    def note(*args: Any) -> None:
+        statements.append(args[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
 def postgres_programs() -> Path | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from patchbay.agents import AgentTool, BaseSessionService, DatabaseSessionService, InMemorySessionService, SequentialAgent
 from patchbay.agents.sessions import memory
@@ -22,6 +21,7 @@ from patchbay.types import ToolCall
 from support.processes import Process
 from support.running import run
 
+from .databases import execute, executed_statements
 from .keeper import read_log
 from .turns import Chat, agent, response_of
 
@@ -130,16 +130,16 @@ async def test_a_deleted_sessions_results_go_with_it_and_come_back_with_no_other
 
 
 def test_no_row_is_left_of_a_deleted_session(database_url, session_id):
-    async def main() -> list[int]:
+    async def main() -> int:
         async with DatabaseSessionService(database_url) as service:
             session = await service.create_session("app", "u", session_id=session_id)
             await service.results(session).keep(session_id)
-            count = sa.text("SELECT count(*) FROM patchbay_results WHERE text = :text").bindparams(text=session_id.encode())
-            before = await service._store.read(lambda connection: connection.scalar(count))
+            count = "SELECT count(*) FROM patchbay_results"
+            before = await asyncio.to_thread(execute, database_url, count)
             await service.delete_session("app", "u", session_id)
-            return [before, await service._store.read(lambda connection: connection.scalar(count))]
+            return before - await asyncio.to_thread(execute, database_url, count)
 
-    assert [1, 0] == run(main())
+    assert 1 == run(main())
 
 
 @pytest.mark.parametrize("text", ["", "é\x00\ud800\U0001f600", "x" * 100])
@@ -267,7 +267,7 @@ def test_a_database_from_before_there_were_results_is_taken_up(tmp_path, session
         path = tmp_path / "old.db"
         async with DatabaseSessionService(path) as service:
             await service.create_session("app", "u", session_id=session_id)
-            await service._store.write(lambda connection: connection.exec_driver_sql("DROP TABLE patchbay_results"))
+        execute(path, "DROP TABLE patchbay_results")
         one = agent([READ, "read", reading(), "done"], read_log)
         async with DatabaseSessionService(path) as service:
             chat = Chat(one, service, session_id=session_id)
@@ -281,10 +281,8 @@ def test_a_session_is_loaded_with_no_query_more_for_its_results(tmp_path):
     async def main() -> list[str]:
         async with DatabaseSessionService(tmp_path / "s.db") as service:
             session = await service.create_session("app", "u")
-            statements: list[str] = []
-            engine = service._store._opened().engine
-            sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-            await service.get_session("app", "u", session.id)
+            with executed_statements() as statements:
+                await service.get_session("app", "u", session.id)
             return [text for text in statements if "patchbay_results" in text]
 
     (only,) = run(main())

@@ -19,6 +19,7 @@ from patchbay.errors import ConfigurationError, PatchbayError, SessionNotFoundEr
 from support.processes import Process
 from support.running import run
 
+from .databases import execute, executed_statements
 from .saying import state_event, text_event, texts_of
 
 WRITER = Path(__file__).with_name("writer.py")
@@ -206,18 +207,15 @@ def open_files() -> int:
 
 
 def test_a_server_that_breaks_its_connections_breaks_no_run_and_no_later_lock(postgres_url, session_id):
-    def break_all(connection):
-        connection.exec_driver_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'patchbay'"
-        )
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'patchbay'"
 
     async def work():
         async with DatabaseSessionService(postgres_url) as service, DatabaseSessionService(postgres_url) as other:
             session = await service.create_session("app", "user", session_id=session_id)
             async with service.lock("app", "user", session_id):
-                await other._store.read(break_all)
+                await asyncio.to_thread(execute, postgres_url, others)
                 await service.append_event(session, text_event("1"))
-            await other._store.read(break_all)
+            await asyncio.to_thread(execute, postgres_url, others)
             for one in (service, other):
                 async with one.lock("app", "user", session_id):
                     await one.append_event(session, text_event("2"))
@@ -242,10 +240,8 @@ def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
     async def work():
         async with DatabaseSessionService(path) as service:
             session = await service.create_session("app", "user", state={f"k{number}": "x" * 100 for number in range(50)})
-            statements: list[str] = []
-            engine = service._store._opened().engine
-            sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-            await service.append_event(session, state_event({"k7": 1}))
+            with executed_statements() as statements:
+                await service.append_event(session, state_event({"k7": 1}))
             return statements
 
     statements = run(work())

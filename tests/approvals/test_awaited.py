@@ -26,7 +26,7 @@ def test_a_run_waits_until_its_request_is_decided(url, scope):
             [request] = await waiting(service)
             decided = await service.decide(request.id, "approve")
             await task
-            return request.awaited, decided.awaited, (await service.get(request.id)).awaited, len(service._waiting)
+            return request.awaited, decided.awaited, (await service.get(request.id)).awaited, len(service.waiting)
 
     assert (True, True, False, 0) == run(main())
 

@@ -76,7 +76,7 @@ def test_expired_approval_is_an_event_with_its_severity(at_deadline, severity):
             task = running_calls(executor, call_of())
             await waiting(service)
             clock.now += 600
-            service._waiting.wake()
+            service.wake()
             await task
             await executor.hooks.events.flush()
             return approval_events(watching)[-1]

@@ -125,9 +125,9 @@ def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, mome
             if name == "take":
                 [request] = await waiting(service)
                 await service.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
-                service._waiting.wake()
+                service.wake()
             await asyncio.wait([task])
-            left = await service.pending(), list(service._waiting), list(files.deleted)
+            left = await service.pending(), list(service.waiting), list(files.deleted)
             assert all(each.used is not None or each.state is State.WITHDRAWN for each in await service.recent())
             again = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)

@@ -117,8 +117,8 @@ class Desks(RuleBasedStateMachine):
             if outcome != "pending":
                 await asyncio.wait([task])
                 return task, ""
-            known = set(self.service._waiting)
-            while not (new := set(self.service._waiting) - known):
+            known = set(self.service.waiting)
+            while not (new := set(self.service.waiting) - known):
                 assert not task.done(), task
                 await asyncio.sleep(0)
             return task, new.pop()
@@ -184,7 +184,7 @@ class Desks(RuleBasedStateMachine):
         late = [each for each in self.waiting() if each.created + DEADLINE <= self.clock.now + 1]
 
         async def work():
-            self.service._waiting.wake()
+            self.service.wake()
             for each in late:
                 await asyncio.wait([each.task])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -145,7 +146,7 @@ def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
             task = running_calls(executor_of(service, files), call_of())
             [request] = await waiting(service)
             clock.now += 600
-            service._waiting.wake(request.id)
+            service.wake(request.id)
             shown = contents(await task)
             with pytest.raises(ApprovalConflictError, match="expired"):
                 await service.decide(request.id, "approve")
@@ -172,7 +173,7 @@ def test_decision_after_the_deadline_is_a_conflict(url):
             with pytest.raises(ApprovalConflictError, match="expired"):
                 await service.decide(request.id, "approve")
             listed = [await service.pending(), [each.state for each in await service.recent()]]
-            service._waiting.wake()
+            service.wake()
             await task
             return listed
 
@@ -422,9 +423,9 @@ async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
         tasks = [running_calls(executor_of(service, files), call_of()) for service in (here, there)]
         async with asyncio.timeout(LONG):
-            while not (here._waiting and there._waiting):
+            while not (here.waiting and there.waiting):
                 await asyncio.sleep(0.005)
-        assert [request.id] == [*here._waiting] == [*there._waiting]
+        assert [request.id] == [*here.waiting] == [*there.waiting]
         await here.decide(request.id, "approve")
         [other] = await waiting(there)
         await there.decide(other.id, "deny", reason="once is enough")
@@ -444,11 +445,11 @@ def test_stopped_run_leaves_a_shared_request_to_the_other_waiter(url):
         async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
             tasks = [running_calls(executor_of(service, files), call_of()) for service in (here, there)]
             async with asyncio.timeout(LONG):
-                while not (request.id in here._waiting and request.id in there._waiting):
+                while not (request.id in here.waiting and request.id in there.waiting):
                     await asyncio.sleep(0.005)
             tasks[1].cancel()
             await asyncio.wait([tasks[1]])
-            here._waiting.wake()
+            here.wake()
             [other] = await waiting(here)
             await here.decide(other.id, "approve")
             return contents(await tasks[0]), (await here.get(request.id)).state, other.id != request.id
@@ -461,7 +462,7 @@ def test_approval_given_after_the_run_stopped_is_not_used_by_another_run(url):
         async with service_at(url) as service:
             task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
-            await service.store.decide(_approved(request), now=service._clock())  # and the run has not heard of it
+            await service.store.decide(_approved(request), now=time.time())  # the waiting run is not notified
             task.cancel()
             await asyncio.wait([task])
             again = running_calls(executor_of(service, Files()), call_of())
@@ -879,7 +880,7 @@ def test_transient_store_failure_is_retried(tmp_path, caplog):
                 return await get(request_id)
 
             service.store.get = sometimes
-            service._waiting.wake(request.id)
+            service.wake(request.id)
             async with asyncio.timeout(LONG):
                 while failures:
                     await asyncio.sleep(0)

@@ -34,7 +34,7 @@ def test_server_memory_includes_its_children_and_it_is_stopped(tmp_path: Path) -
         alone = processes.cpu_clock(running.pid)
         assert 2 == len(family)
         assert running.cpu_seconds() > alone > 0
-        assert running.rss_megabytes() > processes._rss_bytes(running.pid) / 1e6
+        assert running.rss_megabytes() > processes.rss_bytes(running.pid) / 1e6
     assert not Path(f"/proc/{running.pid}").exists()
 
 
@@ -102,10 +102,10 @@ def test_parser_with_wrong_calls_misses_its_bar() -> None:
 
 
 def test_turn_is_equal_for_every_connection_and_not_empty() -> None:
-    assert 2 * 16 == proxies._whole_rounds(0.3, REQUEST)
-    assert 100 * 16 == proxies._whole_rounds(1_607.9, REQUEST)
-    assert REQUEST.most == proxies._whole_rounds(1e9, REQUEST)
-    assert 64 == proxies._whole_rounds(3.0, PACED)
+    assert 2 * 16 == proxies.whole_rounds(0.3, REQUEST)
+    assert 100 * 16 == proxies.whole_rounds(1_607.9, REQUEST)
+    assert REQUEST.most == proxies.whole_rounds(1e9, REQUEST)
+    assert 64 == proxies.whole_rounds(3.0, PACED)
 
 
 def test_a_table_is_aligned_markdown() -> None:

@@ -64,7 +64,7 @@ def outcome_of(plugin: float, callback: float, first: float, mounted: float | No
 def test_each_own_row_is_measured_and_leaves_nothing_behind(row: rows.Row, run_folder: Path) -> None:
     measured = figures({})
     measured.found.clear()
-    measured.add(measure._process(row.python(False), row.module, (0, 5, 32)))
+    measured.add(measure.run_process(row.python(False), row.module, (0, 5, 32)))
     for way in (ONE_BY_ONE, TOGETHER):
         assert all(spent > 0 for spent in measured.parts(way).values())
         assert 0 < measured.latency(way, "p50") <= measured.latency(way, "p99")
@@ -150,7 +150,7 @@ def test_a_percentile_is_one_of_the_values() -> None:
 
 
 def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measured(run_folder: Path) -> None:
-    broken = rows.Row("broken", "bench.calls.nowhere", "1.0", rows._here)
+    broken = rows.Row("broken", "bench.calls.nowhere", "1.0", rows.this_python)
     same = next(row for row in rows.rows() if row.name == rows.SAME_PROCESS)
     outcome = measure.measure([broken, same], None, LITTLE, allowed=False)
     assert [rows.SAME_PROCESS] == list(outcome.figures)
@@ -158,7 +158,7 @@ def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measu
 
 
 def test_registering_that_fails_is_absent_too(run_folder: Path) -> None:
-    broken = rows.Row(rows.REGISTERING, "bench.calls.nowhere", "1.0", rows._here)
+    broken = rows.Row(rows.REGISTERING, "bench.calls.nowhere", "1.0", rows.this_python)
     outcome = measure.measure([], broken, LITTLE, allowed=False)
     assert outcome.registering is None
     assert [rows.REGISTERING] == list(outcome.skipped)
@@ -179,7 +179,7 @@ def test_hanging_process_is_stopped(monkeypatch: pytest.MonkeyPatch, run_folder:
     sleeper.chmod(0o755)
     monkeypatch.setattr(measure, "_LIMIT", 0.05)
     with pytest.raises(UnavailableError, match="did not end within"):
-        measure._process(sleeper, "bench.calls.same_process", (0, 1, 0))
+        measure.run_process(sleeper, "bench.calls.same_process", (0, 1, 0))
     assert [] == left_in(run_folder)
 
 
@@ -248,7 +248,7 @@ def test_calls_can_be_selected_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_folder: Path
 ) -> None:
     def same() -> tuple[rows.Row, ...]:
-        return (rows.Row(rows.SAME_PROCESS, "bench.calls.same_process", "1.0", rows._here),)
+        return (rows.Row(rows.SAME_PROCESS, "bench.calls.same_process", "1.0", rows.this_python),)
 
     def nothing() -> Any:
         return None

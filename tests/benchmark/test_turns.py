@@ -145,7 +145,7 @@ def test_hanging_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", hang)
     with pytest.raises(UnavailableError, match="did not end within 180 s"):
-        measure._process(Path(sys.executable), "bench.turns.floor", LITTLE)
+        measure.run_process(Path(sys.executable), "bench.turns.floor", LITTLE)
 
 
 def test_every_peer_has_its_module_and_its_pins() -> None:

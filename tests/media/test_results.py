@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,7 +227,7 @@ def test_base64_in_tool_results_becomes_a_file(store, value):
     assert len(seen.content) < 200
     assert "[image:media://" in seen.content
     assert [image_part(IMAGE)] == seen.parts
-    (media,) = [store.lookup(ref) for ref in store._entries]
+    media = store.lookup(re.search(r"media://[^\]\s:]+", seen.content)[0])
     assert "tool:inline:look" == media.scope
     assert "look" == media.meta.source
     told = Played(value, media=store, attachments=())

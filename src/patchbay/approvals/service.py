@@ -248,12 +248,21 @@ class ApprovalService:
             )
             if await self.store.decide(decided, now=self._clock()):
                 stored = replace(await self.get(request_id), awaited=request.awaited)
-                self._waiting.wake(None if for_session else request_id)
+                self.wake(None if for_session else request_id)
                 self._publish(stored)
                 return stored
             request = await self.get(request_id)
         by = f" by {request.by}" if request.by else ""
         raise ApprovalConflictError(f"The request is {request.state}{by} already.")
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Ids of the requests that runs of this process wait for."""
+        return frozenset(self._waiting)
+
+    def wake(self, request_id: str | None = None) -> None:
+        """Have runs read the requests that they wait for again now, as after a change of the clock or of the store."""
+        self._waiting.wake(request_id)
 
     async def sessions(self) -> list[SessionGrant]:
         """Return the session approvals in force, oldest first."""
@@ -331,7 +340,7 @@ class ApprovalService:
                 now=now,
                 decided_since=now - self._keep,
                 session_since=now - self._session,
-                waited_for=frozenset(self._waiting),
+                waited_for=self.waiting,
             )
             if found.state is State.PENDING:
                 self._waiting.add(found.id)

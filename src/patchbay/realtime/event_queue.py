@@ -49,6 +49,9 @@ class EventQueue:
         self._ended = False
         self._wake: asyncio.Future[None] | None = None
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     def open(self) -> None:
         """Let readers wait for events."""
         self._is_open = True

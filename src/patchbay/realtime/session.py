@@ -63,6 +63,11 @@ class Session(ABC):
         """
         return self._queue.read()
 
+    @property
+    def unread(self) -> int:
+        """Number of events that wait to be read."""
+        return len(self._queue)
+
     @abstractmethod
     async def _end(self, reason: str) -> None:
         """Stop everything; ``reason`` goes into the last event."""

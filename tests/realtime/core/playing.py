@@ -82,7 +82,7 @@ class Played:
 
     async def idle(self) -> None:
         """Wait until the session is idle and its events are read."""
-        await self.until(lambda: self.session.idle and not self.session._queue._events)
+        await self.until(lambda: self.session.idle and not self.session.unread)
 
 
 class SlowTool:

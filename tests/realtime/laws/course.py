@@ -148,7 +148,7 @@ class Playing:
                         await self._do(act.what, session)
                     if number % 2:
                         await self._rest(played)
-                while session._queue._events:  # until the reader has all events
+                while session.unread:  # until the reader has all events
                     await asyncio.sleep(0)
                 self.fake.script.clear()  # the model quotes its input from here on
                 before = len(played.events)

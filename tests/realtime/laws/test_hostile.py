@@ -181,7 +181,7 @@ async def test_memory_of_unread_events_is_bounded():
             kept, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert kept < 3 * MEGABYTE
-            assert len(session._queue._events) <= 500
+            assert session.unread <= 500
 
 
 async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_result():
