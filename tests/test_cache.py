@@ -3,7 +3,7 @@
 from patchbay.cache import SizedCache
 
 
-def test_the_value_that_was_used_longest_ago_goes_first():
+def test_least_recently_used_value_is_evicted():
     cache: SizedCache[str, int] = SizedCache(most=2, most_bytes=100)
     cache.put("a", 1, 10)
     cache.put("b", 2, 10)

@@ -20,7 +20,7 @@ def test_control_characters_are_shown_by_number(text, shown):
     assert shown == printable(text)
 
 
-def test_a_text_without_control_characters_keeps_its_tabs():
+def test_text_without_control_characters_keeps_its_tabs():
     assert r"a" "\t" r"b\x0a\x1b[2J\x7f\x9b" == escape_controls("a\tb\n\x1b[2J\x7f\x9b")
 
 

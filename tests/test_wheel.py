@@ -25,7 +25,7 @@ def build(kind: str, into: Path) -> Path:
     return built
 
 
-def test_the_wheel_holds_the_package_its_licence_and_nothing_else(tmp_path):
+def test_wheel_contains_only_the_package_and_its_licence(tmp_path):
     with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
         names = {name for name in wheel.namelist() if not name.endswith("/")}
     info = next(name for name in names if name.endswith("/WHEEL")).removesuffix("WHEEL")
@@ -41,7 +41,7 @@ def test_the_wheel_declares_the_licence_the_python_and_the_command(tmp_path):
     assert "patchbay = patchbay.cli:main" in texts["entry_points.txt"]
 
 
-def test_the_sdist_holds_sources_and_the_papers_and_nothing_else(tmp_path):
+def test_sdist_contains_only_sources_and_documents(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     papers = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}

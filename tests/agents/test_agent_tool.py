@@ -207,7 +207,7 @@ async def test_the_same_agent_twice_at_the_same_time_is_two_agents():
     assert response(events, 0) != response(events, 1)
 
 
-async def test_a_call_that_is_taken_up_again_has_the_same_keys():
+async def test_repeated_call_after_resumption_has_the_same_keys():
     keys = []
 
     def key(tool_context) -> None:
@@ -222,7 +222,7 @@ async def test_a_call_that_is_taken_up_again_has_the_same_keys():
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_the_agents_model_calls_count_for_the_callers_limit():
+def test_model_calls_of_an_agent_tool_count_against_the_callers_limit():
     inner = helper(*[call("noop")] * 9, tools=[noop])
     boss = agent_calling(inner)
     events = run(run_turn(Runner(boss), run_config=RunConfig(max_llm_calls=5)))
@@ -231,7 +231,7 @@ def test_the_agents_model_calls_count_for_the_callers_limit():
     assert "boss! MAX_LLM_CALLS" == lines(events)[-1]
 
 
-def test_the_agents_tool_calls_count_for_the_callers_limit():
+def test_tool_calls_of_an_agent_tool_count_against_the_callers_limit():
     inner = helper(*[call("noop")] * 9, tools=[noop])
     events = run(run_turn(Runner(agent_calling(inner)), run_config=RunConfig(max_tool_calls=3)))
     assert 4 == len(inner.model.requests) + 1
@@ -265,7 +265,7 @@ def test_agents_ask_agents_ask_agents():
     assert ["user: down"] == roles(leaf.model.requests[0])
 
 
-def test_an_agent_that_asks_itself_ends_with_the_budget():
+def test_self_recursive_agent_ends_with_the_budget():
     def again(_request):
         return call("helper", request="again")
 

@@ -80,7 +80,7 @@ def test_a_model_that_only_writes_text(mode, tools, streaming):
         assert before["messages"] == after["messages"][: len(before["messages"])], "the prompt cache of the server holds"
 
 
-def test_a_text_model_gives_an_answer_of_a_type():
+def test_text_model_gives_a_typed_answer():
     call = '```tool_call\n{"name": "give_answer", "arguments": {"answer": [4, 2]}}\n```'
     with ScriptedUpstream([Text(call)]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), output_schema=list[int], tool_mode="text", output_key="out"))
@@ -200,7 +200,7 @@ def test_named_model_is_requested_at_the_url_of_the_environment(monkeypatch):
     assert ("gpt-4o-mini", "Bearer sk-test") == (upstream.chats[0].json["model"], upstream.chats[0].headers["authorization"])
 
 
-def test_a_missing_key_is_looked_for_again_at_the_next_run(monkeypatch):
+def test_missing_key_is_read_again_at_the_next_run(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with ScriptedUpstream(["done"]) as upstream:

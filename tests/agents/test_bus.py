@@ -329,7 +329,7 @@ async def test_a_handler_does_not_see_the_publishers_context():
     assert ["nobody's", "nobody's"] == seen
 
 
-def test_a_queue_that_holds_nothing_is_refused():
+def test_queue_without_capacity_is_refused():
     with pytest.raises(ConfigurationError, match="queue_size"):
         EventBus(queue_size=0)
 

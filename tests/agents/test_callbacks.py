@@ -179,7 +179,7 @@ def test_after_agent_callback_adds_its_event_after_the_answer():
     assert ["done", "and more"] == kinds(run_agent(["done"], after_agent_callback=lambda ctx: "and more"))
 
 
-def test_an_after_agent_callback_is_not_asked_once_the_agent_has_failed():
+def test_after_agent_callback_is_skipped_after_a_failure():
     asked = []
     events = run_agent([ValueError("down")], after_agent_callback=asked.append)
     assert (["[MODEL_ERROR]"], []) == (kinds(events), asked)
@@ -308,7 +308,7 @@ def test_a_run_that_has_been_ended_reminds_a_model_of_nothing():
     assert 1 == len(model.requests)
 
 
-def test_a_models_name_goes_out_only_where_a_callback_names_another_one():
+def test_model_name_is_sent_only_if_a_callback_changes_it():
     class Named(ScriptedModel):
         name = "mine"
 
@@ -323,7 +323,7 @@ def test_a_models_name_goes_out_only_where_a_callback_names_another_one():
         assert expected == model.requests[0].parameters
 
 
-def test_a_request_that_is_left_alone_goes_out_byte_for_byte():
+def test_unchanged_request_is_sent_byte_for_byte():
     messages = []
     for callback in (None, lambda ctx, request: None):
         one = agent([ADD, "done"], add, instruction="Be so.", before_model_callback=callback)
@@ -332,7 +332,7 @@ def test_a_request_that_is_left_alone_goes_out_byte_for_byte():
     assert messages[0] == messages[1]
 
 
-def test_without_an_instruction_one_can_be_given_and_it_can_be_taken_away():
+def test_callback_can_add_and_remove_an_instruction():
     def give(ctx: Any, request: LlmRequest) -> None:
         assert request.system_instruction is None
         request.append_instructions(["Be so."])
@@ -373,7 +373,7 @@ async def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not()
     assert ('{ "a": 1 }', "2") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
 
 
-def test_tools_can_be_offered_and_taken_away_for_one_round():
+def test_callback_can_add_and_remove_tools_for_one_round():
     ran = []
 
     async def extra(n: int = 0) -> str:
@@ -400,7 +400,7 @@ def test_tools_can_be_offered_and_taken_away_for_one_round():
     assert ["?add?extra", "!add!extra", "?add?extra", "!add!extra", "done"] == kinds(events)
 
 
-def test_a_tool_of_a_name_that_is_taken_is_refused():
+def test_callback_tool_with_a_taken_name_is_refused():
     (event,) = run_agent(["never"], add, before_model_callback=lambda ctx, request: request.append_tools([add]))
     assert "CALLBACK_ERROR" == event.error_code
     assert "Two tools are named 'add'" in event.error_message
@@ -436,7 +436,7 @@ def test_an_answer_in_the_models_place_is_the_answer(answer, streaming):
     assert [] == one.model.requests
 
 
-def test_calls_in_the_models_place_are_carried_out():  # defect 15
+def test_calls_in_place_of_the_model_run():  # defect 15
     def plan(ctx: Any, request: LlmRequest) -> Any:
         return calls("add", a=1) if ctx.llm_call_count == 1 else None
 
@@ -448,7 +448,7 @@ def test_calls_in_the_models_place_are_carried_out():  # defect 15
     assert ["hi", None, "2"] == [message["content"] for message in said_to(model)]
 
 
-def test_calls_of_a_tool_that_the_same_callback_offers_are_carried_out():
+def test_calls_of_a_tool_added_by_the_same_callback_run():
     def plan(ctx: Any, request: LlmRequest) -> Any:
         if ctx.llm_call_count > 1:
             return None
@@ -531,7 +531,7 @@ def test_calls_can_be_added_and_changed_after_the_model():
     assert_settled(said_to(model))
 
 
-def test_calls_can_be_added_to_an_answer_and_taken_from_one():
+def test_callback_can_add_and_remove_calls_of_an_answer():
     def act(ctx: Any, response: LlmResponse) -> Any:
         return calls("add", a=1) if ctx.llm_call_count == 1 else None
 
@@ -644,7 +644,7 @@ def test_before_tool_callback_can_repair_or_answer_a_call_with_invalid_arguments
     assert "/a must be a valid integer" in wrong["error"]
 
 
-def test_tool_callbacks_see_a_hand_over_and_can_keep_it_from_happening():
+def test_tool_callbacks_see_a_transfer_and_can_prevent_it():
     sub = agent(["from b"], name="b")
     hand_over = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
 

@@ -52,7 +52,7 @@ def test_any_event_is_the_same_after_json_and_back(event):
     assert json.loads(event.to_json()) == event.to_dict()
 
 
-def test_numbers_keep_all_their_digits():
+def test_numbers_keep_all_digits():
     call = FunctionCall("f", {"n": 12345678901234567890123456789, "x": 0.1, "zero": -0.0})
     back = FunctionCall.from_json(call.to_json())
     assert 12345678901234567890123456789 == back.args["n"]

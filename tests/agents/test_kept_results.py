@@ -112,7 +112,7 @@ def test_text_is_stored_before_its_excerpt_despite_a_kill_at_any_moment(database
     assert (moment == "after") == any(ADVICE in str(message["content"]) for message in one.model.requests[0].messages)
 
 
-async def test_a_deleted_sessions_results_go_with_it_and_come_back_with_no_other(service, session_id):
+async def test_results_are_deleted_with_their_session(service, session_id):
     session = await service.create_session("app", "u", session_id=session_id)
     other = await service.create_session("app", "v", session_id=session_id)
     for each in (session, other):
@@ -229,7 +229,7 @@ def end(child: Process) -> None:
     child.communicate(timeout=30)
 
 
-def test_two_processes_keep_each_text_once_and_give_no_id_twice(database_url, session_id):
+def test_two_processes_store_each_text_once_under_unique_ids(database_url, session_id):
     texts = {name: [f"{name}{number}" if number % 2 else f"both{number}" for number in range(20)] for name in ("a", "b")}
 
     async def begin() -> None:
@@ -255,14 +255,14 @@ def test_two_processes_keep_each_text_once_and_give_no_id_twice(database_url, se
     assert {kept: text for text, kept in found} == run(read())
 
 
-async def test_branches_that_keep_at_once_get_ids_of_their_own(service, session_id):
+async def test_concurrent_branches_get_unique_result_ids(service, session_id):
     session = await service.create_session("app", "u", session_id=session_id)
     assert {f"result_{number}" for number in range(1, 21)} == set(
         await asyncio.gather(*(service.results(session).keep(f"text {number}") for number in range(20)))
     )
 
 
-def test_a_database_from_before_there_were_results_is_taken_up(tmp_path, session_id):
+def test_database_without_a_results_table_is_migrated(tmp_path, session_id):
     async def main() -> Any:
         path = tmp_path / "old.db"
         async with DatabaseSessionService(path) as service:
@@ -289,7 +289,7 @@ def test_a_session_is_loaded_with_no_query_more_for_its_results(tmp_path):
     assert "FROM patchbay_sessions" in only
 
 
-async def test_a_service_that_keeps_no_results_has_them_for_the_run(session_id):
+async def test_results_live_for_the_run_without_a_storing_service(session_id):
     class Elsewhere(InMemorySessionService):
         results = BaseSessionService.results
 

@@ -114,7 +114,7 @@ async def test_failing_model_ends_the_run_with_an_event_and_the_session_stays_us
     assert (None, "better") == (chat.runs[0].text, chat.runs[1].text)
 
 
-def test_a_model_that_cannot_even_be_asked_ends_the_run_with_an_event(around):
+def test_unusable_model_ends_the_run_with_an_event(around):
     class Broken:
         def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
             raise OSError("no way in")
@@ -256,7 +256,7 @@ async def test_model_time_is_limited_and_its_partial_text_is_stored(limit, code,
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_the_time_of_a_model_is_for_its_whole_answer_and_not_for_each_piece():
+def test_model_timeout_covers_the_whole_answer():
     async def drips(_: ChatRequest) -> AsyncIterator[Any]:
         while True:
             later = asyncio.get_running_loop().create_future()
@@ -334,7 +334,7 @@ async def test_nested_custom_agents_leave_each_call_with_a_response_at_the_deadl
     assert "RUN_TIMEOUT" == events[-1].error_code
 
 
-def test_an_error_of_the_callers_own_code_is_not_taken_for_the_end_of_the_time():
+def test_timeout_raised_by_the_caller_is_not_the_deadline():
     def late(ctx: Any) -> None:
         raise TimeoutError("mine")
 
@@ -396,7 +396,7 @@ def test_truncated_call_gets_an_error_result_and_the_turn_continues():
         ToolCall("", "add", "[" * 5000),
     ],
 )
-async def test_nothing_that_a_model_calls_ends_the_run(call):  # law 2
+async def test_no_call_of_a_model_ends_the_run(call):  # law 2
     model = ScriptedModel([call, "done", "again"])
     chat = Chat(agent(model, add))
     events = await chat.say()

@@ -64,7 +64,7 @@ def test_functions_and_tools_of_all_kinds_go_into_one_list():
     assert ("user", "a") == (responses.content.role, responses.author)
 
 
-async def test_tools_are_added_and_taken_away_while_the_agent_lives():  # defect 29
+async def test_tools_can_be_added_and_removed_during_the_agents_lifetime():  # defect 29
     one = agent(
         [ToolCall("1", "add", '{"a": 1}'), "a", ToolCall("2", "greet", '{"name": "Ann"}'), "b", ToolCall("3", "add"), "c"]
     )
@@ -79,7 +79,7 @@ async def test_tools_are_added_and_taken_away_while_the_agent_lives():  # defect
     assert [[], [], ["greet"], ["greet"], ["add"], ["add"]] == [[spec.name for spec in r.tools] for r in one.model.requests]
 
 
-def test_a_tool_of_a_name_that_is_taken_ends_the_run_with_an_event_where_it_was_added_later():
+def test_tool_added_later_under_a_taken_name_ends_the_run_with_an_event():
     one = agent(["never asked"], add)
     one.tools.append(FunctionTool(greet, name="add"))
     (event,) = asyncio.run(Chat(one).say())
@@ -110,7 +110,7 @@ def test_invalid_and_duplicate_tools_are_rejected_at_agent_creation(tools, error
             each.close()
 
 
-def test_a_name_that_the_agent_gives_itself_is_taken():
+def test_names_used_by_the_agent_are_reserved():
     sub = LlmAgent(name="b", model="m")
     with pytest.raises(ConfigurationError, match="transfer_to_agent"):
         LlmAgent(name="a", model="m", sub_agents=[sub], tools=[FunctionTool(add, name="transfer_to_agent")])
@@ -212,7 +212,7 @@ async def read_state(ctx: Any) -> str:
         (read_state, "Mood: kind; Ann"),
     ],
 )
-async def test_an_instruction_has_the_states_values_put_in(instruction, expected):
+async def test_instruction_contains_state_values(instruction, expected):
     one = agent(["done"], instruction=instruction)
     service = InMemorySessionService()
     state = {"mood": "kind", "user:name": "Ann", "n": 0, "nested": "{mood}"}

@@ -58,7 +58,7 @@ def test_text_of_the_model_and_its_view_are_sent_unchanged():
 @pytest.mark.parametrize(
     ("written", "expected"), [('{"at', "{}"), ("[1]", "{}"), ("", "{}"), ("null", "{}"), ('{"at": NaN}', "{}"), (" {} ", " {} ")]
 )
-def test_arguments_that_no_server_would_read_back_are_not_sent(written, expected):
+def test_unreadable_arguments_are_not_sent(written, expected):
     (message,) = to_messages([Content("model", [call(written=written)])])
     assert expected == message["tool_calls"][0]["function"]["arguments"]
 
@@ -77,7 +77,7 @@ def test_empty_events_are_no_messages(content):
     assert [] == to_messages([content])
 
 
-def test_a_call_and_a_response_without_ids_belong_together_by_their_name():
+def test_call_and_response_without_ids_are_matched_by_name():
     contents = [
         Content("model", [Part(function_call=FunctionCall("look", {}, ""))]),
         Content("user", [Part(function_response=FunctionResponse("look", {"result": 1}))]),
@@ -209,7 +209,7 @@ async def test_images_of_calls_that_settle_separately_follow_all_results():
     assert [*first, {"role": "assistant", "content": "done"}, user_message("more")] == said_to(model)
 
 
-async def test_a_message_of_the_users_may_hold_images(service):
+async def test_user_message_can_hold_images(service):
     model = ScriptedModel(["done", "again"])
     chat = Chat(agent(model), service)
     said = Content("user", [Part("what is this?"), Part(inline_data=Blob("image/png", PNG.data, "a.png"))])

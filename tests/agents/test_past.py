@@ -86,7 +86,7 @@ def events_read(past: PastTurns, events: list[Event], *, limit: int | None) -> i
     return log.looked
 
 
-def test_a_run_looks_at_no_more_than_the_turn_before_and_its_own_question():
+def test_run_reads_only_the_previous_turn_and_its_question():
     past, events = PastTurns(), [*turns(50), text_event("q50")]
     assert 201 == events_read(past, events, limit=None)
     events += [*turns(1, 50)[1:], text_event("q51")]

@@ -44,7 +44,7 @@ def agent(*steps, **fields) -> LlmAgent:
 # --- sessions
 
 
-def test_a_session_is_begun_with_the_first_words_as_its_title():
+def test_first_message_is_the_session_title():
     runner = Runner(agent("one", "two"), "shop")
     run(run_turn(runner, "How much is the fish in your window today?", session="s1"))
     session = run(runner.session_service.get_session("shop", "u", "s1"))
@@ -143,7 +143,7 @@ def test_text_and_usage_are_those_of_the_run_so_far():
     assert 2 == calls
 
 
-async def test_events_can_be_taken_one_by_one():
+async def test_events_can_be_read_one_by_one():
     events = Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi")
     first = await anext(events)
     rest = [event async for event in events]
@@ -259,7 +259,7 @@ async def test_cancelled_consumer_stops_the_tools_and_frees_the_session():
     )
 
 
-def test_two_runs_on_one_session_come_one_after_the_other():  # defect 24
+def test_runs_on_one_session_are_serialised():  # defect 24
     async def scenario():
         both = []
 
@@ -420,7 +420,7 @@ def test_bus_gets_the_events_of_a_run_in_order():
     assert ["session.updated", "agent.start", "llm.request", "llm.response", "agent.response"] == [topic for topic, _ in second]
 
 
-async def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
+async def test_hanging_listener_does_not_delay_the_run():  # defect 21
     bus = EventBus()
     never = asyncio.Event()
     bus.subscribe("*", lambda _event: never.wait())

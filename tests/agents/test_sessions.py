@@ -40,7 +40,7 @@ async def begin(service, names, **fields):
     return await service.create_session(names.app, names.user, session_id=names.session, **fields)
 
 
-async def test_a_session_is_begun_found_and_deleted(service, names):
+async def test_session_is_created_found_and_deleted(service, names):
     made = await begin(service, names, agent_name="root", title="Hello", state={"n": 1})
     found = await service.get_session(*names.all)
     assert made == found
@@ -58,7 +58,7 @@ async def test_a_session_is_begun_found_and_deleted(service, names):
     assert ([], {}) == (again.events, again.state)
 
 
-async def test_an_id_is_given_out_once(service, names):
+async def test_ids_are_unique(service, names):
     await begin(service, names, state={"n": 1})
     with pytest.raises(SessionExistsError, match="already"):
         await begin(service, names, state={"n": 2})
@@ -114,7 +114,7 @@ async def test_a_user_without_a_name_shares_nothing_with_the_others(service, nam
     assert {"app:a": 1} == (await service.create_session(names.app, names.user)).state
 
 
-async def test_temporary_keys_live_in_the_run_and_nowhere_else(service, names):  # defect 13
+async def test_temporary_keys_live_for_the_run(service, names):  # defect 13
     session = await begin(service, names)
     mark = object()
     event = state_event({"temp:t": mark, "n": 1})
@@ -193,7 +193,7 @@ async def test_event_with_a_field_of_the_wrong_type_is_refused_and_stores_nothin
 
 
 @pytest.mark.parametrize("odd", ["nul\0", "lone\ud800"])
-async def test_an_id_that_no_database_holds_is_refused_everywhere(service, names, odd):
+async def test_unstorable_id_is_refused_by_every_service(service, names, odd):
     with pytest.raises(InvalidRequestError, match="null bytes"):
         await service.create_session(names.app, names.user, session_id=odd)
     session = await begin(service, names, title=f"title {odd}")
@@ -303,7 +303,7 @@ async def test_abandoned_wait_leaves_the_lock_to_the_next_run(service, names):
     assert "had it" == await wait_for_it()
 
 
-async def test_a_run_that_fails_gives_the_lock_back(service, names):
+async def test_failed_run_releases_the_lock(service, names):
     with pytest.raises(ZeroDivisionError):
         async with service.lock(*names.all):
             1 / 0  # noqa: B018
@@ -324,7 +324,7 @@ def test_one_service_can_be_used_from_one_event_loop_after_the_other(service, na
     assert ["0", "1", "2"] == texts_of(run(service.get_session(*names.all)).events)
 
 
-def test_runs_in_the_event_loops_of_several_threads_come_one_after_the_other(service, names):  # defect 24
+def test_runs_in_event_loops_of_several_threads_are_serialised(service, names):  # defect 24
     run(begin(service, names))
 
     async def one_run(number):
@@ -385,7 +385,7 @@ async def test_titles_and_the_last_agent_are_updated(service, names):
             await update(names.app, names.user, "unknown", "x")
 
 
-async def test_a_long_log_is_only_read_where_it_is_looked_at(service, names):
+async def test_long_log_is_read_lazily(service, names):
     session = await begin(service, names)
     for number in range(30):
         await service.append_event(session, text_event(str(number)))

@@ -267,7 +267,7 @@ def test_urls_that_name_another_driver_are_understood(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["mysql://host/name", "redis://host", "sqlite+x://://", "://"])
-def test_a_url_of_another_kind_is_refused_when_it_is_set(url):
+def test_unsupported_url_is_refused_at_construction(url):
     with pytest.raises(ConfigurationError):
         DatabaseSessionService(url)
 
@@ -280,7 +280,7 @@ def test_unopenable_database_is_named_without_its_password(tmp_path):
     assert "secret" not in str(caught.value)
 
 
-def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
+def test_database_of_a_newer_version_is_not_changed(tmp_path):
     path = tmp_path / "s.db"
     run(begin(str(path), "one"))
     engine = sa.create_engine(f"sqlite:///{path}")
@@ -320,7 +320,7 @@ def test_forked_children_open_the_database_for_themselves(database_url, session_
     assert dict.fromkeys(["parent", "child 0", "child 1", "child 2"], 20) == Counter(event.author for event in events)
 
 
-async def test_every_error_of_a_session_is_one_of_ours(database_url):
+async def test_every_session_error_is_a_patchbay_error(database_url):
     async with DatabaseSessionService(database_url) as service:
         session_id = new_id()
         session = await service.create_session("app", "user", session_id=session_id)
@@ -331,7 +331,7 @@ async def test_every_error_of_a_session_is_one_of_ours(database_url):
             await service.append_event(session, text_event("hi"))
 
 
-async def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_it_is_looked_at(url, session_id, monkeypatch):
+async def test_run_reads_the_end_of_a_long_log_first_and_the_rest_on_access(url, session_id, monkeypatch):
     read: list[int] = []
     between = database._between
 

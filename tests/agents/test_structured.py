@@ -72,7 +72,7 @@ def is_object(schema: Any) -> bool:
 
 
 @pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
-async def test_an_answer_of_any_type_is_given_by_a_call(schema, expected, written):
+async def test_typed_answer_is_a_call_of_the_answer_tool(schema, expected, written):
     value = written if written is not None else expected
     call = answer_call(value if is_object(schema) else {"answer": value})
     chat = Chat(agent([call], output_schema=schema, output_key="out"))
@@ -87,7 +87,7 @@ async def test_an_answer_of_any_type_is_given_by_a_call(schema, expected, writte
 
 @pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
 @pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", " ```\n{}``` "])
-async def test_a_model_that_writes_its_answer_as_json_is_taken_at_its_word(schema, expected, written, form):
+async def test_json_text_is_accepted_as_the_typed_answer(schema, expected, written, form):
     text = form.replace("{}", json.dumps(written if written is not None else expected))
     model = ScriptedModel([ModelReply(Reply(text, reasoning="hm"), "stop", Usage(1, 2, 3))])
     chat = Chat(agent(model, output_schema=schema, output_key="out"))
@@ -125,7 +125,7 @@ def test_other_tools_are_used_first_and_no_choice_is_forced():
     assert [None, None] == [request.tool_choice for request in model.requests]
 
 
-def test_calls_beside_the_answer_are_carried_out_and_it_ends_the_run():
+def test_calls_beside_the_typed_answer_run_and_the_run_ends():
     events = run_agent([[answer_call({"x": 1}), ToolCall("1", "look")]], look, output_schema=Point)
     assert [f"?{ANSWER_TOOL}?look", f"!{ANSWER_TOOL}!look", '{"x": 1, "y": 0}'] == kinds(events)
 

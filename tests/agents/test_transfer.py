@@ -72,7 +72,7 @@ def test_target_agent_continues_the_turn():
     ] == told
 
 
-def test_the_next_message_goes_to_the_root_again():
+def test_next_message_goes_to_the_root_agent():
     root = LlmAgent(name="root", model=ScriptedModel([transfer_call("other"), "back"]), sub_agents=[TextAgent("other")])
     runner = Runner(root)
     run(run_turn(runner))
@@ -122,7 +122,7 @@ def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, w
         ("side", ["x: x", "y: y"]),
     ],
 )
-def test_any_agent_of_the_tree_can_be_handed_over_to(target, expected):
+def test_any_agent_of_the_tree_is_a_transfer_target(target, expected):
     leaf = LlmAgent(name="leaf", model=ScriptedModel([call("go")]), tools=[transfer_tool(target)])
     left = LlmAgent(name="left", model=ScriptedModel([transfer_call("leaf"), "left answers"]), sub_agents=[leaf])
     steps = SequentialAgent(name="steps", sub_agents=[TextAgent("one"), TextAgent("two")])
@@ -194,7 +194,7 @@ def test_a_hand_over_inside_a_branch_stays_in_the_branch():
     assert {"side.inner"} == {event.branch for event in events if event.author in ("inner", "below")}
 
 
-def test_an_agent_without_a_model_has_its_parents_when_it_is_handed_over_to():
+def test_transfer_target_without_a_model_inherits_its_parents():
     model = ScriptedModel([transfer_call("child"), "from the child"])
     root = LlmAgent(name="root", model=model, sub_agents=[SequentialAgent(name="child", sub_agents=[LlmAgent(name="leaf")])])
     assert "leaf: from the child" == lines(run(run_turn(Runner(root))))[-1]

@@ -36,7 +36,7 @@ def test_a_dangling_call_is_settled_in_the_view_and_not_in_the_log():
     assert before == [event.to_json() for event in log]
 
 
-def test_a_run_that_was_killed_between_call_and_result_can_be_taken_up_again():
+def test_run_killed_between_call_and_result_can_be_resumed():
     assert ["hi", "?1", "!1-", "again"] == shape(model_contents([text_event("hi"), call_event("1"), text_event("again")]))
 
 
@@ -58,7 +58,7 @@ def test_a_second_response_and_one_without_a_call_are_left_out():
     assert ["?1", "!1", "done"] == shape(model_contents(log))
 
 
-def test_ids_that_come_again_belong_to_the_latest_call():
+def test_repeated_ids_match_the_latest_call():
     log = [call_event("0"), response_event("0"), call_event("0"), response_event("0"), call_event("0")]
     assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(model_contents(log))
 
@@ -108,7 +108,7 @@ def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, s
     assert starts == len(seen)
 
 
-def test_a_window_that_would_begin_in_the_middle_of_a_turn_begins_at_the_next_one():
+def test_window_begins_at_the_start_of_a_turn():
     log = [
         text_event("hi"),
         call_event("1", "2"),
@@ -165,7 +165,7 @@ def test_parallel_branches_keep_their_pairs_together():
     assert ["?2", "!2"] == shape(model_contents(log, branch="p.b"))
 
 
-def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
+def test_parallel_branches_with_equal_ids_keep_their_own_results():
     log = [
         text_event("hi"),
         call_event("0", branch="p.a"),

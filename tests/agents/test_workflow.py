@@ -188,7 +188,7 @@ def test_the_budget_ends_a_loop_that_nothing_else_ends():
 # --- side by side
 
 
-async def test_events_of_parallel_branches_come_as_they_happen():
+async def test_events_of_parallel_branches_arrive_as_they_happen():
     gates = [asyncio.Event() for _ in range(4)]
 
     def waits(*mine: int):
@@ -285,7 +285,7 @@ def test_an_agent_sees_the_inner_branches_that_came_before_it_in_its_own_branch(
     assert "assistant: w" not in roles(model.requests[0])
 
 
-def test_the_calls_of_all_branches_count_for_one_budget():  # defect 30
+def test_calls_of_all_branches_share_one_budget():  # defect 30
     def noop() -> str:
         return "ok"
 
@@ -419,7 +419,7 @@ async def test_a_cancelled_run_stops_all_branches():
     assert ["a", "b"] == sorted(left)
 
 
-def test_branches_wait_for_a_consumer_that_is_slow_and_nothing_is_lost():
+def test_branches_wait_for_a_slow_consumer():
     many = 500
 
     async def scenario():
@@ -526,7 +526,7 @@ def test_calls_of_agents_that_do_not_see_each_other_have_ids_and_keys_of_their_o
 
 
 @pytest.mark.parametrize("branches", [2, 5])
-async def test_branches_that_count_at_the_same_time_count_together(service, branches):
+async def test_concurrent_branch_increments_are_summed(service, branches):
     async def bump(tool_context):
         seen = tool_context.state
         seen["n"] = seen.get("n", 0) + 1

@@ -32,7 +32,7 @@ def test_a_run_waits_until_its_request_is_decided(url, scope):
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
-def test_another_process_on_the_same_database_knows_that_a_run_waits_and_when_it_does_no_more(url, scope):
+def test_other_process_sees_when_a_run_waits_and_when_it_stops(url, scope):
     async def main():
         async with service_at(url) as here, service_at(url) as there:
             task = running_calls(executor_of(here, Files()), call_of(), scope=scope)
@@ -45,7 +45,7 @@ def test_another_process_on_the_same_database_knows_that_a_run_waits_and_when_it
     assert ((True, True, [True]), True, False) == run(main())
 
 
-def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits(tmp_path, monkeypatch):
+def test_later_process_sees_a_waiting_run_within_its_heartbeat(tmp_path, monkeypatch):
     monkeypatch.setattr(service_module, "HEARTBEAT", 0.05)
     url = str(tmp_path / "approvals.db")
 
@@ -152,7 +152,7 @@ def test_request_is_not_withdrawn_while_its_run_is_about_to_wait():
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
-def test_one_that_comes_while_the_list_is_read_is_listed_as_waited_for(scope):
+def test_request_opened_during_a_listing_is_listed_as_awaited(scope):
     async def main():
         async with service_at() as service:
             pending, tasks = service.store.pending, []

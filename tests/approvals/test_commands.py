@@ -179,7 +179,7 @@ class Terminal:
         os.close(self.master)
 
 
-def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server):
+def test_watch_prompts_for_each_call_until_ctrl_c(server):
     with Terminal(server.url, "--by", "ann") as terminal:
         terminal.seen("Watching")
         at = 0
@@ -211,7 +211,7 @@ def test_input_before_the_prompt_is_not_an_answer(server):
     assert [] == server.ran()
 
 
-def test_a_question_that_is_answered_elsewhere_goes_away(server):
+def test_prompt_disappears_when_decided_elsewhere(server):
     with Terminal(server.url) as terminal:
         server.run("/a")
         terminal.seen("May it run?")
@@ -389,7 +389,7 @@ def test_token_is_sent_only_to_the_named_server(tmp_path):
 
 @pytest.mark.parametrize("command", ["list", "watch", "show", "approve", "deny"])
 @pytest.mark.parametrize("token", [None, "another-token-0123456789"])
-def test_commands_without_the_token_show_and_decide_nothing(locked, tmp_path, command, token):
+def test_commands_without_the_token_print_and_decide_nothing(locked, tmp_path, command, token):
     file = tmp_path / "wrong"
     file.write_text(token or "")
     file.chmod(0o600)
@@ -417,7 +417,7 @@ def test_invalid_answer_prints_the_valid_ones(server, session, words):
     assert (0, 1, 3) == (done.returncode, done.stdout.count(f"{words}\n"), len(re.findall(r"May it run\?", done.stdout)))
 
 
-def test_watching_in_json_asks_nothing_and_prints_each_change(server):
+def test_json_watch_prints_changes_without_prompts(server):
     command = [sys.executable, "-m", "patchbay", "approvals", "watch", "--json", "--interval", "0.1", "--server", server.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         try:

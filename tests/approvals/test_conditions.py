@@ -61,7 +61,7 @@ def condition_holds(when: Any, call: ToolRequest) -> bool | None:
         ({"glob": "/srv/*", "not": "/srv/keep/*"}, ["/srv/a"], ["/srv/keep/a", "/tmp/a"]),
     ],
 )
-def test_a_condition_holds_or_does_not(wanted, holds, fails):
+def test_condition_has_its_expected_result(wanted, holds, fails):
     when = {"value": wanted}
     assert [True] * len(holds) == [condition_holds(when, request(value=each)) for each in holds]
     assert [False] * len(fails) == [condition_holds(when, request(value=each)) for each in fails]
@@ -144,12 +144,12 @@ def test_conditions_on_invalid_json_arguments_are_undecidable():
         ({"files.path": "/etc/x"}, True),
     ],
 )
-def test_dots_lead_into_objects_and_every_item_of_a_list_counts(arguments, holds):
+def test_dotted_paths_select_members_and_every_item(arguments, holds):
     schema = {"files": {"type": "array", "properties": {"path": TEXT}}}
     assert holds is condition_holds({"files.path": "/etc/*"}, request(schema, **arguments))
 
 
-def test_where_a_schema_refers_elsewhere_a_nested_argument_may_be_one_of_its():
+def test_schema_reference_may_declare_a_nested_argument():
     assert condition_holds({"options.mode": "x"}, request({"options": {"$ref": "#/$defs/Options"}}, options={})) is None
     assert condition_holds({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False
 

@@ -178,7 +178,7 @@ def test_lookup_key_of_calls_without_facts_is_unchanged():
     assert {} == json.loads(row_of(asked)["body"])["facts"]
 
 
-def test_the_api_shows_them():
+def test_api_includes_facts():
     async def main():
         async with service_at() as service:
             task = running_calls(Files().executor(service), call_of())

@@ -86,7 +86,7 @@ def test_a_rule_that_denies_denies_a_hooks_own_tool_too(policy):
 @pytest.mark.parametrize(
     "policy", [{"default": "ask"}, {"rules": [{"tools": ["lookup_ticket"], "outcome": "ask"}]}], ids=json.dumps
 )
-async def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
+async def test_approval_precedes_the_hooks_answer(policy):
     hooks, service, tickets = hooked(parse_policy(policy))
     going = asyncio.create_task(run_hook_tool(hooks))
     [request] = await waiting(service)

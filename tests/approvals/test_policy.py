@@ -203,7 +203,7 @@ approvals:
 DATA = {"deadline": 60, "rules": [{"tools": ["delete"], "outcome": "ask", "annotations": {"destructive": True}}]}
 
 
-def test_a_policy_is_the_same_in_all_kinds_of_files_alone_or_beside_the_hooks(tmp_path):
+def test_policy_is_equal_in_every_file_format(tmp_path):
     texts = {
         "a.toml": TOML,
         "b.toml": TOML.replace("[approvals]\n", "").replace("approvals.", ""),

@@ -18,7 +18,7 @@ from .asking import executor_of, service_at
 from .serving import BOUND, TOKEN, ran, serving
 
 
-def test_a_call_is_listed_looked_at_and_approved(server):
+def test_call_is_listed_read_and_approved(server):
     outcomes = []
     server.run("/a", outcomes)
     [listed] = server.pending()
@@ -85,7 +85,7 @@ def test_second_decision_is_a_conflict_that_names_the_first(server):
     assert ["/a"] == server.ran()
 
 
-def test_long_arguments_are_cut_in_lists_and_whole_by_themselves(server):
+def test_long_arguments_are_truncated_in_lists_only(server):
     server.run("x" * 10_000)
     [listed] = server.pending()
     _, found = server.ask("GET", f"/api/approvals/{listed['id']}")

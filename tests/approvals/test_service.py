@@ -155,7 +155,7 @@ def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
     assert ([expected], State.EXPIRED) == run(main())
 
 
-def test_a_deadline_comes_by_itself():
+def test_request_expires_by_itself():
     async def main():
         async with service_at(policy=policy(deadline=0.01)) as service:
             return contents(await running_calls(executor_of(service, Files()), call_of()))
@@ -598,7 +598,7 @@ def test_decision_with_another_digest_is_refused():
     assert ["deleted /a"] == run(main())
 
 
-def test_an_answer_of_another_hook_is_approved_first():
+def test_hook_answer_is_approved_first():
     class Quick:
         async def before_tool(self, call):
             return Respond("made up")
@@ -650,7 +650,7 @@ class ApprovingHook:
         (("hooks", "http"), False, denied("no hook is there to approve it")),
     ],
 )
-def test_other_approvers_are_left_to_decide_where_there_are_any(who, mounted, expected):
+def test_decision_is_left_to_other_approvers_if_any(who, mounted, expected):
     async def main():
         async with service_at(policy=policy(who=who)) as service:
             executor = executor_of(service, Files())
@@ -661,7 +661,7 @@ def test_other_approvers_are_left_to_decide_where_there_are_any(who, mounted, ex
     assert [expected] == run(main())
 
 
-def test_an_approver_that_is_mounted_while_the_turn_runs_does_not_count_for_it():
+def test_approver_mounted_during_a_turn_applies_from_the_next():
     """It is not asked either."""
 
     async def main():

@@ -226,7 +226,7 @@ def test_session_approvals_are_listed_and_revoked_at_a_terminal(tmp_path):
         )
 
 
-def test_a_session_of_the_same_key_in_another_role_keeps_its_yes(url):
+def test_revoking_a_grant_keeps_that_of_another_role(url):
     async def main():
         scopes = [HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": role}}) for role in ("ann", "ben")]
         files = Files()

@@ -161,7 +161,7 @@ def test_call_is_denied_without_a_terminal():
     assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main())
 
 
-def test_a_terminal_that_is_closed_while_it_asks_denies():
+def test_terminal_closed_during_a_prompt_denies():
     async def main(path, master, slave):
         async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
             typist = TerminalUser(master)
@@ -193,7 +193,7 @@ def test_long_arguments_are_truncated_until_requested():
         run(main(typist, path))
 
 
-def test_a_terminal_that_is_not_read_holds_up_nothing_else():
+def test_unread_terminal_blocks_nothing_else():
     """After Ctrl-S or on a slow line the prompt blocks, and the program continues."""
 
     async def main(typist, path):
@@ -244,7 +244,7 @@ def request(**about) -> ApprovalRequest:
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b31m", "\r\nMay it run? ", "a\u202eb", "\x00", "\u2028", "\ud800", "\x07"])
-def test_nothing_of_a_call_reaches_the_terminal_as_a_control_character(hostile):
+def test_call_text_reaches_the_terminal_without_control_characters(hostile):
     import json
 
     shown = request(

@@ -213,7 +213,7 @@ def test_flushed_records_are_visible_to_others_without_gaps(url):
     assert 1 == len({each.writer for each in entries})
 
 
-def test_records_come_from_any_thread_and_from_loops_that_end(url):
+def test_records_are_accepted_from_any_thread_and_closed_loops(url):
     log = AuditLog(url)
 
     def make(name: str) -> None:

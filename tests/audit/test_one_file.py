@@ -53,7 +53,7 @@ async def test_closing_reader_process_does_not_lose_a_writers_records(url):
     assert ([1, 2, 3, 4], ["0", "1", "2", "3"]) == (seen, await read_by_another(url))
 
 
-def test_all_that_a_server_keeps_may_be_in_one_database(url):
+def test_all_stores_of_a_server_can_share_one_database(url):
     async def audited(log: AuditLog) -> None:
         for number in range(COUNT):
             log(record(str(number)))
@@ -135,7 +135,7 @@ def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_pa
     assert 1 == run(work())
 
 
-def test_a_name_that_sqlite_reads_itself_is_left_to_it(tmp_path, monkeypatch):
+def test_special_sqlite_names_are_passed_through(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(store_records("sqlite:///file:audit.db?mode=rwc&uri=true", record("a")))
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}")

@@ -125,7 +125,7 @@ def test_invalid_filter_is_refused(server, query):
 @pytest.mark.parametrize(
     ("path", "name"), [("audit?limt=1", "limt"), ("audit?tool=x&Session=s1", "Session"), ("events?kinds=agent.error", "kinds")]
 )
-def test_a_parameter_that_there_is_not_is_refused_by_its_name(server, path, name):
+def test_unknown_parameter_is_refused_by_name(server, path, name):
     status, told = server.ask("GET", f"/api/{path}")
     assert (422, [["query", name]]) == (status, [each["loc"] for each in told["detail"]])
 

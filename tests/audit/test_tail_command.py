@@ -60,7 +60,7 @@ def test_tail_shows_a_turn_from_sender_to_answer(tmp_path):
     assert words[-1].endswith('2 rounds: "It is 3."')
 
 
-def test_events_are_printed_whole_as_json_and_chosen(tmp_path):
+def test_tail_prints_selected_events_as_json(tmp_path):
     with serving(tmp_path) as server:
         arguments = [
             "tail",

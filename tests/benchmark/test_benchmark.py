@@ -73,7 +73,7 @@ def test_ratio_is_compared_with_its_bar() -> None:
     assert ("1/50", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
 
 
-def test_a_peer_without_figures_is_neither_met_nor_missed() -> None:
+def test_peer_without_figures_has_no_verdict() -> None:
     first, second = bars.of_proxies(outcome(ours=80.0, original=200.0), (REQUEST,))
     assert (True, None) == (first.met, second.met)
     assert ("no figures of LiteLLM", "not measured") == (second.measured, second.word)
@@ -112,21 +112,21 @@ def test_a_table_is_aligned_markdown() -> None:
     assert "|    |  b |\n| -- | -: |\n| aa |  1 |\n| a  | 22 |" == table.markdown(["", "b"], [["aa", "1"], ["a", "22"]])
 
 
-def test_the_tables_of_a_file_are_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_tables_of_a_file_are_replaced(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
     write_between(file, "bench", "new")
     assert "before\n<!-- bench: begin -->\nnew\n<!-- bench: end -->\nafter\n" == file.read_text()
 
 
-def test_a_file_without_the_markers_is_left_alone(tmp_path: Path) -> None:
+def test_file_without_markers_is_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- bench: begin -->\nold\n")
     write_between(file, "bench", "new")
     assert "before\n<!-- bench: begin -->\nold\n" == file.read_text()
 
 
-def test_making_tools_is_measured_and_holds_a_bar() -> None:
+def test_tool_construction_is_measured_against_its_bar() -> None:
     measured = building.measure(quick=True)
     assert {building.TWO, building.FIVE} == set(building.raw(measured))
     assert 2 == len(list(bars.of_building(measured)))

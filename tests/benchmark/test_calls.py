@@ -71,7 +71,7 @@ def test_each_own_row_is_measured_and_leaves_nothing_behind(row: rows.Row, run_f
     assert [] == left_in(run_folder)
 
 
-def test_the_tools_of_many_plugins_come_and_come_back(run_folder: Path) -> None:
+def test_tools_of_many_plugins_register_and_reregister(run_folder: Path) -> None:
     found = many.measure(run_folder, INFERRED, plugins=2, tools=3)
     assert found.first > 0
     assert found.again > 0
@@ -142,7 +142,7 @@ def test_a_call_of_the_same_process_is_checked_and_read_by_its_own_clock(tmp_pat
     assert [["caller"], ["caller"]] == [list(block["cpu"]) for block in found.values()]
 
 
-def test_a_percentile_is_one_of_the_values() -> None:
+def test_percentile_is_one_of_the_values() -> None:
     assert 50 == process.percentile(range(1, 101), 50)
     assert 99 == process.percentile(range(1, 101), 99)
     assert 7 == process.percentile([7], 99)
@@ -183,9 +183,7 @@ def test_hanging_process_is_stopped(monkeypatch: pytest.MonkeyPatch, run_folder:
     assert [] == left_in(run_folder)
 
 
-def test_plugins_that_do_not_come_are_absent_and_those_of_the_other_kind_are_measured(
-    monkeypatch: pytest.MonkeyPatch, run_folder: Path
-) -> None:
+def test_failing_plugins_are_absent_and_others_measured(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
     def come(folder: Path, kind: str) -> Many:
         if kind == DECLARED:
             raise UnavailableError("3 of 1000 tools were there after 120 s")
@@ -213,7 +211,7 @@ def test_plugin_and_callback_calls_have_their_own_bars() -> None:
     assert ["**MISSED**"] * 5 == [verdict.word for verdict in missed]
 
 
-def test_a_bar_holds_for_calls_one_by_one_and_for_many_at_once() -> None:
+def test_bar_applies_to_serial_and_concurrent_calls() -> None:
     outcome = outcome_of(plugin=100.0, callback=100.0, first=1.0)
     outcome.figures[rows.CALLBACK] = figures({"caller": 100.0}, {"caller": 700.0})
     assert [True, False, None, True, True] == [verdict.met for verdict in bars.of_calls(outcome)]
@@ -227,7 +225,7 @@ def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
     assert "no figures of the same process" == next(iter(bars.of_calls(without))).measured
 
 
-def test_a_figure_is_the_median_of_the_processes_and_the_sum_of_all_that_take_part() -> None:
+def test_figure_is_the_median_over_processes_of_their_sum() -> None:
     made = figures({"caller": 10.0, "server": 1.0})
     for caller in (20.0, 90.0):
         made.add({ONE_BY_ONE: {"cpu": {"caller": caller, "server": 5.0}, "p50": 500.0, "p99": 9.0, "seconds": 1.0}})

@@ -29,7 +29,7 @@ def test_tables_are_recorded_with_commit_machine_and_the_paragraph_above_them():
     assert ["patchbay 0.1.0", "1,234 [1,200–1,300]", "2,000"] == data["tables"][1]["rows"][0]
 
 
-def test_bars_are_the_cells_of_one_column_that_hold_a_number():
+def test_bars_are_the_numeric_cells_of_one_column():
     (chart,) = (each for each in charts.ALL if each.name == "turns")
     assert [("patchbay 0.1.0", 1234.0), ("a <peer>", 56.7)] == list(charts.bars_of(chart, charts.tables_of(TEXT)[1]))
 

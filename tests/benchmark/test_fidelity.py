@@ -105,7 +105,7 @@ def test_limit_ends_with_its_block():
         spin(5.0)
 
 
-def test_a_row_of_the_formats_is_read_named_and_found_whole_and_in_pieces(corpus):
+def test_format_row_is_found_by_name_and_read_whole_and_in_pieces(corpus):
     corpus("FORMATS", FORMATS_SCORE, [row(), row(id="two", expected_calls=[])])
     measured = formats.measure(jobs=1, sample=0, only="")
     assert {"named": 1, "auto": 1} == {way: measured.raw["formats"][way]["calls"] for way in formats.WAYS}
@@ -184,7 +184,7 @@ def test_filter_without_a_matching_row_is_an_error(corpus):
         formats.measure(jobs=1, sample=0, only="morse")
 
 
-def test_a_share_is_rounded_down_so_that_it_never_looks_better_than_it_is():
+def test_shares_are_rounded_down():
     verdict = section.at_least("x", 97.0, 96.9999)
     assert ("96.99 %", False) == (verdict.measured, verdict.met)
     assert section.at_least("x", 97.0, 97.0).met
@@ -201,7 +201,7 @@ def test_a_ratio_is_of_exactly_ten_times_the_characters():
 
 
 @pytest.mark.parametrize("name", carriers.CARRIERS)
-def test_a_carrier_holds_its_argument_and_little_else(name):
+def test_carrier_is_mostly_its_argument(name):
     text = carriers.text(name, 2_000)
     assert carriers.NAME in text
     assert "row_00001" in text

@@ -170,7 +170,7 @@ def test_chat_with_a_foreign_server_is_an_error():
 
 
 @pytest.mark.parametrize("length", [70_000, 3_000_000])
-def test_a_line_that_is_too_long_fails_whole_and_the_next_one_is_answered(length: int):
+def test_overlong_line_fails_as_a_whole_and_the_next_is_answered(length: int):
     with ScriptedUpstream(["Fine."]) as upstream, serving(upstream=upstream.url) as server:
         done = chatted(server, lines=f"{chr(233) * length}\nHello.\n")
         assert ["Hello."] == [chat.json["messages"][-1]["content"] for chat in upstream.chats], done

@@ -91,7 +91,7 @@ def test_unknown_model_name_exits_1(patchbay) -> None:
     assert (1, "null\n", "") == patchbay("formats", "model", "my-own", "--json")
 
 
-def test_the_known_names_are_listed(patchbay) -> None:
+def test_known_model_names_are_listed(patchbay) -> None:
     assert "gpt oss" in patchbay("formats", "model")[1]
     assert "harmony" == json.loads(patchbay("formats", "model", "--json")[1])["gpt oss"]
 
@@ -130,7 +130,7 @@ def test_a_declared_format_that_is_wrong_is_explained(patchbay, tmp_path: Path) 
     assert facts(out)["response_template"].startswith("unsupported: response_template.fields.a.opne is not known here")
 
 
-def test_the_files_of_a_folder_are_put_together(patchbay, tmp_path: Path) -> None:
+def test_files_of_a_folder_are_combined(patchbay, tmp_path: Path) -> None:
     written(tmp_path / "tokenizer_config.json", {"model_max_length": 1})
     written(tmp_path / "tokenizer.json", {"added_tokens": [{"content": "<|tool_calls_section_begin|>"}]})
     assert ("kimi_k2", "vocabulary") == (

@@ -56,7 +56,7 @@ def sections(page: str) -> dict[str, str]:
     return {title: "\n".join(line.removeprefix("  ") for line in body.splitlines()) for title, _, body in parts}
 
 
-def test_a_page_shows_every_part_of_the_reading(patchbay, text, tools):
+def test_page_has_every_part_of_the_reply(patchbay, text, tools):
     status, page, _ = patchbay("parse", text, "--tools", tools)
     assert 0 == status
     shown = sections(page)
@@ -67,7 +67,7 @@ def test_a_page_shows_every_part_of_the_reading(patchbay, text, tools):
     assert "line 4, column" in shown["repairs"]
 
 
-def test_json_holds_the_same(patchbay, text, tools):
+def test_json_has_the_same_parts(patchbay, text, tools):
     status, printed, _ = patchbay("parse", text, "--tools", tools, "--json")
     told = json.loads(printed)
     assert (0, "I ask.", "One harbour.") == (status, told["content"], told["reasoning"])
@@ -90,7 +90,7 @@ def test_truncated_call_is_printed_as_written(patchbay, tmp_path):
 
 
 @pytest.mark.parametrize("place", [[], ["-"]])
-def test_the_text_may_come_from_standard_input(patchbay, monkeypatch, place):
+def test_text_is_read_from_standard_input(patchbay, monkeypatch, place):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Très\r\nbien".encode())))
     assert json.loads(patchbay("parse", *place, "--json")[1])["content"] == "Très\r\nbien"
 
@@ -132,7 +132,7 @@ def test_control_characters_are_escaped_on_the_terminal(patchbay, tmp_path):
     assert "\\x1b[2Jred\\x07\\x9b" == sections(patchbay("parse", tmp_path / "a.txt")[1])["content"]
 
 
-def test_the_tools_of_a_whole_request_are_found(patchbay, text, tmp_path):
+def test_tools_of_a_whole_request_are_found(patchbay, text, tmp_path):
     (tmp_path / "request.json").write_text(json.dumps({"model": "m", "tools": TOOLS}))
     assert "tide_table" in sections(patchbay("parse", text, "--tools", tmp_path / "request.json")[1])["calls"]
 
@@ -186,7 +186,7 @@ def test_a_format_in_a_file_is_read_with(patchbay, tmp_path: Path, tools: Path) 
     assert ["acme"] == next(marker["formats"] for marker in read["why"]["markers"] if marker["text"] == "<acme:call>")
 
 
-def test_a_checkpoint_that_shows_its_format_is_read_with(patchbay, tmp_path: Path, tools: Path) -> None:
+def test_checkpoint_format_is_used(patchbay, tmp_path: Path, tools: Path) -> None:
     template = tmp_path / "chat_template.jinja"
     template.write_text(
         "<tool_call>\n{{ '{\"name\": ' }}</tool_call>{% if add_generation_prompt %}<A>{% endif %}", encoding="utf-8"

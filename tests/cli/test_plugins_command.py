@@ -192,7 +192,7 @@ def test_a_plugin_is_frozen_and_unfrozen(folder):
         assert (1, "patchbay: Plugin 'greeter' is not frozen: it is running.\n") == (again.returncode, again.stderr)
 
 
-def test_a_new_configuration_is_handed_over_without_a_new_process(folder):
+def test_new_configuration_is_delivered_without_a_new_process(folder):
     with running(folder) as (_, port):
         wait_until_running(port)
         before = json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]

@@ -91,7 +91,7 @@ def test_words_around_requested_json_are_dropped(around: str, streamed: bool) ->
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_a_model_that_never_gives_the_answer_is_an_error_that_is_not_repeated(streamed: bool) -> None:
+def test_model_without_an_answer_is_a_final_error(streamed: bool) -> None:
     with asking(WeatherModel("ignores", stubborn=True), tools="text", choice_rounds=1) as (client, upstream):
         messages = [QUESTION, {"role": "user", "content": RESULT}]
         with pytest.raises(openai.APIError, match=r"does not fit response_format \(asked 2 times\): it is not JSON") as caught:
@@ -109,7 +109,7 @@ def test_model_gets_the_validation_error_of_its_answer(streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_an_answer_that_looks_like_a_call_is_an_answer_where_no_call_is_possible(streamed: bool) -> None:
+def test_answer_that_looks_like_a_call_is_text_without_tools(streamed: bool) -> None:
     class Named(pydantic.BaseModel):
         name: str
         arguments: dict[str, str]
@@ -140,7 +140,7 @@ def test_a_demanded_call_is_met_though_the_server_enforces_the_schema(streamed: 
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_any_json_object_will_do_where_no_schema_is_given(streamed: bool) -> None:
+def test_any_json_object_is_accepted_without_a_schema(streamed: bool) -> None:
     with asking(["Rome is warm.", "[21]", '{"degrees": 21}'], tools="text") as (client, upstream):
         request = {"model": "m", "messages": [QUESTION], "tools": [TOOL], "response_format": {"type": "json_object"}}
         if streamed:

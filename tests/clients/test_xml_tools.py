@@ -78,7 +78,7 @@ def test_a_tag_is_a_call_and_its_result_reaches_the_model(way: Any, streamed: bo
 
 
 @pytest.mark.parametrize("way", [by_proxy, by_wrap])
-def test_a_runner_carries_out_the_call_of_a_tag(way: Any) -> None:
+def test_runner_runs_calls_in_tool_tags(way: Any) -> None:
     def run_shell(command: str) -> str:
         return f"ran {command}"
 

@@ -79,7 +79,7 @@ def test_addresses_are_replaced_in_examples(docs):
         ("frobnicate", "what is 'frobnicate'?"),
     ],
 )
-def test_commands_are_looked_up(docs, command, complaint):
+def test_documented_commands_exist(docs, command, complaint):
     expected = [] if complaint is None else [f"line 1: {complaint}"]
     assert expected == list(docs.check_commands(docs.blocks_of(fenced("sh", command))))
 

@@ -12,7 +12,7 @@ ROWS = re.findall(r"^\| (.+?) \| `(from patchbay[^`]*)`", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("before", "here"), ROWS, ids=[before for before, _ in ROWS])
-def test_the_new_import_line_gives_the_names_of_the_old_one(before, here):
+def test_new_import_lines_provide_the_old_names(before, here):
     names: dict[str, object] = {}
     exec(here, names)
     if " import " in before:

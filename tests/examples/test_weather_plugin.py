@@ -33,7 +33,7 @@ def started(host: Program) -> None:
     host.says("patchbay plugins listening on ")
 
 
-def test_its_tools_are_called_and_taken_away_when_the_host_ends(folder: Path) -> None:
+def test_plugin_tools_are_called_and_unregistered_with_the_host(folder: Path) -> None:
     with serving() as server, running(*hosting(server.url, folder)) as host:
         started(host)
         for tool in wait_for_tools(server.url, *NAMES).values():

@@ -84,7 +84,7 @@ def test_invalid_attachment_fails_its_call_and_not_the_run(broken):
     assert "TypeError: an attachment" in end.tool_executions[0].content
 
 
-def test_a_name_that_no_server_can_be_sent_is_mended():
+def test_invalid_attachment_name_is_sanitised():
     end = play(Attachment(b"x", "text/\ud800", "\udfff.txt"), attachments=["file"])
     json.dumps(end.messages, ensure_ascii=False).encode()
     assert 1 == len(end.tool_executions[0].result.attachments)

@@ -153,7 +153,7 @@ def test_thread_timeout_states_that_the_thread_may_still_run():
     assert seen.wait(30)
 
 
-def test_the_tools_own_limit_comes_before_the_executors():
+def test_tool_timeout_precedes_the_executors():
     @tool(timeout=10)
     async def own():
         return "done"
@@ -335,7 +335,7 @@ async def test_stopped_batch_has_a_result_for_every_call():
 
 @pytest.mark.parametrize("late", ["a value", "an error"])
 @pytest.mark.parametrize("by", ["timeout", "stop"])
-async def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, late, caplog):
+async def test_tool_that_ignores_cancellation_does_not_block_the_run(by, late, caplog):
     release = asyncio.Event()
     begun = asyncio.Event()
 

@@ -329,7 +329,7 @@ class NonJsonMapping(Mapping):
         return 4
 
 
-def test_facts_are_plain_data_in_which_nothing_is_mended():
+def test_facts_are_plain_json_without_repairs():
     """A file's name need not be UTF-8: of two such names one must not pass for the other."""
     seen, person = [], Person()
 
@@ -418,7 +418,7 @@ def test_the_time_of_the_run_ends_it_too():
     assert ("run_timeout", []) == (execution.result.code, disk.used)
 
 
-async def test_a_run_that_is_stopped_while_it_looks_does_not_run():
+async def test_run_stopped_during_its_facts_does_not_run_the_tool():
     looking = asyncio.Event()
 
     async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def test_sentinel_default_reaches_the_tool_unchanged():
     assert execute(look, before=lambda *_: None).value
 
 
-def test_a_hook_that_breaks_lets_nothing_through():
+def test_failing_before_hook_denies_the_call():
     def broken(*_: Any) -> None:
         raise RuntimeError("no such user")
 
@@ -193,7 +193,7 @@ def test_before_callback_cannot_add_non_json_arguments():
     assert [] == ran
 
 
-def test_arguments_that_can_be_read_only_once_are_left_to_the_tool():
+def test_one_shot_iterator_arguments_are_left_to_the_tool():
     def total(numbers: Iterator[int], more: int = 0) -> int:
         return sum(numbers) + more
 

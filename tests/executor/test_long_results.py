@@ -70,7 +70,7 @@ def test_result_reader_is_offered_last_and_only_with_long_results():
     assert ["read_log", "short", "read_result"] == [spec.name for spec in run.specs]
 
 
-async def test_the_whole_can_be_read_in_bounded_pieces():
+async def test_long_result_is_read_in_bounded_pieces():
     run = Executor([read_log], max_result_chars=LIMIT).begin()
     await anext(run.start([READ]))
     whole = ""
@@ -112,12 +112,12 @@ def test_result_reader_handles_unvalidated_arguments(arguments):
     assert done.error is None or done.result.code == "tool_retry"
 
 
-def test_a_place_may_be_written_as_a_float_since_json_knows_only_numbers():
+def test_offset_may_be_an_integral_float():
     (_, done), _ = play([read_log], READ, ToolCall("2", "read_result", '{"result_id": "result_1", "offset": 7.0, "length": 6.0}'))
     assert "[result_1: characters 7 to 13 of 8890]\nline 1" == done.content
 
 
-def test_a_tool_of_that_name_keeps_it():
+def test_own_tool_keeps_the_readers_name():
     async def read_result() -> str:
         return TEXT
 
@@ -150,7 +150,7 @@ def test_errors_are_cut_too():
     assert ["fail"] == list(run.tools)
 
 
-def test_no_limit_shows_all_of_it():
+def test_long_results_are_unlimited_without_a_limit():
     (done,), run = play([read_log], READ, max_result_chars=None)
     assert (TEXT, ["read_log"]) == (done.content, list(run.tools))
 
@@ -200,7 +200,7 @@ async def test_memory_is_bounded_and_keeps_the_newest():
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("\n"), max_size=5000), st.integers(1000, 3000))
-def test_an_excerpt_is_never_longer_than_its_limit_and_nothing_of_a_short_text_is_lost(text, limit):
+def test_excerpt_respects_its_limit_and_short_text_is_complete(text, limit):
     shown = excerpt(text, limit, how_to_read=lambda place: f'Read them with read_result(result_id="result_12", offset={place}).')
     assert len(shown) <= limit
     if len(text) <= limit:

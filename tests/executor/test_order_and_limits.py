@@ -62,7 +62,7 @@ def test_a_call_that_fails_opens_the_barrier_too():
     assert ["tool_error", "unknown_tool", None] == [execution.result.code for execution in done]
 
 
-def test_no_more_calls_of_one_tool_run_at_once_than_it_allows_also_in_several_runs():
+def test_concurrency_limit_of_a_tool_applies_across_runs():
     log = Log()
     few = log.make("few", max_parallel=2)
     free = Log()

@@ -90,7 +90,7 @@ def test_something_new_in_between_makes_it_worth_another_try():
     assert {None} == {code for reply in codes(rounds([look, edit], *replies)) for code in reply}
 
 
-def test_two_calls_that_take_turns_are_a_repetition():
+def test_alternating_calls_are_a_repetition():
     other = ToolCall("c", "look", '{"at": "y"}')
     done = codes(rounds([look], *[[LOOK], [other]] * 6))
     assert ["repeated_call"] == done[-1] == done[-2]
@@ -100,7 +100,7 @@ def test_repeated_calls_within_one_reply_count_once():
     assert [[None] * 5, [None], [None] * 2, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK], [LOOK] * 2, [LOOK]))
 
 
-async def test_runs_do_not_know_of_each_other():
+async def test_repetitions_are_counted_per_run():
     executor = Executor([look])
     assert [None] * 5 == [(await executor.run([LOOK]))[0].result.code for _ in range(5)]
 

@@ -18,7 +18,7 @@ SHORT = 0.02
 
 @pytest.mark.parametrize("when", ["at once", "after it was left to itself"])
 @pytest.mark.usefixtures("time_jumps")
-async def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
+async def test_hook_that_swallows_cancellation_does_not_start_the_tool(when):
     ran: list[str] = []
     resume, let_through = asyncio.Event(), asyncio.Event()
 

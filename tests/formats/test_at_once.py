@@ -52,7 +52,7 @@ def test_arguments_are_the_same_read_at_once_and_by_the_character(around: str, a
     assert whole == read(text, TOOLS)
 
 
-def test_no_beginning_is_passed_over_that_its_readers_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefilled_beginning_reaches_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def replies(case: Any) -> list[Any]:
         given = [(case.tools, way) for way in case.ways] + [(None, "auto")]
         return [parse(case.text, tools, format=way, generate_id="call_{}".format, **case.options) for tools, way in given]
@@ -69,7 +69,7 @@ def test_prefilled_message_starts_are_listed() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_words_lead_to_a_call_by_the_length_of_their_line_and_not_of_its_pieces(size: int) -> None:
+def test_call_detection_depends_on_lines_and_not_on_pieces(size: int) -> None:
     text = "a" * 81 + ' = count(word="x")'
     parser = StreamParser(TOOLS)
     for at in range(0, len(text), size):
@@ -78,7 +78,7 @@ def test_words_lead_to_a_call_by_the_length_of_their_line_and_not_of_its_pieces(
     assert text == parser.reply.content
 
 
-def test_chunks_that_no_reader_sees_count_in_the_places_of_repairs() -> None:
+def test_skipped_chunks_count_in_repair_offsets() -> None:
     prose, call = "Some words. " * 20, '\n```tool_call\n{"name": "count", "arguments": {"times": 3,}}\n```'
     pieces = [prose[at : at + 5] for at in range(0, len(prose), 5)]
     parser = StreamParser(TOOLS)

@@ -20,7 +20,7 @@ TEXT = 'One moment. <acme:call>{"name": "f", "arguments": {"a": 1}}</acme:call>'
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
 
 
-def test_auto_looks_for_all_formats_that_may_be_found_in_a_text() -> None:
+def test_auto_format_searches_all_detectable_formats() -> None:
     assert tuple(row for row in FORMATS.values() if row.auto) == choose("auto")
 
 

@@ -104,9 +104,7 @@ def test_each_type_is_coerced_from_its_notations(expected: str, text: str, schem
         ('"[see below]"', "[see below]", ["string", "array"]),
     ],
 )
-def test_of_several_types_the_first_that_fits_is_taken_and_beside_text_only_json(
-    expected: str, text: str, types: list[str]
-) -> None:
+def test_first_matching_type_wins_and_beside_text_only_json(expected: str, text: str, types: list[str]) -> None:
     assert expected == read(text, {"type": types})
 
 
@@ -420,7 +418,7 @@ def test_nesting_is_read_as_deep_as_anyone_can_read_it(depth: int) -> None:
     assert (text if depth <= 128 else json.dumps(text)) == read(text, RECURSIVE)
 
 
-def test_nesting_through_strings_counts_too() -> None:
+def test_nesting_through_strings_is_counted() -> None:
     inner = "[" * 100 + "]" * 100
     text = "[" * 100 + json.dumps(inner) + "]" * 100
     assert text == read(text, RECURSIVE)

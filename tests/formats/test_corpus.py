@@ -87,7 +87,9 @@ def test_no_recorded_text_reads_otherwise_in_pieces_of_random_size() -> None:
         assert whole == cut, row["id"]
 
 
-def test_no_recorded_text_raises_leaks_or_gives_invalid_json(recorded: list[formats.Result], called: list[bfcl.Result]) -> None:
+def test_recorded_texts_neither_raise_nor_leak_nor_give_invalid_json(
+    recorded: list[formats.Result], called: list[bfcl.Result]
+) -> None:
     assert [] == [(result.row, result.way, result.errors) for result in recorded if result.errors]
     assert [] == [(result.row, result.way) for result in recorded if result.leak]
     assert [] == [(result.row, result.way) for result in recorded if result.why == "invalid_json"]
@@ -108,7 +110,7 @@ def test_the_calls_of_the_benchmark_are_right(called: list[bfcl.Result]) -> None
     assert bfcl.MISSED >= sum(not result.calls for result in meant), [result.row for result in meant if not result.calls]
 
 
-def test_nothing_of_a_recorded_text_is_invented(called: list[bfcl.Result]) -> None:
+def test_reading_recorded_texts_invents_nothing(called: list[bfcl.Result]) -> None:
     for line in rows(corpora.FORMATS):
         row = json.loads(line)
         reply = read(row["text"], row["tools"], 0, reasoning=row["extract_reasoning"]).reply

@@ -67,7 +67,7 @@ def test_case_ids_are_unique_and_have_a_provenance() -> None:
     assert [] == [case.id for case in CASES if not case.provenance.startswith(("catalogue ", "data/", "issue "))]
 
 
-def test_a_case_of_prose_expects_nothing_else() -> None:
+def test_prose_case_expects_only_content() -> None:
     prose = [case for case in CASES if case.prose]
     assert [] == [case.id for case in prose if case.calls or case.incomplete or case.content or case.reasoning]
 

@@ -53,7 +53,7 @@ def test_list_without_calls_stays_prose(text: str) -> None:
     assert ([], text) == (calls_of(reply := read(text, TOOLS, format="pythonic")), reply.content)
 
 
-def test_a_list_at_the_beginning_of_a_line_is_read_as_ever() -> None:
+def test_list_at_the_beginning_of_a_line_is_calls() -> None:
     for prose in ("", "Words.\n", "Words.\n  "):
         assert [ROME] == calls_of(read(f"{prose}[get_weather(city='Rome')]", TOOLS, format="pythonic"))
 

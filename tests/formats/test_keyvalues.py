@@ -107,7 +107,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_call_is_the_call_that_was_meant(damage: str) -> None:
+def test_damaged_call_is_read_as_intended(damage: str) -> None:
     reply = read(f"I book.\n{DAMAGED[damage]}", TOOLS)
     assert [("book_boat", {"port": "Riga", "seats": 3})] == calls_of(reply)
     assert "I book." == reply.content
@@ -125,7 +125,7 @@ def test_a_key_without_a_value_is_dropped() -> None:
     assert [("book_boat", {})] == calls_of(read("<tool_call>book_boat\n<arg_key>port</arg_key></tool_call>", TOOLS))
 
 
-def test_a_key_that_comes_twice_has_its_last_value() -> None:
+def test_repeated_key_has_its_last_value() -> None:
     again = COMPACT.replace("</tool_call>", "<arg_key>seats</arg_key><arg_value>4</arg_value></tool_call>")
     assert [("book_boat", {"port": "Riga", "seats": 4})] == calls_of(read(again, TOOLS))
 
@@ -139,7 +139,7 @@ def test_a_fused_name_is_split_by_the_tools_that_have_the_key() -> None:
 
 
 @pytest.mark.parametrize("end", range(len("<tool_call>b"), len(COMPACT)))
-def test_a_call_that_is_cut_off_is_incomplete_also_between_its_arguments(end: int) -> None:
+def test_truncated_call_is_incomplete_even_between_arguments(end: int) -> None:
     text = COMPACT[:end]
     reply = read(text, TOOLS)
     assert () == reply.tool_calls

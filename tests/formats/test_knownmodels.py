@@ -10,7 +10,7 @@ from patchbay.formats import FORMATS
 from patchbay.formats.checkpoint.model_names import KNOWN, format_of
 
 
-def test_every_row_leads_to_a_format_of_the_table() -> None:
+def test_every_row_names_a_catalog_format() -> None:
     assert [] == sorted({known.format for known in KNOWN if known.format is not None and known.format not in FORMATS})
 
 
@@ -56,7 +56,7 @@ def test_no_row_is_hidden_by_another() -> None:
         ("lfm2", ["LiquidAI/LFM2-8B-A1B", "lfm2.5-thinking"]),
     ],
 )
-def test_names_are_known_as_users_have_them(expected: str, names: list[str]) -> None:
+def test_models_are_known_by_their_common_names(expected: str, names: list[str]) -> None:
     assert [expected] * len(names) == [hint.format if (hint := format_of(name)) else None for name in names]
 
 

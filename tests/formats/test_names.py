@@ -86,7 +86,7 @@ def test_a_last_part_is_its_tools_only_where_no_other_tool_has_it() -> None:
     assert "time_now.a_b" == rules.resolve("a_b")
 
 
-def test_a_spelling_that_two_tools_share_is_neithers() -> None:
+def test_spelling_shared_by_two_tools_is_ambiguous() -> None:
     rules = offering("a.b_c", "a_b.c")
     assert "a.b_c" == rules.resolve("a.b_c")
     assert "a_b.c" == rules.resolve("a_b.c")
@@ -119,7 +119,7 @@ def test_only_drop_drops() -> None:
     assert [False, False, True] == [offering("f", unknown_tools=policy).drops for policy in ("text", "keep", "drop")]
 
 
-def test_without_tools_that_are_known_any_marked_name_is_a_call_and_none_is_offered() -> None:
+def test_any_marked_name_is_a_call_without_known_tools() -> None:
     rules = make_rules(None, "text")
     assert "anything" == rules.resolve("anything")
     assert rules.offered("anything") is None
@@ -179,7 +179,7 @@ def test_name_resolution_is_independent_of_tool_order(names: list[str], written:
 
 
 @given(NAMES.filter(bool), st.data())
-def test_a_spelling_leads_back_to_the_one_tool_that_may_be_written_so(names: list[str], data: st.DataObject) -> None:
+def test_spelling_resolves_to_the_only_matching_tool(names: list[str], data: st.DataObject) -> None:
     tool = data.draw(st.sampled_from(names))
     spelling = "".join(data.draw(st.sampled_from("._")) if char in "._" else char for char in tool)
     may_be = {name for name in names if folded(name) in agreed(spelling)}
@@ -222,7 +222,7 @@ def test_a_tools_types_are_those_of_its_schema() -> None:
     assert '"[]"' == types.decoded("other", '"[]"')
 
 
-def test_a_schema_that_is_put_together_has_the_keys_of_its_parts() -> None:
+def test_combined_schema_has_the_keys_of_its_parts() -> None:
     parameters = {
         "allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {"type": "integer"}, "c": {}}}],
         "$defs": {"a": {"properties": {"a": {}, "b": {"type": "null"}}}},

@@ -65,7 +65,7 @@ def test_early_decisions_equal_those_of_the_whole_text(pattern: str, text: str, 
 
 
 @given(patterns(), st.text(ALPHABET, max_size=12), st.text(ALPHABET, max_size=3))
-def test_a_match_begins_with_one_of_the_starts(pattern: str, text: str, before: str) -> None:
+def test_match_begins_with_one_of_the_literals(pattern: str, text: str, before: str) -> None:
     compiled = compiled_pattern(pattern)
     whole = before + text
     if isinstance(compiled.match(whole, len(before)), Match):
@@ -95,7 +95,7 @@ def test_a_name_waits_for_the_character_that_ends_it() -> None:
     assert Verdict.NONE is pattern.match("<call ", ended=False)
 
 
-def test_a_match_is_not_looked_for_where_the_text_begins() -> None:
+def test_match_is_not_searched_before_the_marker() -> None:
     pattern = compile_pattern(r"(?:^|<think>)", "p")
     assert Verdict.NONE is pattern.match("abc", ended=False)
     assert Match(7, {}) == pattern.match("<think>")

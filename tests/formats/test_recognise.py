@@ -23,7 +23,7 @@ from patchbay.formats.checkpoint.detect import (
 TEMPLATE = {"start_anchor": "<|a|>", "fields": {"content": {}}}
 
 
-def test_every_rule_leads_to_a_format_of_the_table() -> None:
+def test_every_rule_names_a_catalog_format() -> None:
     assert [] == [rule.format for rule in RULES if rule.format not in FORMATS]
 
 
@@ -77,7 +77,7 @@ def test_finding_names_its_place_and_evidence() -> None:
     )  # fmt: skip
 
 
-def test_of_named_templates_the_one_for_tools_comes_first() -> None:
+def test_tool_template_is_preferred_among_named_templates() -> None:
     named = [
         {"name": "default", "template": "<start_function_call>"},
         {"name": "tool_use", "template": "<TOOLCALL>[]</TOOLCALL>"},
@@ -89,7 +89,7 @@ def test_of_named_templates_the_one_for_tools_comes_first() -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, {"default": "x"}, ["x"], [{"name": "default"}], [{"name": 1, "template": "x"}]])
-def test_a_chat_template_of_another_shape_is_refused(wrong: Any) -> None:
+def test_chat_template_of_an_unknown_shape_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="chat_template must be text or a list"):
         recognise({"chat_template": wrong})
 
@@ -119,7 +119,7 @@ def test_a_declared_template_is_read_and_one_that_is_wrong_is_explained() -> Non
     assert found.problem.startswith("response_template.fields must be a table")
 
 
-def test_nothing_is_found_in_nothing() -> None:
+def test_empty_template_has_no_finding() -> None:
     assert Recognition() == recognise({})
 
 

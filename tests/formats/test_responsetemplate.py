@@ -46,7 +46,7 @@ GEMMA = declared(
 )
 
 
-def test_a_whole_template_is_read() -> None:
+def test_complete_response_template_is_read() -> None:
     template = response_template(GEMMA)
     assert ["content", "thinking", "tool_calls"] == [read.name for read in template.fields]
     assert ["content", "reasoning", "calls"] == [read.role for read in template.fields]
@@ -117,7 +117,7 @@ TAG = r"<p=(?P<key>\w+)>\s*(?P<value>.*?)\s*</p>"
         (r"<p=(?P<key>(a+)+)>(?P<value>.*?)</p>", "cannot be read in a stream"),
     ],
 )
-def test_a_tag_pattern_that_cannot_be_taken_apart_is_refused(pattern: str, said: str) -> None:
+def test_unsupported_tag_pattern_is_refused(pattern: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         named(content="xml-inline", content_args={"tag_pattern": pattern})
 
@@ -204,12 +204,12 @@ def test_calls_are_read_from_a_region(expected: list[tuple[str, str]], read: Fie
         (field(transform={"function": {"name": "{content.n}"}}), "{}", "there is no 'content.n'"),
     ],
 )
-def test_a_region_that_holds_no_call_raises_value_error(read: Field, body: str, said: str) -> None:
+def test_region_without_a_call_raises_value_error(read: Field, body: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read.calls(body, {"name": "f"})
 
 
-def test_values_without_types_come_with_the_text_the_model_wrote() -> None:
+def test_untyped_values_keep_their_text() -> None:
     read = named(
         content="xml-inline",
         content_args={"tag_pattern": TAG, "value_parser": {"name": "json", "args": {"allow_non_json": True}}},
@@ -250,7 +250,7 @@ _json = st.recursive(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), _json, max_size=4))
-def test_arguments_come_out_with_the_value_they_had(arguments: dict[str, Any]) -> None:
+def test_argument_values_are_kept(arguments: dict[str, Any]) -> None:
     (call,) = field().calls(json.dumps({"name": "f", "arguments": arguments}), {})
     assert arguments == json.loads(call.arguments)
     (call,) = named().calls(json.dumps(arguments), {"name": "f"})

@@ -140,7 +140,7 @@ TWO_CALLS = {
 
 
 @pytest.mark.parametrize("family", TWO_CALLS)
-def test_two_calls_come_out_as_the_model_wrote_them(family: str) -> None:
+def test_two_calls_keep_their_written_arguments(family: str) -> None:
     check(family, TWO_CALLS[family], [ONE, TWO])
 
 
@@ -345,7 +345,7 @@ def test_words_between_a_marker_and_its_list_are_content() -> None:
     check("mistral_json", f"[TOOL_CALLS] well [{ONE_JSON}] done", [ONE], content="well  done")
 
 
-def test_nothing_is_called_by_an_action_that_answers() -> None:
+def test_answering_action_is_not_a_call() -> None:
     answer = '[{"tool_name": "directly-answer", "parameters": {}}]'
     check("command_r_plus", f"Plan: none.\nAction:\n```json\n{answer}\n```\nHello.", [], content="Plan: none.\n\nHello.")
 

@@ -158,7 +158,7 @@ def test_text_after_the_calls_holds_no_further_call(after: str, size: int) -> No
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-def test_the_lines_of_a_program_may_each_lead_to_a_call(size: int) -> None:
+def test_each_line_of_a_program_can_be_a_call(size: int) -> None:
     reply = read('a = tide.table(harbour="Tampa")\nb = clock_now(zone="EST")\n', size)
     assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
 
@@ -225,7 +225,7 @@ def test_lists_are_typed_by_the_schema(text: str, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-def test_a_call_in_json_that_python_repeats_counts_once(size: int) -> None:
+def test_call_repeated_in_json_and_python_counts_once(size: int) -> None:
     json_call = f'<tool_call>\n{{"name": "tide.table", "arguments": {TAMPA}}}\n</tool_call>\n'
     python_call = "<tool_call>\n{'name': 'tide.table', 'arguments': {'harbour': 'Tampa'}}\n</tool_call>"
     assert [f"tide.table {TAMPA}"] == calls(read(json_call + python_call, size))

@@ -53,7 +53,7 @@ def test_minimal_file_declares_a_format() -> None:
     assert (Wrapper(openers=("<acme:call>",)),) == row.wrappers
 
 
-def test_a_whole_file_becomes_a_row_like_those_of_the_table() -> None:
+def test_complete_file_becomes_a_catalog_row() -> None:
     row = user_format(WHOLE)
     assert ("Acme 7B", "Acme 70B") == row.families
     assert ("<|acme_end|>",) == row.control_tokens
@@ -157,7 +157,7 @@ def test_error_in_a_file_names_its_path(text: str, said: str) -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
 
 
-def test_the_files_that_the_documentation_shows_can_be_read() -> None:
+def test_documented_files_are_valid() -> None:
     files = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert ["acme", "acme_two"] == [user_format(text).name for text in files]
 

@@ -80,7 +80,7 @@ def test_ten_times_the_text_is_ten_times_the_work(name: str, monkeypatch: pytest
         assert work.growth(small, large, cut) <= RATIO, cut
 
 
-def test_the_count_sees_a_text_that_is_read_again_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_scanning_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = StreamParser.feed
 
     def again(parser: Any, text: str) -> Any:

@@ -174,7 +174,7 @@ def test_the_lesson_has_the_tools_a_call_and_a_result_in_the_familys_form() -> N
             assert text in writer.listing(TOOLS), name
 
 
-def test_the_same_tools_give_the_same_bytes() -> None:
+def test_equal_tools_give_equal_bytes() -> None:
     for name in WRITERS:
         again = [ToolSpec(spec.name, spec.description, json.loads(json.dumps(spec.parameters))) for spec in TOOLS]
         assert WRITERS[name].instructions(TOOLS) == WRITERS[name].instructions(again), name
@@ -191,7 +191,7 @@ def test_rendered_calls_are_read_back() -> None:
             ], (name, thought)
 
 
-def test_the_call_that_the_lesson_shows_is_one_that_the_format_reads() -> None:
+def test_example_in_the_instructions_is_parsed_by_the_format() -> None:
     for name in sorted(WRITERS.keys() & FORMATS.keys()):
         text = render_calls(name, [ToolCall("", "example_count", '{"hall": 7, "what": "boxes"}')])
         properties = {"hall": {"type": "integer"}, "what": {"type": "string"}}
@@ -219,7 +219,7 @@ def test_arguments_nested_deeply_raise_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4", "pythonic", "minimax_m3", "kimi_k3", "seed_oss", "hermes"])
-def test_numbers_keep_the_digits_they_were_written_in(name: str) -> None:
+def test_rendered_numbers_keep_their_digits(name: str) -> None:
     text = render_calls(name, [ToolCall("c", "f", '{"a": 12345678901234567890, "b": [1.0, 1e400], "c": -0.10}')])
     for digits in ("12345678901234567890", "1.0", "1e400", "-0.10"):
         assert digits in text
@@ -256,7 +256,7 @@ def test_a_closer_inside_a_list_is_escaped_where_lists_are_json() -> None:
     assert '["\\u003c/parameter>"]' in text
 
 
-def test_ids_of_the_family_count_the_calls() -> None:
+def test_generated_ids_count_the_calls() -> None:
     assert "functions.f:0<|" in render_calls("kimi_k2", [ToolCall("x", "f")])
     assert "functions.f:7" == WRITERS["kimi_k2"].call_id(7, "f", "x")
     assert "call00008" == WRITERS["mistral_json"].call_id(7, "f", "x")
@@ -276,7 +276,7 @@ def test_unknown_format_is_rejected() -> None:
         writer_for("hermez")
 
 
-def test_a_template_is_given_the_tools_and_a_call_of_the_format() -> None:
+def test_chat_template_gets_the_tools_and_a_call() -> None:
     seen: list[Any] = []
 
     def template(context: Any) -> str:
@@ -326,7 +326,7 @@ def test_schema_is_rendered_as_in_gemmas_template() -> None:
     assert expected == WRITERS["gemma4"].listing([ToolSpec("f", "", parameters)])
 
 
-def test_a_schema_that_holds_itself_many_times_over_is_still_listed() -> None:
+def test_exponentially_nested_schema_is_listed() -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(150):
         schema = {"type": "object", "properties": {"a": schema, "b": {"anyOf": [schema]}}} if _ < 8 else {"items": schema}

@@ -225,7 +225,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_call_is_the_call_that_was_meant(damage: str) -> None:
+def test_damaged_call_is_read_as_intended(damage: str) -> None:
     reply = read(f"I book.\n{DAMAGED[damage]}", TOOLS)
     name, arguments = calls_of(reply)[0]
     assert ("book_boat", "Riga") == (name, arguments["port"])
@@ -293,7 +293,7 @@ def test_an_invoke_without_its_wrapper_is_prose_where_no_tools_are_known() -> No
     assert text == read(text, None).content
 
 
-def test_a_marked_call_is_a_call_where_no_tools_are_known_and_its_values_are_texts() -> None:
+def test_marked_call_without_known_tools_has_text_values() -> None:
     assert [("f", {"a": "1"})] == calls_of(read(QWEN.replace("book_boat", "f").replace("port", "a").format("1"), None))
 
 
@@ -357,7 +357,7 @@ def test_one_line_break_on_each_side_of_a_value_is_markup_where_the_tags_have_th
         ("unheard_of", "12", "12"),
     ],
 )
-def test_a_value_has_the_type_that_the_schema_gives_it(key: str, written: str, meant: Any) -> None:
+def test_value_is_coerced_to_the_schema_type(key: str, written: str, meant: Any) -> None:
     text = QWEN.replace("parameter=port", f"parameter={key}").format(written)
     assert [("book_boat", {key: meant})] == calls_of(read(text, TOOLS))
 
@@ -402,7 +402,7 @@ def test_a_section_of_character_data_is_the_text_in_it(written: str, meant: str)
     assert "Done." == reply.content
 
 
-def test_a_key_that_comes_twice_has_its_last_value() -> None:
+def test_repeated_key_has_its_last_value() -> None:
     text = QWEN.format(
         "Riga\n</parameter>\n<parameter=seats>\n1\n</parameter>\n<parameter=seats>\n2\n</parameter>\n<parameter=port>\nKiel"
     )
@@ -571,7 +571,7 @@ def test_elements_with_damaged_tags_read_the_same_in_pieces(damage: str) -> None
 
 @pytest.mark.parametrize("unknown", ["keep", "drop"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_of_another_tool_that_is_cut_off_reads_the_same_in_pieces(name: str, unknown: str) -> None:
+def test_truncated_call_of_another_tool_reads_equally_in_pieces(name: str, unknown: str) -> None:
     text = FAMILIES[name].replace("book_boat", "sink_boat")
     for end in range(0, len(text), 5):
         read(text[:end], TOOLS, unknown_tools=unknown)

@@ -63,7 +63,7 @@ def read(text: str, size: int = 0) -> Reply:
         ("<time></time>\n<time>UTC</time>", ["clock {}", 'clock {"zone": "UTC"}'], None),
     ],
 )
-def test_a_tag_is_a_call_of_its_tool(text: str, calls: list[str], content: str | None, size: int) -> None:
+def test_tag_named_like_a_tool_is_its_call(text: str, calls: list[str], content: str | None, size: int) -> None:
     reply = read(text, size)
     assert calls == [f"{call.name} {call.raw_arguments}" for call in reply.tool_calls]
     assert content == reply.content
@@ -83,7 +83,7 @@ def test_a_tag_is_a_call_of_its_tool(text: str, calls: list[str], content: str |
         "<bash>ls</bash> or <bash>pwd</bash>",
     ],
 )
-def test_a_tag_elsewhere_or_of_another_tool_is_prose(text: str, size: int) -> None:
+def test_tag_elsewhere_or_of_another_tool_is_prose(text: str, size: int) -> None:
     reply = read(text, size)
     assert () == reply.tool_calls
     assert text == reply.content

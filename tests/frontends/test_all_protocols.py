@@ -241,7 +241,7 @@ async def test_the_same_answer_in_every_protocol(name, case, native, stream):
 
 
 @pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
-async def test_a_stream_that_is_cut_anywhere_gives_the_same_answer(name):
+async def test_stream_split_anywhere_gives_the_same_answer(name):
     case = Case("two calls", calls=2)
     whole = await answer(PROTOCOLS[name], case, native=False, stream=True)
     for cut in range(1, 1500, 7):

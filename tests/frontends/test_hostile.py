@@ -129,7 +129,7 @@ def test_result_without_a_call_is_sent_as_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["messages", "responses"])
-def test_an_image_of_20_mb_goes_through_where_it_may_and_is_refused_where_not(name: str) -> None:
+def test_large_image_is_accepted_within_the_limit_and_refused_beyond(name: str) -> None:
     data = "A" * 20_000_000
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     path, body = "/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [image]}]}
@@ -185,7 +185,7 @@ CUT: dict[str, tuple[Callable[[bytes], tuple[bytes, bytes]], bytes]] = {
 
 @pytest.mark.parametrize("cut", CUT)
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_half_a_body_asks_no_model_and_harms_nothing(name: str, cut: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_body_sends_no_upstream_request(name: str, cut: str, caplog: pytest.LogCaptureFixture) -> None:
     make, _, path = PROTOCOLS[name]
     body = encode(make([("one", "a", True)]))
     length, sent = CUT[cut][0](body)

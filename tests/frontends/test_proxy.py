@@ -48,7 +48,7 @@ def test_the_key_of_each_protocol_is_checked_and_errors_have_its_shape(upstream,
         assert (400, True) == (damaged.status, shape(damaged.json) in ("invalid_request_error", "INVALID_ARGUMENT"))
 
 
-def test_the_clients_key_goes_upstream_as_a_bearer(upstream):
+def test_client_key_is_sent_upstream_as_a_bearer_token(upstream):
     with serving(create_app(upstream.url)) as port:
         path, body = MESSAGES
         headers = {"x-api-key": "secret", "anthropic-version": "2023-06-01", "anthropic-beta": "x"}

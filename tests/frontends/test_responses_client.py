@@ -86,7 +86,7 @@ class Weather(pydantic.BaseModel):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["takes", "refuses", "enforces"])
-def test_an_answer_beside_tools_is_parsed_into_its_type(kind, stream):
+def test_typed_answer_beside_tools_is_parsed(kind, stream):
     tool = {"type": "function", **TOOL["function"]}
 
     def parse(items):

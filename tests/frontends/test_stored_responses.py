@@ -115,7 +115,7 @@ def test_background_response_can_be_read_on_any_server(url):
                 one.responses.create(model="m", input="Hi.", background=True, store=False)
 
 
-def test_the_events_of_a_response_in_the_background_are_read_as_they_come_and_again():
+def test_events_of_a_background_response_can_be_read_live_and_again():
     released = threading.Event()
 
     async def in_two_parts(request: web.Request) -> web.StreamResponse:

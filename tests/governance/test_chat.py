@@ -90,7 +90,7 @@ def test_request_and_answer_changed_by_hooks_are_sent() -> None:
         assert 0.9 == chat.asked[0]["temperature"]
 
 
-def test_a_hook_that_only_looks_on_changes_nothing_of_a_request() -> None:
+def test_observing_hook_changes_no_request() -> None:
     seen = threading.Event()
     with serve_chat(["a"], governance=governed(PointHook("on_runtime_event", seen.set()))) as chat:
         chat.ask(n=2)  # which a turn could not give: it went straight through
@@ -135,7 +135,7 @@ def test_turn_ended_at_a_call_leaves_no_call_for_the_client() -> None:
         assert 1 == len(chat.asked)
 
 
-def test_a_call_of_the_clients_own_tool_is_left_to_it_beside_one_of_a_hook() -> None:
+def test_client_call_beside_a_hook_call_is_left_to_the_client() -> None:
     with serve_chat(
         [calls(call("weather"), call("open_door", id="call_2")), "It is open."], governance=governed(ToolHook())
     ) as chat:

@@ -166,7 +166,7 @@ hook.run()
 
 
 @pytest.mark.parametrize(("decision", "count"), [("approve", 1), ("deny", 0)])
-def test_a_hook_process_has_a_person_asked_over_http_without_any_policy(decision, count, folder) -> None:
+def test_hook_process_can_request_approval_over_http_without_a_policy(decision, count, folder) -> None:
     (folder / "guard.py").write_text(GUARD)
     (folder / "config.json").write_text(json.dumps(hooks(command=[sys.executable, str(folder / "guard.py")])))
     with (
@@ -264,7 +264,7 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
         (None, "no such file"),
     ],
 )
-def test_a_configuration_that_cannot_work_keeps_the_server_from_starting(what, config, said, tmp_path) -> None:
+def test_invalid_configuration_prevents_the_start(what, config, said, tmp_path) -> None:
     path = tmp_path / "config.json"
     if config is not None:
         path.write_text(config)

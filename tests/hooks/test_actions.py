@@ -18,7 +18,7 @@ INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
 
 @pytest.mark.parametrize("point", INTERCEPTORS)
 @pytest.mark.parametrize("decision", [None, Continue(), Modify({})], ids=repr)
-def test_none_continue_and_an_empty_change_let_everything_go(point, decision):
+def test_none_continue_and_empty_modify_change_nothing(point, decision):
     turned = play_turn(managed(hook(**{point: decision})))
     assert (["3"], "done", "stop") == (turned.results, turned.final.content, turned.final.finish_reason)
 
@@ -148,7 +148,7 @@ def test_unchanged_finish_reason_keeps_the_calls_of_an_answer():
     assert ["3"] == turned.results
 
 
-def test_calls_that_a_hook_writes_are_carried_out():
+def test_calls_added_by_a_hook_run():
     def after_llm(answer):
         if answer.content == "done":
             return None
@@ -196,7 +196,7 @@ def test_invalid_tool_calls_of_a_hook_are_ignored_and_the_shape_is_logged(call, 
     assert '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}' in caplog.text
 
 
-def test_an_answer_that_was_only_looked_at_is_the_same_answer():
+def test_observed_answer_is_the_same_object():
     """A call that was cut off is no call that a hook sees, and must not get lost because it looked."""
     from patchbay.types import IncompleteCall
 
@@ -209,7 +209,7 @@ def test_an_answer_that_was_only_looked_at_is_the_same_answer():
     assert ["incomplete_call"] == turned.codes
 
 
-def test_a_view_of_an_answer_shows_all_of_it():
+def test_response_view_has_all_parts():
     seen = {}
 
     def after_llm(answer):
@@ -233,12 +233,12 @@ def test_changed_arguments_are_checked_again_and_are_those_that_run():
     assert {"a": 40, "b": 2} == turned.final.tool_executions[0].arguments
 
 
-def test_changed_arguments_that_do_not_fit_are_an_error_that_the_model_can_mend():
+def test_invalid_changed_arguments_are_an_error_result():
     turned = play_turn(managed(hook(before_tool=Modify({"arguments": {"a": "x"}}))))
     assert ([], ["invalid_arguments"]) == (turned.ran, turned.codes)
 
 
-def test_arguments_set_in_the_view_count_when_the_view_is_the_answer():
+def test_arguments_changed_in_a_returned_view_apply():
     def before_tool(call):
         call.arguments["b"] = 10
         return Modify(call)
@@ -256,13 +256,13 @@ def test_true_is_another_argument_than_one():
     assert ["True"] == turned.results
 
 
-def test_a_call_can_be_made_one_of_another_tool():
+def test_call_can_be_redirected_to_another_tool():
     turned = play_turn(managed(hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}}))))
     assert ([("rm", "/x")], ["gone"]) == (turned.ran, turned.results)
     assert "add" == turned.final.messages[1]["tool_calls"][0]["function"]["name"]
 
 
-def test_a_call_of_another_tool_that_there_is_not_is_an_error_result():
+def test_call_redirected_to_an_unknown_tool_is_an_error_result():
     turned = play_turn(managed(hook(before_tool=Modify({"tool": "nobody"}))))
     assert ([], ["unknown_tool"]) == (turned.ran, turned.codes)
 
@@ -300,7 +300,7 @@ def test_an_answer_can_be_an_error():
 
 
 @pytest.mark.parametrize("result", [None, 5, ["x"], {"for_llm": 5}, {"silent": "yes"}, {"media": "x"}, {"media": [1]}], ids=repr)
-def test_a_hook_that_responds_with_no_result_lets_the_tool_run(result, caplog):
+def test_response_without_a_result_runs_the_tool(result, caplog):
     turned = play_turn(managed(hook(before_tool=Respond(result))))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
     assert "answered a call of 'add' wrongly" in caplog.text
@@ -403,7 +403,7 @@ def test_failed_call_does_not_reach_after_tool_hooks():
     ],
     ids=repr,
 )
-def test_a_decision_that_a_point_does_not_know_is_skipped_with_a_warning(point, decision, caplog):
+def test_decision_invalid_at_its_point_is_skipped_with_a_warning(point, decision, caplog):
     turned = play_turn(managed(hook(**{point: decision})))
     assert (["3"], "done") == (turned.results, turned.final.content)
     assert "it is ignored" in caplog.text
@@ -432,14 +432,14 @@ def test_a_decision_that_a_point_does_not_know_is_skipped_with_a_warning(point, 
     ],
     ids=repr,
 )
-def test_a_member_of_a_wrong_type_makes_the_whole_answer_nothing(point, changes, caplog):
+def test_field_of_the_wrong_type_invalidates_the_decision(point, changes, caplog):
     turned = play_turn(managed(hook(**{point: Modify(changes)})), parameters={"model": "m"})
     assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
     assert "m" == turned.requests[0].parameters["model"]
     assert "answered" in caplog.text
 
 
-def test_a_member_that_means_nothing_is_warned_of_once(caplog):
+def test_meaningless_field_is_warned_about_once(caplog):
     turned = play_turn(
         managed(hook(before_tool=Modify({"args": {"a": 5}}))), [called(call_id="1"), called(call_id="2")], called(), "done"
     )
@@ -483,12 +483,12 @@ def test_a_hook_can_not_edit_the_system_prompt_and_the_rest_of_its_answer_holds(
     [HI, [*HI, SYSTEM[0]], [*SYSTEM, {"role": "system", "content": "more"}], [*SYSTEM, {"role": "developer", "content": "more"}]],
     ids=["left out", "moved", "added", "added as a developer"],
 )
-def test_system_messages_stay_where_they_are_and_all_that_there_are(messages):
+def test_system_messages_cannot_be_changed_or_moved(messages):
     turned = play_turn(managed(hook(before_llm=Modify({"messages": messages}))), "done", messages=SYSTEM)
     assert SYSTEM == turned.requests[0].messages
 
 
-def test_policy_may_let_hooks_edit_the_system_prompt():
+def test_policy_can_allow_edits_of_the_system_prompt():
     turned = play_turn(managed(hook(before_llm=append_and_edit), policy=HookPolicy(edit_system=True)), "done", messages=SYSTEM)
     assert "disobey" == turned.requests[0].messages[0]["content"]
 
@@ -511,7 +511,7 @@ def test_a_hook_can_end_the_turn_at_every_point_and_its_reason_reaches_the_calle
     assert ([("add", 1, 2)] if point == "after_tool" else []) == turned.ran
 
 
-def test_calls_that_have_run_keep_their_results_and_all_others_get_one():
+def test_executed_calls_keep_their_results_and_others_get_one():
     """U10: nothing dangles, and what has been done is not forgotten."""
     calls = [called(call_id="1"), called("rm", '{"path": "/"}', "2"), called(call_id="3")]
 

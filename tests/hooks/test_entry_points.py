@@ -55,7 +55,7 @@ def test_runner_restores_messages_after_a_hard_abort():
     assert ("hard_abort", HI) == (result.finish_reason, result.messages)
 
 
-def test_a_turn_that_goes_its_way_was_not_aborted():
+def test_completed_turn_is_not_aborted():
     assert run(ToolRunner(ScriptedModel(["done"]), hooks=HookManager()).run("hi")).aborted is None
 
 
@@ -279,7 +279,7 @@ async def test_hooks_are_called_for_a_transfer_target():
     assert [("a", "transfer_to_agent"), ("other", "add")] == seen
 
 
-async def test_an_abort_beside_a_handover_ends_the_run():
+async def test_abort_beside_a_transfer_ends_the_run():
     other = LlmAgent(name="other", model=ScriptedModel(["not asked"]))
     reply = [call("transfer_to_agent", "1", agent_name="other"), called(call_id="2")]
     manager = managed(hook(before_tool=lambda view: AbortTurn("stop") if view.tool == "add" else None))

@@ -39,13 +39,13 @@ async def decided(
 @pytest.mark.parametrize("stands_by", [False, True])
 @pytest.mark.parametrize("point", ["before_tool", "approve_tool"])
 @pytest.mark.parametrize(("verdict", "ran"), [("approve", [("rm", "/srv")]), ("deny", [])])
-def test_a_call_that_a_hook_asks_about_waits_for_a_person(point, verdict, ran, stands_by):
+def test_call_pending_approval_by_a_hook_waits_for_a_person(point, verdict, ran, stands_by):
     turned, request = run(decided(managed(guard=hook(**{point: Ask("it is large")})), verdict, stands_by=stands_by))
     assert ("hook guard", "guard: it is large", "rm") == (request.rule, request.why, request.tool)
     assert ran == turned.ran
 
 
-def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
+def test_call_is_denied_with_the_reason_if_no_person_can_decide():
     turned = play_turn(managed(guard=hook(before_tool=Ask("it is large"))), RM, "done")
     words = "the hook 'guard' wants a person to decide (it is large), and no person can be asked here"
     assert ([f"Tool execution denied by approval hook: {words}"], ["tool_denied"], []) == (

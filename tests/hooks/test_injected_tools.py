@@ -129,7 +129,7 @@ def test_tool_added_beside_edits_is_added():
     assert ["add", "rm", "get_weather"] == play_turn(managed(hook_with_tools(before_llm=before_llm)), "done").offered()
 
 
-def test_a_hook_may_describe_its_own_tool_anew_and_no_other_may():
+def test_only_the_owner_can_redescribe_its_tool():
     texts = iter(["one", "two", "three"])
 
     def before_llm(request):
@@ -203,7 +203,7 @@ def test_a_protected_name_is_not_a_hooks():
     assert ["add", "rm"] == turned.offered()
 
 
-def test_policy_off_lets_hooks_add_nothing(caplog):
+def test_policy_off_prevents_added_tools(caplog):
     turned = play_turn(managed(hook_with_tools(WEATHER), policy=HookPolicy(tool_injection="off")), OSLO, "done")
     assert (["add", "rm"], ["unknown_tool"]) == (turned.offered(), turned.codes)
     assert "hooks.policy.tool_injection forbids" in caplog.text
@@ -305,7 +305,7 @@ def test_failure_of_an_injected_tool_is_logged_with_its_cause(before_tool, why, 
     assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
 
 
-def test_members_of_a_result_that_there_are_not_are_skipped_with_a_word(caplog):
+def test_unknown_result_fields_are_skipped_with_a_warning(caplog):
     turned = play_turn(
         managed(hook_with_tools(WEATHER, before_tool=Respond({"for_llm": "x", "forUser": "y", "colour": 1}))), OSLO, "done"
     )
@@ -344,7 +344,7 @@ def test_another_hook_may_change_the_call_before_the_owner_gets_it():
     assert ["sunny in Rome"] == play_turn(managed(hook_with_tools(WEATHER), other), OSLO, "done").results
 
 
-def test_a_call_can_be_made_one_of_a_tool_that_is_a_hooks():
+def test_call_can_be_redirected_to_an_injected_tool():
     other = hook(
         before_tool=lambda call: Modify({"tool": "get_weather", "arguments": {"city": "Rome"}}) if call.tool == "add" else None
     )

@@ -84,7 +84,7 @@ def test_a_hook_needs_a_name(name):
 
 
 @pytest.mark.parametrize("priority", [1.5, "1", True, None])
-def test_a_priority_is_a_whole_number(priority):
+def test_priority_must_be_an_integer(priority):
     with pytest.raises(ConfigurationError, match="priority"):
         HookManager().mount("it", hook(before_tool=None), priority=priority)
 
@@ -129,7 +129,7 @@ async def test_mounting_over_a_name_closes_the_hook_that_had_it(how):
     assert () == manager.mounted
 
 
-async def test_a_hook_that_is_mounted_anew_or_elsewhere_is_not_closed():
+async def test_remounted_hook_is_not_closed():
     one = Closed()
     manager = HookManager()
     manager.mount("it", one)
@@ -142,7 +142,7 @@ async def test_a_hook_that_is_mounted_anew_or_elsewhere_is_not_closed():
     assert 1 == one.times
 
 
-def test_hooks_are_closed_in_the_end_also_those_unmounted_where_no_loop_was_running():
+def test_hooks_unmounted_outside_a_loop_are_closed_at_the_end():
     first = Closed()
     manager = managed(it=first)
     assert manager.unmount("it")
@@ -166,7 +166,7 @@ def test_failing_hook_close_does_not_stop_others(caplog):
     assert "could not be closed" in caplog.text
 
 
-async def test_a_turn_keeps_the_hooks_that_it_began_with():
+async def test_turn_keeps_its_hooks():
     """RegisteredHook, unmounted and replaced between two rounds: the turn that is under way asks whom it would have asked."""
     asked = []
     manager = HookManager()
@@ -192,7 +192,7 @@ async def test_a_turn_keeps_the_hooks_that_it_began_with():
     assert ["joins", "new", "stays"] == asked
 
 
-async def test_hooks_that_are_mounted_later_are_asked_from_the_next_turn_on():
+async def test_hooks_mounted_later_apply_from_the_next_turn():
     manager = HookManager()
     assert ["3"] == (await run_turn(manager)).results
     manager.mount("late", hook(after_tool=Modify("late")))
@@ -203,7 +203,7 @@ async def test_hooks_that_are_mounted_later_are_asked_from_the_next_turn_on():
 
 @pytest.mark.parametrize("member", ["observer", "interceptor", "approval", "tool"])
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "5", True])
-def test_a_timeout_that_limits_nothing_is_refused(member, seconds):
+def test_non_limiting_timeout_is_refused(member, seconds):
     with pytest.raises(ConfigurationError, match=member):
         HookTimeouts(**{member: seconds})
 
@@ -211,7 +211,7 @@ def test_a_timeout_that_limits_nothing_is_refused(member, seconds):
 @pytest.mark.parametrize(
     "given", [{"tool_injection": "some"}, {"respond_approval": "never"}, {"protected": "rm"}, {"protected": [5]}], ids=str
 )
-def test_a_policy_that_means_nothing_is_refused(given):
+def test_invalid_policy_is_refused(given):
     with pytest.raises(ConfigurationError, match=r"hooks\.policy"):
         HookPolicy(**given)
 

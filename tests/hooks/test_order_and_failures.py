@@ -31,7 +31,7 @@ INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
 SOON = HookTimeouts(interceptor=0.05, approval=0.05)
 
 
-def test_hooks_of_this_program_come_first_then_the_lower_number_then_the_name():
+def test_hooks_are_ordered_by_origin_priority_and_name():
     asked = []
     manager = HookManager()
     places = [
@@ -48,7 +48,7 @@ def test_hooks_of_this_program_come_first_then_the_lower_number_then_the_name():
     assert ["n", "a", "b2", "late", "z", "b"] == asked == [each.name for each in manager.mounted]
 
 
-def test_a_programs_own_callbacks_before_a_tool_are_asked_before_all_hooks():
+def test_callbacks_run_before_hooks():
     asked = []
     manager = HookManager()
     for name, priority in (("before", -1), ("behind", 1)):
@@ -240,7 +240,7 @@ def test_all_approvers_must_agree_and_the_first_no_ends_it():
     assert "Bob" == turned.final.tool_executions[0].error.by
 
 
-def test_approvers_are_asked_after_all_changes():
+def test_approvers_run_after_all_changes():
     seen = []
     play_turn(
         managed(

@@ -41,13 +41,13 @@ def renames(old: str, new: str, arguments: Any = None) -> Any:
 # Protected tools
 
 
-def test_a_call_of_a_protected_tool_can_not_be_made_one_of_another(caplog):
+def test_protected_call_cannot_be_redirected(caplog):
     manager = managed(hook_with_tools("mine"), renames("rm", "mine"), policy=RM_IS_PROTECTED)
     assert [("rm", "x")] == play_turn(manager, RM, "done").ran
     assert "made a call of 'rm' one of 'mine', and one of them is protected" in caplog.text
 
 
-def test_no_call_can_be_made_one_of_a_protected_tool():
+def test_no_call_can_be_redirected_to_a_protected_tool():
     turned = play_turn(managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED))
     assert ([("add", 1, 2)], ["3"]) == (turned.ran, turned.results)
 
@@ -101,7 +101,7 @@ def test_a_call_of_a_protected_tool_that_the_model_wrote_may_be_left_changed_or_
     ("policy", "expected"),
     [("foreign", [("rm", {"path": "x"})]), ("always", [("rm", {"path": "x"}), ("mine", {})]), ("seed", [])],
 )
-def test_a_call_that_is_made_one_of_a_hooks_own_tool_needs_the_approval_that_an_answer_would(policy, expected):
+def test_redirect_to_the_hooks_own_tool_needs_its_approval(policy, expected):
     """Else a hook would answer for any tool unseen: by making its calls those of a tool of its own."""
     asked: list[Any] = []
     approver = hook(approve_tool=lambda call: asked.append((call.tool, call.arguments)) or True)
@@ -125,13 +125,13 @@ def test_facts_do_not_apply_to_a_call_changed_by_a_hook():
     assert (["mine: mine"], [("use", {"really": "/a"}), ("mine", {}), ("mine", {})]) == (turned.results, asked)
 
 
-def test_a_call_that_may_not_be_made_one_of_a_hooks_own_tool_is_refused():
+def test_denied_redirect_to_an_own_tool_is_refused():
     manager = managed(hook_with_tools("mine"), renames("rm", "mine"), hook(approve_tool=lambda call: call.tool != "rm"))
     turned = play_turn(manager, RM, "done")
     assert (["Tool execution denied by approval hook"], []) == (turned.results, turned.ran)
 
 
-def test_a_call_of_one_hooks_tool_that_is_made_one_of_anothers_needs_approval_too():
+def test_redirect_between_tools_of_two_hooks_needs_approval():
     asked: list[Any] = []
     approver = hook(approve_tool=lambda call: asked.append(call.tool) or True)
     manager = managed(hook_with_tools("first"), hook_with_tools("second"), renames("first", "second"), approver)
@@ -181,7 +181,7 @@ def test_hook_tool_with_the_name_of_a_hidden_tool_is_refused(injection, caplog):
     assert "offers a tool of the name 'hidden', which another one has" in caplog.text
 
 
-def test_a_tool_that_one_hook_has_taken_from_the_list_is_not_the_next_hooks():
+def test_tool_removed_by_one_hook_is_not_claimed_by_the_next():
     takes = hook(before_llm=lambda request: Modify({"tools": request.tools[:1]}))
     manager = managed(takes, hook_with_tools("rm", before_tool=None), policy=HookPolicy(tool_injection="full"))
     turned = play_turn(manager, RM, "done")
@@ -307,7 +307,7 @@ def test_error_text_of_a_modified_result_is_unchanged():
     assert ["no"] == turned.results
 
 
-async def test_a_call_that_is_made_one_of_a_sequential_tool_runs_alone():
+async def test_call_redirected_to_a_sequential_tool_runs_alone():
     """``sequential`` applies to hook-modified calls too."""
     running: list[str] = []
     seen: list[list[str]] = []

@@ -65,7 +65,7 @@ def test_hook_responses_for_protected_tools_are_ignored(policy, protected, caplo
     assert "the protected tool 'add'" in caplog.text
 
 
-def test_a_protected_tool_is_still_approved_and_the_next_hooks_are_asked():
+def test_answered_protected_tool_is_approved_and_later_hooks_are_called():
     asked = []
     after = hook(before_tool=lambda call: asked.append("next"))
     rules = HookPolicy(protected=frozenset({"add"}))
@@ -254,7 +254,7 @@ def test_approval_with_an_approver_name_runs_the_call_once():
     assert [("add", 1, 2)] == turned.ran
 
 
-def test_a_view_knows_only_its_members():
+def test_view_rejects_unknown_fields():
     seen = []
 
     def before_tool(call):

@@ -82,13 +82,13 @@ def test_added_tool_leaves_the_others_unchanged():
     assert {"tools": [*TOOLS, mine]} == changes
 
 
-def test_messages_that_come_back_as_they_went_out_are_those_of_the_host():
+def test_echoed_messages_are_the_hosts_objects():
     more = {"role": "user", "content": "And now?"}
     changes = request_changes(lambda sent: {"request": {"messages": [*sent["messages"][1:], more]}})
     assert {"messages": [*MESSAGES[1:], more]} == changes
 
 
-def test_a_changed_message_keeps_its_image():
+def test_changed_message_keeps_its_image():
     def reply(sent):
         sent["messages"][1]["content"] = "What is it?"
         return {"request": {"messages": sent["messages"]}}
@@ -112,7 +112,7 @@ def test_a_changed_reply_with_calls_and_no_text_has_no_content():
     assert request_changes(reply)["messages"][2]["content"] is None
 
 
-def test_options_are_taken_whole_and_whole_numbers_stay_whole():
+def test_options_are_replaced_and_integers_stay_integers():
     changes = request_changes(lambda _: {"request": {"options": {"max_tokens": 50.0, "temperature": 1.0, "stop": ["x"]}}})
     assert {"max_tokens": 50, "temperature": 1.0, "stop": ["x"]} == changes["options"]
     assert int is type(changes["options"]["max_tokens"])
@@ -130,7 +130,7 @@ def test_only_different_parts_of_a_response_are_changed():
     assert ({"content": "new"}, {}) == (decision.changes, findings.found)
 
 
-def test_calls_are_taken_away_by_an_empty_list():
+def test_empty_list_removes_all_calls():
     call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
     decision, _ = response_decision({"response": {"response": {"tool_calls": []}}}, tool_calls=[call])
     assert {"tool_calls": []} == decision.changes
@@ -203,7 +203,7 @@ def test_a_long_reason_is_cut():
     assert replies.MAX_REASON == len(_decision("approve_tool", view_builders.call(), {"reason": "x" * 100_000})[0].reason)
 
 
-def test_an_answer_without_a_result_lets_the_call_go_its_way():
+def test_answer_without_a_result_continues():
     decision, findings = call_decision({"action": "respond", "call": {"tool": "ls"}})
     assert decision is None
     assert {"respond"} == findings.lost
@@ -219,7 +219,7 @@ def test_an_answer_without_a_result_lets_the_call_go_its_way():
         ("before_tool", "x"),
     ],
 )
-def test_an_action_that_a_point_does_not_have_is_skipped_with_all_that_came_with_it(point, action):
+def test_action_invalid_at_its_point_is_skipped_entirely(point, action):
     decision, findings = ASKED[point](
         {"action": action, "result": {"result": {}}} if point == "after_tool" else {"action": action}
     )
@@ -286,7 +286,7 @@ def test_approver_must_answer_true(result, expected):
         ("approve_tool", {"approved": 1}, "approved must be true or false"),
     ],
 )
-def test_a_wrong_type_anywhere_refuses_the_whole_reply(point, result, where):
+def test_wrong_type_anywhere_invalidates_the_reply(point, result, where):
     with pytest.raises(WrongTypeError) as caught:
         replies.parse_reply(point, result, Findings())
     assert str(caught.value).startswith(where)
@@ -320,7 +320,7 @@ def test_any_answer_is_a_decision_or_a_type_error(value):
             ask(answer)
 
 
-def test_member_names_count_case_insensitively():
+def test_field_names_are_case_insensitive():
     decision, findings = call_decision({"Action": "respond", "RESULT": {"For_LLM": "x", "Is_Error": True}})
     assert (Respond({"for_llm": "x", "is_error": True}), {}) == (decision, findings.found)
     decision, findings = call_decision({"CALL": {"Tool": "ls"}})

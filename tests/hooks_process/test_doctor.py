@@ -201,7 +201,7 @@ def test_hook_output_is_escaped_on_the_terminal(tmp_path):
     assert ("\x1b" in done.stdout, "\\x1b[2J" in done.stdout) == (False, True)
 
 
-def test_the_first_answer_of_a_process_has_the_time_that_its_limits_give_it(tmp_path):
+def test_first_answer_is_limited_by_the_configured_timeout(tmp_path):
     body = """
     loads = True
     def hello(params):
@@ -215,7 +215,7 @@ def test_the_first_answer_of_a_process_has_the_time_that_its_limits_give_it(tmp_
     assert ("ok", "ok") == (found["hook.hello"].outcome, found["SIGTERM"].outcome)
 
 
-def test_one_of_a_pair_is_a_failure(tmp_path):
+def test_one_method_of_a_pair_is_a_failure(tmp_path):
     body = """
     def on(method, params):
         answer() if method.startswith("before") else answer(error={"code": -32601, "message": "?"})
@@ -369,7 +369,7 @@ def test_with_strict_a_warning_is_a_failure(tmp_path):
     assert 1 == patchbay("doctor", "--strict", *command).returncode
 
 
-def test_the_list_shows_hooks_in_the_order_in_which_they_are_asked(tmp_path):
+def test_list_prints_hooks_in_call_order(tmp_path):
     config = tmp_path / "patchbay.yaml"
     config.write_text(
         """

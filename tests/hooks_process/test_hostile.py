@@ -92,7 +92,7 @@ async def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answer
         assert FEW_MEGABYTES > megabytes() - before
 
 
-async def test_half_a_line_is_dropped_until_it_is_whole_and_then_it_is_late(tmp_path):
+async def test_incomplete_line_is_late_when_completed(tmp_path):
     command = script(
         tmp_path,
         """
@@ -185,7 +185,7 @@ async def test_hook_that_exits_at_hello_is_not_mounted(tmp_path):
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["in its group", "in a session of its own"])
-async def test_a_child_that_keeps_the_pipes_open_delays_no_call(tmp_path, away):
+async def test_child_holding_the_pipes_does_not_delay_calls(tmp_path, away):
     command = script(
         tmp_path,
         f"""

@@ -39,7 +39,7 @@ async def new_manager():
         await manager.aclose()
 
 
-async def test_configured_hooks_are_asked_in_turns(tmp_path):
+async def test_configured_hooks_are_called_in_turns(tmp_path):
     command = script(tmp_path, DENYING % "configured")
     async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}, policy={"edit_system": True}))
@@ -237,7 +237,7 @@ async def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(t
         assert ["Tool execution denied by hook: mended"] == results(await take_turn(manager))
 
 
-async def test_a_factory_that_makes_no_hook_or_gives_a_class_is_reported():
+async def test_factory_without_a_hook_instance_is_reported():
     class Own:
         async def before_tool(self, call):
             return None

@@ -45,7 +45,7 @@ def test_call_has_arguments_and_tool_metadata():
     assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
 
 
-def test_a_call_that_is_to_be_approved_has_the_facts_where_there_are_any():
+def test_approval_request_includes_facts_if_any():
     without = written(sent("approve_tool", view_builders.call(digest="sha256:12")))
     told = written(sent("approve_tool", view_builders.call(digest="sha256:12", facts={"path": "/srv"})))
     assert {**without, "facts": {"path": "/srv"}} == told
@@ -67,11 +67,11 @@ def test_a_request_has_messages_tools_and_options():
     assert {"name": "sub", "description": "", "parameters": schema} == told["tools"][1]["function"]
 
 
-def test_of_an_empty_request_there_is_the_model_and_no_more():
+def test_empty_request_has_only_the_model():
     assert {"meta": META, "model": ""} == written(sent("before_llm", view_builders.request(model="")))
 
 
-def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_are_any():
+def test_response_always_has_four_fields_and_others_if_set():
     empty = {"content": "", "finish_reason": "", "reasoning": "", "reasoning_details": None}
     assert empty == written(sent("after_llm", view_builders.response(usage={"prompt_tokens": 0})))["response"]
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
@@ -89,7 +89,7 @@ def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_
     assert expected == told
 
 
-def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
+def test_result_always_has_flags_and_its_duration_in_nanoseconds():
     told = written(sent("after_tool", view_builders.result(ToolOutput("done"), duration=0.0015)))
     assert ({"for_llm": "done", "silent": False, "is_error": False, "async": False}, 1_500_000) == (
         told["result"],

@@ -98,7 +98,7 @@ def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
     assert expected == decisions
 
 
-def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
+def test_hello_is_first_with_id_1_and_ordered_modes(tmp_path):
     command = script(
         tmp_path,
         """
@@ -207,7 +207,7 @@ def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
     assert DenyTool() == fine
 
 
-async def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
+async def test_concurrent_calls_accept_replies_in_any_order(tmp_path):
     command = script(
         tmp_path,
         """
@@ -225,7 +225,7 @@ async def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_pa
     await hook.aclose()
 
 
-def test_an_id_that_is_wrong_or_comes_again_is_dropped(tmp_path, caplog):
+def test_unknown_or_repeated_reply_id_is_dropped(tmp_path, caplog):
     command = script(
         tmp_path,
         """
@@ -285,7 +285,7 @@ async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_o
     await hook.aclose()
 
 
-async def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
+async def test_running_calls_fail_at_once_when_the_process_ends(tmp_path):
     command = script(
         tmp_path,
         """
@@ -448,7 +448,7 @@ async def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
     ],
     ids=["ignores the end of its input", "ignores SIGTERM, too"],
 )
-async def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path, body):
+async def test_stubborn_process_is_killed_with_its_children(tmp_path, body):
     command = script(
         tmp_path,
         body + "\nchild = subprocess.Popen(['sleep', '60'])\ndef hello(params): answer()\n"

@@ -55,7 +55,7 @@ def encoded(point: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("point", VIEWS)
-def test_a_view_comes_through(point):
+def test_view_round_trips(point):
     sent, received = VIEWS[point], decode_params(point, encoded(point))
     names = set(type(sent).__annotations__) - {"approvers", "asks", "parameters"}  # not on the wire
     assert {name: getattr(sent, name) for name in names} == {name: getattr(received, name) for name in names}
@@ -87,13 +87,13 @@ def decoded(point: str, reply: dict[str, Any]) -> Any:
         *((point, end) for point in VIEWS if point != "approve_tool" for end in (AbortTurn("why"), HardAbort("why"))),
     ],
 )
-def test_a_decision_comes_through(point, decision, merges):
+def test_decision_round_trips(point, decision, merges):
     reply = encode_decision(point, decision, VIEWS[point], encoded(point), merges=merges)
     assert decision == decoded(point, reply)
 
 
 @pytest.mark.parametrize("merges", [False, True])
-def test_a_result_comes_through(merges):
+def test_result_round_trips(merges):
     respond = decoded(
         "before_tool",
         encode_decision("before_tool", Respond(OUTPUT), VIEWS["before_tool"], encoded("before_tool"), merges=merges),
@@ -110,7 +110,7 @@ def test_a_result_comes_through(merges):
     )
 
 
-def test_an_event_comes_through():
+def test_event_round_trips():
     meta = Meta("agent", "turn-1", "turn-0", "chat:1", 2, "turn.start", "runTurn")
     sent = Event("evt-1", "agent.turn.start", 1_700_000_000.5, meta, {}, "warn", {"UserMessage": "hi"}, {"call_id": "c"})
     received = decode_event(json.loads(json.dumps(encode_event(sent))))

@@ -84,7 +84,7 @@ def test_its_tool_is_offered_called_and_answered_with_a_text_only_model(seed_hoo
     assert "北京天气:晴,温度15°C,湿度45%" in sent[-1]
 
 
-def test_a_city_that_it_does_not_know_is_an_error_that_the_model_sees(seed_hook):
+def test_unknown_city_is_an_error_for_the_model(seed_hook):
     end, _ = run(ask(config(seed_hook), [call("Oslo"), "I do not know."], "Oslo?"))
     (execution,) = end.tool_executions
     assert execution.is_error
@@ -111,7 +111,7 @@ async def test_broken_seed_hook_is_left_out_with_the_reason(seed_hook):
     assert "hook.hello failed: exit status 1 (SyntaxError: invalid syntax)" == configured.outcomes[0].problem
 
 
-def test_the_doctor_finds_nothing_that_a_host_would_trip_over(seed_hook):
+def test_doctor_finds_no_defect(seed_hook):
     command = [sys.executable, "-m", "patchbay", "hooks", "doctor", "--json", sys.executable, str(seed_hook)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
     verdicts = json.loads(done.stdout)

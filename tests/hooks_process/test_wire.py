@@ -95,7 +95,7 @@ def test_undecodable_reply_error_has_the_likely_reply_id(line, reply_id):
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_no_line_raises_anything_else(line):
+def test_invalid_line_raises_only_undecodable_error(line):
     try:
         read_reply(line)
     except UndecodableError:

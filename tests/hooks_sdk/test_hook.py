@@ -132,7 +132,7 @@ class City(Enum):
     ROME = "Rome"
 
 
-def test_a_tool_is_given_checked_arguments_and_its_value_becomes_text():
+def test_tool_gets_validated_arguments_and_returns_text():
     def tool(city: City, days: int = 2) -> dict[str, Any]:
         return {"city": city, "days": days}
 
@@ -170,7 +170,7 @@ def test_hook_tool_may_return_separate_output_for_the_user():
     assert expected == called(tool, {})
 
 
-def test_an_image_goes_along_as_a_data_url():
+def test_image_is_sent_as_a_data_url():
     def tool() -> Attachment:
         return Attachment(b"\x00", "image/png")
 
@@ -210,7 +210,7 @@ def test_a_tool_may_ask_for_the_calls_context():
     assert '["c9", "tool", 2]' == called(tool, {}, call_id="c9")["for_llm"]
 
 
-def test_a_call_of_another_owners_tool_of_the_same_name_is_not_answered():
+def test_call_of_another_owners_tool_of_the_same_name_is_not_answered():
     hook = merging(Hook())
     hook.tool(lambda_named("rm"))
     assert {} == hook.answer("hook.before_tool", {**CALL, "arguments": {}, "source": ""})
@@ -294,7 +294,7 @@ def test_omitted_fields_are_empty():
 
 
 @pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "approve_tool", "after_tool"])
-def test_a_view_has_all_that_the_same_view_has_in_the_hosts_own_process(point):
+def test_view_equals_the_hosts_own_view(point):
     view = decode_params(point, {})
     for name in type(view).__annotations__:
         assert not getattr(view, name) or name in ("meta", "result")
@@ -425,7 +425,7 @@ def test_a_decision_that_ends_the_matter_is_the_last():
     assert {"action": "deny_tool"} == hook_response("before_tool", CALL, lambda _: DenyTool(), lambda _: pytest.fail("asked"))
 
 
-def test_a_guard_comes_before_the_hooks_own_tool():
+def test_guard_precedes_the_hooks_own_tool():
     hook = merging(Hook())
     hook.tool(lambda_named("rm"))
     hook.before_tool(lambda call: DenyTool("no"))
@@ -478,7 +478,7 @@ def observed_event(params: dict[str, Any]) -> Event:
     return event
 
 
-def test_an_observer_is_given_events():
+def test_observer_receives_events():
     event = observed_event(
         {
             "id": "evt-1",

@@ -110,7 +110,7 @@ def test_printed_text_stays_off_the_wire(tmp_path):
     assert all(text in err for text in ("half a line", "ärger 北京", "from below", "from a child"))
 
 
-def test_a_slow_tool_delays_no_call_and_replies_come_as_they_are_ready(tmp_path):
+def test_slow_tool_does_not_delay_other_calls(tmp_path):
     body = """
     gate = threading.Event()
 
@@ -188,7 +188,7 @@ def test_an_answer_that_is_invalid_json_is_an_error(tmp_path):
         assert "ValueError" in hook.ask("hook.before_tool", {"tool": "nan"})["message"]
 
 
-def test_an_answer_that_the_host_would_not_read_is_an_error(tmp_path):
+def test_unreadable_answer_is_an_error(tmp_path):
     with running(tmp_path, ECHO) as hook:
         hook.ask("hook.hello", {"name": "h", "line_limit": 5000})
         error = hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": "x" * 5000}})
@@ -213,7 +213,7 @@ def fails(call):
         assert 0 == hook.end()[0]
 
 
-def test_notifications_are_not_answered_and_events_come_in_their_order(tmp_path):
+def test_notifications_are_not_answered_and_events_are_ordered(tmp_path):
     body = """
     seen = []
 
@@ -254,7 +254,7 @@ def test_serve_ends_on_a_signal(tmp_path, number):
         assert "bye" == hook.process.stderr.read().decode()
 
 
-def test_calls_under_way_are_answered_when_the_input_ends(tmp_path):
+def test_running_calls_are_answered_when_the_input_ends(tmp_path):
     body = """
     @hook.tool
     def slow() -> str:
@@ -267,7 +267,7 @@ def test_calls_under_way_are_answered_when_the_input_ends(tmp_path):
         assert (0, "done") == (status, json.loads(out)["result"]["result"]["for_llm"])
 
 
-def test_a_call_that_never_ends_does_not_keep_the_process(tmp_path):
+def test_hanging_call_does_not_keep_the_process_alive(tmp_path):
     with running(tmp_path, "@hook.before_tool\ndef hang(call):\n    time.sleep(60)") as hook:
         hook.send("hook.before_tool")
         assert (0, b"", "") == hook.end()

@@ -36,7 +36,7 @@ def exchange(*, stream: bool, mode: str) -> Exchange:
 
 
 @given(st.lists(values, max_size=4), st.sampled_from(["text", "native", "auto"]))
-def test_no_events_raise_anything_else(events: list[Any], mode: str) -> None:
+def test_events_raise_only_patchbay_errors(events: list[Any], mode: str) -> None:
     ours = exchange(stream=True, mode=mode)
     with suppress(PatchbayError):
         for event in events:
@@ -46,7 +46,7 @@ def test_no_events_raise_anything_else(events: list[Any], mode: str) -> None:
 
 
 @given(values, values, st.booleans(), st.sampled_from(["text", "native", "auto"]))
-def test_no_answer_raises_anything_else(message: Any, finish: Any, stream: bool, mode: str) -> None:
+def test_answers_raise_only_patchbay_errors(message: Any, finish: Any, stream: bool, mode: str) -> None:
     with suppress(PatchbayError):
         exchange(stream=stream, mode=mode).answer(
             json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()

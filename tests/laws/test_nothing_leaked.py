@@ -60,7 +60,7 @@ def same(value: Any) -> Any:
 
 
 @given(st.data(), replies())
-def test_exactly_the_calls_written_come_back_and_the_prose_is_the_prose(
+def test_written_calls_and_prose_are_read_back_exactly(
     data: st.DataObject, made: tuple[str, list[tuple[str, dict[str, Any]]], list[str]]
 ) -> None:
     text, expected, spoken = made

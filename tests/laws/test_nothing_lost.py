@@ -43,7 +43,7 @@ def test_without_calls_every_character_is_content_or_reasoning(text: str, chosen
 
 
 @given(texts, options)
-def test_content_and_reasoning_hold_nothing_that_the_text_does_not(text: str, chosen: dict[str, Any]) -> None:
+def test_content_and_reasoning_are_parts_of_the_text(text: str, chosen: dict[str, Any]) -> None:
     reply = read_whole(text, **chosen)
     for part in (reply.content, reply.reasoning):
         characters = iter(solid(text))
@@ -69,7 +69,7 @@ whole_lines = st.lists(st.sampled_from(_LINES) | st.sampled_from(_BLOCKS), max_s
 
 
 @given(whole_lines, options)
-def test_words_between_whole_blocks_are_all_found_again_in_order(lines: list[str], chosen: dict[str, Any]) -> None:
+def test_words_between_blocks_are_kept_in_order(lines: list[str], chosen: dict[str, Any]) -> None:
     chosen.pop("reasoning_prefilled", None)
     words = [f"w{number}w" for number in range(len(lines) + 1)]
     text = words[0] + "".join(f"\n{line}\n{word}" for line, word in zip(lines, words[1:], strict=True))

@@ -78,7 +78,7 @@ def test_a_result_is_never_a_call_when_the_message_is_read_back(contents: list[s
 
 
 @given(results, st.sampled_from([TOOLS, None]))
-def test_a_model_that_quotes_the_whole_message_in_its_answer_calls_nothing(content: str, tools: Any) -> None:
+def test_model_quoting_the_whole_message_calls_nothing(content: str, tools: Any) -> None:
     quoted = "The tool said:\n\n" + result_message(conversation([content])) + "\n\nThat is all."
     assert () == read_whole(quoted, tools=tools, reasoning=False).tool_calls
 
@@ -104,7 +104,7 @@ def test_a_user_cannot_write_the_frame_of_a_result(content: str, said: str) -> N
 
 
 @given(results)
-def test_flattening_changes_no_message_that_it_is_given(content: str) -> None:
+def test_flattening_does_not_change_its_input(content: str) -> None:
     messages = conversation([content], tail=content)
     before = repr(messages)
     patchbay.flatten_messages(messages)

@@ -79,9 +79,7 @@ def network(draw: st.DrawFn, events: list[bytes]) -> list[bytes]:
 
 
 @given(st.data(), texts, writings)
-def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
-    data: st.DataObject, text: str, writing: dict[str, Any]
-) -> None:
+def test_any_split_on_the_wire_gives_the_same_response(data: st.DataObject, text: str, writing: dict[str, Any]) -> None:
     assume("</think>" not in text)  # what was shown before a lone closer cannot be unsaid: test below
     assume(not any("\ud800" <= char <= "\udfff" for char in text))  # halves may meet in one JSON text: models/wire/test_responses
     deltas = list(text) if data.draw(st.booleans()) else data.draw(splits(text))
@@ -94,7 +92,7 @@ def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
 
 
 @given(texts)
-def test_a_whole_answer_is_the_reply_of_its_text(text: str) -> None:
+def test_whole_response_equals_the_reply_of_its_text(text: str) -> None:
     assume(not any("\ud800" <= char <= "\udfff" for char in text))
     message = {"role": "assistant", "content": text}
     body = {
@@ -116,7 +114,7 @@ def test_a_whole_answer_is_the_reply_of_its_text(text: str) -> None:
 
 
 @given(st.data(), texts)
-def test_nothing_is_lost_on_the_wire_where_reasoning_was_opened_by_the_prompt(data: st.DataObject, text: str) -> None:
+def test_prefilled_reasoning_loses_nothing_on_the_wire(data: st.DataObject, text: str) -> None:
     """What came before the lone closer may already have been shown as content; it must be shown, and shown once."""
     text = "thought w0w\n</think>\nw1w " + text.replace("think>", "")
     assume(not any("\ud800" <= char <= "\udfff" for char in text))

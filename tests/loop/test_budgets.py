@@ -49,7 +49,7 @@ def test_calls_beyond_the_budget_end_the_turn_with_all_of_them_settled():
     assert ["tool"] * 2 == [message["role"] for message in end.messages[-2:]]
 
 
-def test_a_budget_that_is_just_enough_lets_the_model_answer():
+def test_exactly_sufficient_budget_allows_the_answer():
     end = final(play(ScriptedModel([[call(1), call(2)], "done"]), budget=Budget(max_calls=2)))
     assert ("stop", "done") == (end.finish_reason, end.content)
 
@@ -134,7 +134,7 @@ async def test_deadline_does_not_interrupt_the_consumer():
     assert ["text", "iteration_end", "max_seconds"] == seen
 
 
-def test_progress_comes_as_events_and_is_in_no_message():
+def test_progress_is_an_event_and_not_in_messages():
     async def work(tool_context: Any) -> str:
         tool_context.progress("a third", fraction=1 / 3)
         return "done"

@@ -47,7 +47,7 @@ def test_external_tools_are_listed_first():
     assert ["open_door", "echo"] == [spec.name for spec in model.requests[0].tools]
 
 
-def test_a_call_of_one_ends_the_turn_and_is_handed_out():
+def test_client_call_ends_the_turn_as_pending():
     call = ToolCall("c1", "open_door", '{"which": 1}')
     end, events, _ = play([Reply("I will.", tool_calls=(call,))])
     assert ("tool_calls", (call,), (), "I will.", 1) == (
@@ -58,7 +58,7 @@ def test_a_call_of_one_ends_the_turn_and_is_handed_out():
     assert "tool_calls" == events[-2].finish_reason
 
 
-def test_the_other_calls_of_the_reply_are_carried_out():
+def test_other_calls_of_the_reply_run():
     calls = [ToolCall("a", "echo", '{"text": "1"}'), ToolCall("b", "open_door"), ToolCall("c", "echo", '{"text": "2"}')]
     end, events, _ = play([calls])
     assert ["a", "c"] == [execution.call.id for execution in end.tool_executions]
@@ -70,14 +70,14 @@ def test_the_other_calls_of_the_reply_are_carried_out():
     assert ["a", "b", "c"] == [call.id for call in reply.calls]
 
 
-def test_rounds_before_it_are_as_ever():
+def test_earlier_rounds_are_unaffected():
     end, _, _ = play([ToolCall("a", "echo"), ToolCall("b", "open_door")])
     assert (2, "tool_calls", ["user", "assistant", "tool", "assistant"]) == (
         end.iterations, end.finish_reason, [message["role"] for message in end.messages]
     )  # fmt: skip
 
 
-def test_an_external_tool_wins_over_one_of_the_same_name():
+def test_client_tool_takes_precedence_over_the_same_name():
     end, _, model = play([ToolCall("a", "echo", '{"text": "x"}')], external=[ToolSpec("echo", "The caller's.")])
     assert ["The caller's."] == [spec.description for spec in model.requests[0].tools]
     assert (("a",), ()) == (tuple(call.id for call in end.pending), end.tool_executions)
@@ -88,7 +88,7 @@ def test_client_tools_work_without_server_tools():
     assert ("required", 1) == (model.requests[0].tool_choice, len(end.pending))
 
 
-def test_a_call_that_was_cut_off_is_not_handed_out():
+def test_truncated_client_call_is_not_pending():
     reply = Reply(None, tool_calls=(ToolCall("a", "open_door"),), incomplete=(IncompleteCall("b", "open_door", '{"w', '{"w'),))
     end, _, _ = play([ModelReply(reply, "length")])
     assert (("a",), ["incomplete_call"]) == (
@@ -174,7 +174,7 @@ def test_hooks_are_not_called_for_client_calls():
     assert (["echo", "echo"], ("a", "c")) == (asked, tuple(call.id for call in end.pending))
 
 
-def test_a_denied_call_beside_those_of_the_caller_has_its_result_and_they_are_handed_out():
+def test_denied_call_beside_client_calls_has_its_result():
     end, _, _ = play([BOTH], run=hooks(before_tool=lambda _call: DenyTool("no")))
     assert ("tool_calls", ("a", "c")) == (end.finish_reason, tuple(call.id for call in end.pending))
     assert [("b", "Tool execution denied by hook: no")] == [(m["tool_call_id"], m["content"]) for m in end.messages[2:]]
@@ -238,7 +238,7 @@ def test_a_call_that_was_dropped_from_the_list_under_full_is_still_the_callers()
     assert ((), ("a",)) == (tuple(model.requests[0].tools), tuple(call.id for call in end.pending))
 
 
-def test_a_call_can_not_be_made_one_of_the_callers():
+def test_call_cannot_be_redirected_to_a_client_tool():
     end, _, _ = play([ToolCall("a", "echo"), "done"], run=hooks(before_tool=lambda _call: Modify({"tool": "open_door"})))
     assert (["unknown_tool"], ()) == ([each.result.code for each in end.tool_executions], end.pending)
 

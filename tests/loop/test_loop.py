@@ -310,7 +310,7 @@ REASON = st.sampled_from([None, "stop", "length", "tool_calls", "content_filter"
 
 @settings(max_examples=examples(80))
 @given(st.lists(st.tuples(REPLY, REASON), min_size=1, max_size=4), st.booleans())
-def test_nothing_that_a_model_writes_raises_and_every_view_of_it_is_settled(replies, stream):
+def test_any_model_output_leaves_a_settled_view(replies, stream):
     """Laws 1 and 2."""
 
     async def fail() -> None:

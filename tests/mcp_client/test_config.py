@@ -83,7 +83,7 @@ def run(*arguments, config):
     return run_process(command, capture_output=True, text=True, timeout=60)
 
 
-def test_commands_add_list_and_remove_servers_and_keep_the_rest_of_the_file(tmp_path):
+def test_commands_edit_servers_and_keep_the_rest_of_the_file(tmp_path):
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"theme": "dark"}))
     assert (
@@ -132,7 +132,7 @@ def test_a_command_that_is_an_address_is_refused_when_it_is_added(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["Authorization=Bearer a:b==", "Authorization: Bearer a:b==", "Authorization:Bearer a:b=="])
-def test_a_header_is_given_as_a_pair_or_as_other_clients_write_it(given, tmp_path):
+def test_header_is_accepted_as_a_pair_or_in_other_clients_syntax(given, tmp_path):
     config = tmp_path / "mcp.json"
     assert 0 == run("add", "web", "https://x.example/mcp", "--header", given, config=config).returncode
     assert {"Authorization": "Bearer a:b=="} == read_servers(config)[0].headers

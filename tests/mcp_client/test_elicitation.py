@@ -91,7 +91,7 @@ async def test_a_question_that_no_person_answers_in_time_is_cancelled():
         assert {"action": "cancel"} == await ask(there, silent, policy=policy)
 
 
-async def test_where_no_person_can_be_asked_the_question_is_cancelled(http_server):
+async def test_elicitation_is_cancelled_without_a_person(http_server):
     async with mounted(raw_server(), http_server) as there:
         assert {"action": "cancel"} == json.loads((await there.call("mcp__raw__ask")).content)
         assert {"action": "cancel"} == json.loads((await there.call("mcp__sdk__ask")).content)

@@ -24,7 +24,7 @@ from .rig import Mounted, mounted, over_http, raw_server
 ROUNDS = int(os.environ.get("PATCHBAY_MCP_ROUNDS", "8"))
 
 
-async def test_each_call_has_one_result_when_its_server_is_killed_and_the_tools_come_back():
+async def test_calls_of_a_killed_server_have_results_and_its_tools_return():
     async with mounted(raw_server()) as there:
         for _ in range(ROUNDS):
             pid = int((await there.call("mcp__raw__pid")).content)
@@ -98,7 +98,7 @@ server.run()
 """
 
 
-async def test_a_tool_that_began_and_then_asked_where_it_cannot_may_have_run():
+async def test_tool_that_failed_at_elicitation_may_have_run():
     async with mounted(McpServer(name="asks", command=sys.executable, args=("-c", ASKS))) as there:
         order = await there.call("mcp__asks__order")
         assert ("unknown", True, False) == (order.ran, "no back-channel" in order.content, ".." in order.content)
@@ -187,7 +187,7 @@ async def test_a_server_over_http_that_has_restarted_is_called_again_in_a_new_se
         await host.aclose()
 
 
-async def test_a_session_that_the_server_does_not_know_is_opened_again_for_the_same_call(monkeypatch):
+async def test_unknown_session_is_reopened_for_the_same_call(monkeypatch):
     monkeypatch.setattr(connection, "Client", partial(connection.Client, mode="legacy"))
     port, holder = held_port()
     with closing(holder):

@@ -49,7 +49,7 @@ def log_in() -> str:
     return "".join(said)
 
 
-async def test_a_login_on_the_command_line_gives_the_host_access_and_its_tokens_are_refreshed():
+async def test_command_line_login_gives_access_and_tokens_are_refreshed():
     with guarded_server(seconds=3600) as server:
         async with mounted(server) as there:
             assert ("down", True) == (there.host.status[0].state, "patchbay mcp login guarded" in there.host.status[0].problem)
@@ -74,7 +74,7 @@ async def test_a_login_on_the_command_line_gives_the_host_access_and_its_tokens_
             assert "its login has ended" in there.host.status[0].problem
 
 
-async def test_a_login_uses_the_configured_client_and_asks_for_the_scope_that_a_call_was_refused_for():
+async def test_login_uses_the_configured_client_and_the_missing_scope():
     with guarded_server(seconds=3600) as server:
         ours = replace(server, client_id="known", client_secret="its secret")
         store = TokenStore(ours)

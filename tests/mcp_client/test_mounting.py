@@ -82,7 +82,7 @@ async def test_tool_names_are_valid_for_every_provider_and_unique():
         assert "r_a_b" in there.tools
 
 
-async def test_a_tool_of_another_source_keeps_its_name():
+async def test_tool_of_another_source_keeps_its_name():
     @tool(name="r_say")
     def say() -> str:
         """Say something else."""

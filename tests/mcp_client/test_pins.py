@@ -68,7 +68,7 @@ async def test_without_a_file_definitions_are_pinned_in_memory(tmp_path, caplog)
     assert 1 == sum("accepted definitions are not stored" in each for each in caplog.messages)
 
 
-def test_a_file_of_another_form_is_not_overwritten_silently(tmp_path, caplog):
+def test_file_of_another_form_is_not_overwritten(tmp_path, caplog):
     path = tmp_path / "pins.json"
     path.write_text(json.dumps(["something"]))
     assert {} == Pins(path).changed(raw_server())

@@ -80,7 +80,7 @@ async def test_server_that_fails_to_start_does_not_affect_the_others():
     await runner.aclose()
 
 
-async def test_tools_of_servers_are_searched_where_there_are_many():
+async def test_many_server_tools_are_found_by_search():
     model = ScriptedModel([[ToolCall("1", "tool_search", '{"query": "say"}')], [SAY], "found"])
     runner = ToolRunner(model, [add], mcp_servers=[raw_server()], tool_search=ToolSearch(limit=2))
     result = await runner.run("go")

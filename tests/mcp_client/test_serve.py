@@ -116,7 +116,7 @@ def test_serve_registers_the_tools_for_their_roles_and_calls_them(config, tmp_pa
         assert "source_reserved" == ask(f"{child.url}/api/tools/register", body)["failed_roles"][0]["code"]
 
 
-def test_serve_reads_its_servers_again_at_a_signal_and_keeps_those_that_are_the_same(tmp_path):
+def test_serve_reloads_servers_on_a_signal_and_keeps_unchanged_ones(tmp_path):
     file = ServersFile(tmp_path / "mcp.json")
     for name in ("same", "gone", "other"):
         file.put(raw_server(name=name, allow=("pid",)))

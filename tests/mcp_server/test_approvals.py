@@ -91,7 +91,7 @@ def test_cancelled_client_request_withdraws_its_approval(server: Server, era: st
 
 @pytest.mark.parametrize("server", ['["mcp"]', '["http", "mcp"]'], indirect=True)
 @pytest.mark.parametrize(("action", "text"), [("accept", "deleted /tmp/a"), ("decline", "the user's answer was decline")])
-def test_a_rule_may_let_the_clients_user_decide(server: Server, action: Any, text: str) -> None:
+def test_rule_can_let_the_clients_user_decide(server: Server, action: Any, text: str) -> None:
     asked: list[str] = []
 
     async def answer(_context: Any, params: Any) -> types.ElicitResult:

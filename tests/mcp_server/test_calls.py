@@ -230,7 +230,7 @@ def test_hidden_tool_is_not_listed_and_its_call_reports_when_it_returns(server: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_tool_of_another_process_is_called_over_mcp(era: str) -> None:
+def test_plugin_tool_is_called_over_mcp(era: str) -> None:
     with serving(("ann",)) as server, calling_back(says({"output": {"city": "Rome"}})) as callback:
         server.register("look", callback.url, title="Look", output_schema={"type": "object", "required": ["city"]})
 

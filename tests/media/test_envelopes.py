@@ -120,7 +120,7 @@ def test_images_that_are_not_a_list_get_a_warning():
     assert ({"result": 1, "_image_warnings": ["images must be a list"]}, ()) == with_images(1, "image")
 
 
-def test_a_handler_in_this_process_may_give_images_beside_its_output():
+def test_in_process_handler_can_return_images():
     shot = ToolDefinition("shot", handler=lambda _: {"output": "the screen", "images": [code(png())]})
     plain = ToolDefinition("plain", handler=lambda _: {"images": ["a", "b"]})
 

@@ -48,7 +48,7 @@ def played(store: MediaStore, *outputs: Any, hook: Any = None) -> tuple[list[Use
 
 
 @pytest.mark.parametrize("handled", [False, True])
-def test_the_users_words_are_given_to_him_and_not_to_the_model(store, handled):
+def test_text_for_the_user_is_not_for_the_model(store, handled):
     shown, final, _ = played(store, ToolOutput("for the model", for_user="for him", response_handled=handled))
     assert [("for him", handled)] == [(each.text, each.handled) for each in shown]
     assert "for him" not in final.tool_executions[0].content

@@ -152,7 +152,7 @@ def test_hostile_texts_are_read_in_one_go():
         max_size=6,
     )
 )
-def test_pieces_are_whole_in_order_and_nothing_between_them_is_lost(parts):
+def test_pieces_cover_the_text_in_order(parts):
     text = "".join(parts)
     pieces = find_base64(text)
     places = [place for piece in pieces for place in (piece.start, piece.end)]
@@ -167,7 +167,7 @@ def test_pieces_are_whole_in_order_and_nothing_between_them_is_lost(parts):
 
 
 @given(st.binary(min_size=1540, max_size=5000), st.text(alphabet=" .,:(){}\"'", min_size=1, max_size=5))
-def test_any_bytes_between_any_marks_come_back(data, mark):
+def test_any_bytes_round_trip_between_any_markers(data, mark):
     code = base64.b64encode(data).decode()
     text = f"{mark}data:a/b;base64,{code}{mark}"
     assert (f"{mark}<1 a/b>{mark}", [data]) == lifted(text)

@@ -114,7 +114,7 @@ def test_a_name_cannot_break_out_of_its_header(store):
     assert "x-evil" not in answer.headers
 
 
-def test_a_large_file_comes_in_pieces_and_whole(store):
+def test_large_file_is_served_in_pieces(store):
     data = os.urandom(1_000_000)
     answer = Response(MediaApp(store), path_of(store.put(data)))
     assert data == answer.body
@@ -131,7 +131,7 @@ def test_a_large_file_comes_in_pieces_and_whole(store):
         ("bytes=9-9", b"9", "bytes 9-9/10"),
     ],
 )
-def test_a_range_of_a_file_comes_alone(store, asked, got, told):
+def test_range_of_a_file_is_served(store, asked, got, told):
     path = path_of(store.put(b"0123456789"))
     answer = Response(MediaApp(store), path, range=asked)
     assert (206, got, told) == (answer.status, answer.body, answer.headers["content-range"])
@@ -207,7 +207,7 @@ def test_missing_media_is_404_without_a_local_path(store):
         "/api/media/{ID}",
     ],
 )
-def test_other_paths_lead_nowhere(store, path):
+def test_other_paths_are_404(store, path):
     name = store.put(b"x").removeprefix("media://")
     assert 404 == Response(MediaApp(store), path.replace("{id}", name).replace("{ID}", name.upper() + "!")).status
 
@@ -218,7 +218,7 @@ def test_only_reading_is_allowed(store):
     assert 1 == store.count
 
 
-async def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path):
+async def test_file_truncated_while_served_aborts_the_connection(store, tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"x" * 1_000_000)
     ref = store.store(path)

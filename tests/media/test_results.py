@@ -253,7 +253,7 @@ def test_json_stays_valid_without_its_base64(store):
     assert 1 == read["n"]
 
 
-def test_base64_in_a_long_result_is_taken_out_before_the_result_is_cut(store):
+def test_base64_is_extracted_before_truncation(store):
     seen = Played("word " * 300 + URL + " word" * 300, media=store, max_result_chars=4000)
     assert "left out here" not in seen.content
     assert [image_part(IMAGE)] == seen.parts

@@ -22,7 +22,7 @@ CODE = base64.b64encode(IMAGE).decode()
 URL = f"data:image/png;base64,{CODE}"
 
 
-def test_a_callback_that_sends_an_image_beside_its_output_is_answered_with_the_output():
+def test_callback_with_an_image_returns_its_output():
     with (
         serving() as server,
         calling_back(says({"output": {"seen": 1}, "images": [{"data": CODE, "mime_type": "image/png"}]})) as callback,
@@ -42,7 +42,7 @@ def test_base64_in_callback_results_is_not_shown_to_the_model():
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
-def test_images_of_a_callback_do_not_count_for_the_size_of_its_answer(kind):
+def test_images_do_not_count_against_the_callback_limit(kind):
     large = base64.b64encode(png(filler=100_000)).decode()
     body = json.dumps({"output": "seen", "images": [{"data": large, "mime_type": "image/png"}] * 2}).encode()
     with serving(max_result_size=50_000) as server, calling_back(says(body, kind=kind)) as callback:
@@ -66,7 +66,7 @@ def test_long_result_with_images_is_truncated_with_a_notice(kind, images):
     assert len(answer["content"]) < 1000
 
 
-def test_an_answer_that_only_speaks_of_images_is_cut_like_any_other():
+def test_text_about_images_is_truncated_like_any_other():
     body = json.dumps({"output": {"images": "x " * 30_000}}).encode()
     with serving(max_result_size=50_000) as server, calling_back(says(body)) as callback:
         server.register(callback_url=callback.url)

@@ -123,7 +123,7 @@ def test_a_folder_a_pipe_and_a_device_are_refused_without_waiting(store, tmp_pat
     assert 0 == store.count
 
 
-def test_a_file_in_the_place_of_another_is_neither_read_nor_deleted(store, photo, tmp_path):
+def test_replaced_file_is_neither_read_nor_deleted(store, photo, tmp_path):
     ref = store.store(photo)
     other = tmp_path / "other"
     other.write_bytes(b"another program's")
@@ -173,7 +173,7 @@ def test_deleted_file_is_gone_and_an_open_one_stays_readable(store, photo):
     store.release(ref)
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_not_taken_for_whole(store, tmp_path):
+def test_file_truncated_during_reading_is_an_error(store, tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"x" * 1000)
     with store.open(store.store(path)) as file:
@@ -185,7 +185,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_not_taken_for_whole(store, tmp_p
 # What tools and hooks may name
 
 
-def test_a_path_in_the_media_dir_is_taken_and_is_the_stores_from_then_on(store):
+def test_path_in_the_media_dir_becomes_the_stores(store):
     path = store.media_dir / "chart.png"
     path.write_bytes(png())
     ref = store.admit(str(path))
@@ -194,7 +194,7 @@ def test_a_path_in_the_media_dir_is_taken_and_is_the_stores_from_then_on(store):
     assert not path.exists()
 
 
-def test_a_path_in_an_allowed_folder_is_taken_and_the_file_stays(tmp_path, photo):
+def test_path_in_an_allowed_folder_is_stored_and_stays(tmp_path, photo):
     with MediaStore(folders=[tmp_path]) as store:
         refs = [store.admit(str(photo)), store.admit(photo.as_uri()), store.admit(f"file://localhost{photo}")]
         assert [png()] * 3 == [store.read(ref) for ref in refs]
@@ -271,7 +271,7 @@ def test_a_link_that_stays_in_the_folder_is_followed(store):
 
 
 @pytest.mark.parametrize("turned", ["a", "a/b", "a/b/secret"])
-def test_a_way_that_is_turned_elsewhere_between_the_look_and_the_opening_leads_nowhere(store, tmp_path, monkeypatch, turned):
+def test_path_swapped_before_opening_is_refused(store, tmp_path, monkeypatch, turned):
     for folder, text in ((store.media_dir / "a/b", "harmless"), (tmp_path / "a/b", "secret")):
         folder.mkdir(parents=True)
         (folder / "secret").write_text(text)
@@ -291,7 +291,7 @@ def test_a_way_that_is_turned_elsewhere_between_the_look_and_the_opening_leads_n
     assert 0 == store.count
 
 
-def test_deleting_does_not_follow_a_way_that_was_turned_elsewhere(store, tmp_path):
+def test_deletion_does_not_follow_a_swapped_path(store, tmp_path):
     folder = store.media_dir / "a"
     folder.mkdir()
     (folder / "x").write_text("mine")
@@ -313,7 +313,7 @@ def test_data_url_is_stored_with_its_type(store):
 # Which files go
 
 
-def test_a_file_goes_with_the_last_of_its_refs(store, photo):
+def test_file_is_deleted_with_its_last_ref(store, photo):
     first, second = store.store(photo), store.store(photo)
     store.release(first)
     assert photo.exists()
@@ -321,7 +321,7 @@ def test_a_file_goes_with_the_last_of_its_refs(store, photo):
     assert not photo.exists()
 
 
-def test_a_file_that_one_of_its_refs_was_to_forget_only_stays(store, photo):
+def test_file_of_a_forget_only_ref_stays(store, photo):
     first, second = store.store(photo, KEEP), store.store(photo)
     store.release(first)
     store.release(second)
@@ -396,7 +396,7 @@ def test_replaced_media_dir_is_not_swept(tmp_path, how):
         assert (others / "precious").exists()
 
 
-def test_bytes_that_come_while_the_store_is_closed_leave_no_file(tmp_path, monkeypatch):
+def test_bytes_stored_during_close_leave_no_file(tmp_path, monkeypatch):
     store = MediaStore(tmp_path / "store")
     kept = store.resolve(store.put(b"x")).parent
 
@@ -412,7 +412,7 @@ def test_bytes_that_come_while_the_store_is_closed_leave_no_file(tmp_path, monke
     assert [] == list(kept.iterdir())
 
 
-def test_without_an_age_nothing_is_swept(tmp_path):
+def test_nothing_is_swept_without_an_age(tmp_path):
     clock = Clock()
     with MediaStore(tmp_path / "store", max_age=None, clock=clock) as store:
         store.put(b"1")
@@ -484,7 +484,7 @@ def test_garbage_collected_store_removes_its_folder():
     assert not folder.exists()
 
 
-def test_there_is_a_thread_that_sweeps_while_there_is_something_to_sweep(tmp_path):
+def test_sweeper_thread_runs_only_while_needed(tmp_path):
     clock = Clock()
     store = MediaStore(tmp_path / "store", interval=0.01, clock=clock)
 

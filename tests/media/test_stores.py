@@ -128,7 +128,7 @@ def test_an_agent_that_is_a_tool_of_a_tool_runner_has_the_runners_store(store):
     assert 1 == store.count
 
 
-def test_a_session_service_keeps_no_store_alive():
+def test_session_service_holds_stores_weakly():
     service = InMemorySessionService()
     for _ in range(3):
         service.release_from(MediaStore())

@@ -76,7 +76,7 @@ def test_a_call_in_the_familys_way_is_the_clients_call() -> None:
     assert {"name": "get_time", "arguments": PARIS} == call
 
 
-def test_the_other_options_hold_for_a_family_too() -> None:
+def test_other_options_apply_to_a_family() -> None:
     body = sent(
         options={"system_injection": "prepend", "include_examples": False}, tool_choice="required", parallel_tool_calls=False
     )

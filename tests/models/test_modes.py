@@ -55,7 +55,7 @@ def test_another_mistake_does_not_turn_a_model_to_text(status: int, text: str) -
     assert not refuses_tools(status, text)
 
 
-def test_only_more_tokens_than_the_messages_can_take_prove_anything() -> None:
+def test_only_implausibly_many_tokens_are_evidence() -> None:
     assert tools_were_seen(400, message_chars=40, messages=1)
     assert not tools_were_seen(40, message_chars=40, messages=1)
     assert not tools_were_seen(None, message_chars=40, messages=1)

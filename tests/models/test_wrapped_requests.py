@@ -84,7 +84,7 @@ def test_an_azure_client_still_names_the_deployment_in_its_url():
             assert path_of(client) == path_of(wrap(client, tools="text"))
 
 
-def test_a_function_put_before_create_sees_all_arguments(monkeypatch):
+def test_function_patched_before_create_sees_all_arguments(monkeypatch):
     seen: list[dict[str, Any]] = []
     completions = openai.resources.chat.completions.Completions
     original = completions.create

@@ -100,7 +100,7 @@ def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, kind, h
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
-def test_a_javascript_client_gets_an_answer_of_its_type_beside_tools(kind, how):
+def test_javascript_client_gets_a_typed_answer_beside_tools(kind, how):
     with ScriptedUpstream(WeatherModel(kind)) as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         with listening(command, name="patchbay proxy", timeout=60) as proxy:
@@ -116,7 +116,7 @@ def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):
     assert all("name" not in delta["tool_calls"][0]["function"] for delta in deltas if "id" not in delta["tool_calls"][0])
 
 
-def test_the_program_of_the_docs_holds_a_session_as_a_web_page_would(tmp_path):
+def test_documented_program_holds_a_session_like_a_web_page(tmp_path):
     file, token = tmp_path / "token", "a-token-of-this-server"
     file.write_text(token)
     file.chmod(0o600)

@@ -101,7 +101,7 @@ async def test_a_plugin_starts_registers_answers_and_stops(weather):
         assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
 
 
-def test_the_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
+def test_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -121,7 +121,7 @@ def test_the_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
     assert "" == answer["output"][3]
 
 
-async def test_a_hundred_calls_at_once_are_under_way_together_and_answered_in_any_order(weather):
+async def test_hundred_concurrent_calls_are_answered_in_any_order(weather):
     async with RigHost(weather) as host:
         await host.register(2)
         hanging = [host.trigger("hang", arguments={"name": str(n)}, run_id="all") for n in range(100)]
@@ -183,7 +183,7 @@ async def test_a_plugin_that_blocks_answers_no_ping(tmp_path):
         await host.expect(Pong)
 
 
-def test_one_request_that_comes_twice_is_carried_out_once(weather):
+def test_repeated_request_runs_once(weather):
     async def main():
         async with RigHost(weather) as host:
             await host.register(2)
@@ -275,7 +275,7 @@ async def test_freeze_unfreeze_and_a_changed_file_reach_the_plugin(tmp_path):
         assert "ConfigurationError" == (await host.result("e")).error
 
 
-async def test_a_result_that_is_too_long_to_be_sent_is_an_error_and_the_plugin_lives_on(tmp_path):
+async def test_oversized_result_is_an_error_and_the_plugin_continues(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -315,7 +315,7 @@ def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
 # -- logs and prints
 
 
-async def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
+async def test_logs_are_messages_and_prints_are_output(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -605,7 +605,7 @@ def test_token_is_hidden():
     assert "secret" not in repr(Bootstrap(address="unix:/x", token="secret"))
 
 
-def test_the_line_may_come_in_pieces():
+def test_line_may_arrive_in_pieces():
     read, write = os.pipe()
     line = Bootstrap(address="unix:/x", token="t").line()
     with os.fdopen(write, "wb", buffering=0) as pipe:

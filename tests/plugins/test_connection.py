@@ -90,14 +90,14 @@ async def test_messages_that_arrive_together_are_passed_on_in_order():
         assert [str(n) for n in range(5)] == [message.req_id for message in end.taken]
 
 
-async def test_a_worker_answers_the_calls_that_arrive_together_by_begun_in_one_write():
+async def test_worker_writes_begun_of_a_batch_of_calls_at_once():
     async with one_end(is_worker=True) as end:
         await end.say(b"".join(encode(Trigger(req_id=str(n), entry_id="t")) for n in range(3)) + encode(Ping()))
         assert 4 == len(end.taken)
         assert b"".join(encode(Begun(req_id=str(n))) for n in range(3)) == end.socket.recv(1000)
 
 
-async def test_a_worker_passes_a_call_on_only_when_begun_is_with_the_kernel():
+async def test_worker_runs_a_call_only_after_begun_is_sent():
     async with one_end(is_worker=True) as end:
         end.connection.send(BIG)
         await asyncio.get_running_loop().sock_sendall(end.socket, encode(CALL))
@@ -126,7 +126,7 @@ async def test_only_droppable_messages_are_dropped_under_backpressure():
         assert not end.connection.offer(Progress(req_id="\ud800"))
 
 
-def test_a_peer_that_reads_nothing_is_disconnected_when_too_much_waits_for_it():
+def test_unreading_peer_is_disconnected_at_the_buffer_limit():
     async def main():
         async with one_end() as end:
             for _ in range(MAX_UNSENT // len(BIG.data) + 2):
@@ -136,7 +136,7 @@ def test_a_peer_that_reads_nothing_is_disconnected_when_too_much_waits_for_it():
     assert "The other side does not read" in run(main())
 
 
-async def test_close_waits_until_all_that_was_sent_has_left():
+async def test_close_waits_until_everything_is_sent():
     async with one_end() as end:
         end.connection.send(BIG)
         closing = asyncio.create_task(end.connection.close(within=30))
@@ -193,7 +193,7 @@ def test_connection_end_within_a_message_is_an_error():
     assert None is run(main(encode(Ping())))
 
 
-async def test_a_message_that_cannot_be_taken_is_logged_and_the_next_one_is_taken(caplog):
+async def test_undeliverable_message_is_logged_and_the_next_one_handled(caplog):
     async with one_end() as end:
 
         def fail(message):

@@ -14,5 +14,5 @@ def test_tool_deadline_precedes_the_hosts_and_that_the_servers(timeout):
 
 
 @given(st.floats(5, MAX_TIMEOUT))
-def test_from_five_seconds_on_there_is_time_for_a_tool_that_ignores_its_end(timeout):
+def test_long_timeouts_leave_time_for_a_stubborn_tool(timeout):
     assert tool_deadline(timeout) + CANCEL_GRACE < host_deadline(timeout)

@@ -26,7 +26,7 @@ from patchbay.plugins.sdk import hooks_of, tools_of
 
 
 @pytest.mark.parametrize("name", ["a", "get_weather", "a.b-c_9", "x" * 64, "-", "."])
-def test_a_name_may_hold_letters_digits_dots_underscores_and_hyphens(name):
+def test_names_allow_letters_digits_dots_underscores_and_hyphens(name):
     @llm_tool(name=name)
     def method(self): ...
 
@@ -172,7 +172,7 @@ def test_the_plain_names_are_the_seeds_own():
     assert PluginBase is NekoPluginBase
 
 
-def test_unwrap_gives_the_value_or_raises_the_error():
+def test_unwrap_returns_the_value_or_raises_the_error():
     assert 5 == unwrap(Ok(5))
     assert 5 == unwrap_or(Ok(5), 6)
     assert 6 == unwrap_or(Err("no"), 6)

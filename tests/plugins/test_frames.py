@@ -119,7 +119,7 @@ def test_a_message_that_is_too_long_is_refused_by_its_length_alone():
         reader.read()
 
 
-def test_a_reader_that_has_failed_fails_again_and_keeps_nothing():
+def test_failed_reader_fails_again_and_buffers_nothing():
     reader = FrameReader(limit=100)
     reader.feed(b"\xff" * 10)
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_msgpack_that_is_not_a_message_is_refused(body):
         reader.read()
 
 
-def test_fields_that_are_not_known_are_passed_over():
+def test_unknown_fields_are_ignored():
     data = msgspec.msgpack.encode({"type": "PING", "later": {"more": 1}})
     reader = FrameReader()
     reader.feed(struct.pack(">I", len(data)) + data)

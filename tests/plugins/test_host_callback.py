@@ -99,7 +99,7 @@ def failure(message, error, code, ran):
     return {"output": {"error": message}, "is_error": True, "error": error, "code": code, "ran": ran}
 
 
-async def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
+async def test_arguments_and_results_are_forwarded_unchanged(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin, served(calls) as url:
         raw = (

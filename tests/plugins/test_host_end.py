@@ -71,7 +71,7 @@ async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
         assert ("stopped", 0) == (plugin.state, plugin.pid)
 
 
-async def test_a_reload_that_was_under_way_starts_nothing_after_a_kill(tmp_path):
+async def test_reload_in_progress_starts_nothing_after_a_kill(tmp_path):
     async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
         await stand.registered()
         call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(tmp_path / "never")}))
@@ -86,7 +86,7 @@ async def test_a_reload_that_was_under_way_starts_nothing_after_a_kill(tmp_path)
         await call
 
 
-async def test_one_plugin_that_is_slow_to_stop_keeps_no_other_from_being_reloaded(tmp_path):
+async def test_slow_stop_of_one_plugin_does_not_block_other_reloads(tmp_path):
     file = tmp_path / "go"
     slow, quick = waiting(tmp_path / "slow"), waiting(tmp_path / "quick")
     async with ToolServer() as server, Stand(slow, quick, server=server, policy=replace(QUICK, drain=3 * BOUND)) as stand:
@@ -112,7 +112,7 @@ async def touch_until(folder, stand, holds):
         changed.cancel()
 
 
-async def test_calls_are_answered_at_once_when_a_plugin_dies_though_a_child_of_it_lives_on(tmp_path, monkeypatch):
+async def test_calls_are_answered_at_once_when_a_plugin_dies_despite_its_child(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "_PIPES_SECONDS", 10 * BOUND)
     pid_file = tmp_path / "pid"
     folder = write_plugin(
@@ -159,7 +159,7 @@ async def test_command_to_an_ending_host_is_an_error():
             assert [[], []] == [await control_responses(folder, do="stop"), await control_responses(folder, do="logs")]
 
 
-async def test_of_all_that_are_reloaded_one_that_fails_keeps_no_other_from_it(tmp_path):
+async def test_failing_reload_does_not_block_the_others(tmp_path):
     bad, good = waiting(tmp_path / "bad"), waiting(tmp_path / "good")
     async with ToolServer() as server, Stand(bad, good, server=server) as stand, control_socket(stand) as folder:
         await stand.registered()

@@ -83,7 +83,7 @@ async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen
         assert pid == stand.host.plugins["heater"].pid
 
 
-async def test_freezing_lets_calls_under_way_end(heater, tmp_path):
+async def test_freeze_waits_for_running_calls(heater, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=30)) as stand:
@@ -261,7 +261,7 @@ async def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
         assert pid == stand.host.plugins["p"].pid
 
 
-async def test_watching_hands_over_a_configuration_and_reloads_for_all_else(tmp_path):
+async def test_watch_delivers_configuration_and_reloads_for_other_changes(tmp_path):
     folder = tmp_path / "p"
     configure(folder, "C")
     async with ToolServer() as server, Stand(folder, server=server) as stand:

@@ -32,7 +32,7 @@ def test_a_plugins_own_folder_is_a_folder_of_one(tmp_path):
     assert ["b"] == [spec.id for spec in find_plugins(tmp_path / "b").specs]
 
 
-def test_a_class_is_taken_from_a_file_that_is_here_or_from_the_import_path(tmp_path):
+def test_class_is_loaded_from_a_file_or_the_import_path(tmp_path):
     (tmp_path / "weather.py").touch()
     here, elsewhere = spec_of("weather:W", beside=tmp_path), spec_of("json.decoder:W", beside=tmp_path)
     assert ("weather", tmp_path) == (here.id, here.folder)
@@ -88,7 +88,7 @@ def test_delays_grow_to_a_bound_and_differ():
     assert policy.poll_interval >= max(policy.poll_delay(failures) for failures in range(100))
 
 
-def test_a_folder_looks_different_when_a_source_changes_and_not_for_caches(tmp_path):
+def test_folder_fingerprint_changes_with_sources_and_not_with_caches(tmp_path):
     write_plugin(tmp_path, "")
     before = look_at(tmp_path)
     (tmp_path / "__pycache__").mkdir()

@@ -54,7 +54,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-async def test_a_plugins_tools_are_registered_called_and_taken_away_when_it_stops(weather):
+async def test_plugin_tools_are_registered_called_and_unregistered_at_its_stop(weather):
     async with ToolServer() as server:
         async with Stand(weather, server=server) as stand:
             await stand.registered()
@@ -74,7 +74,7 @@ async def test_a_plugins_tools_are_registered_called_and_taken_away_when_it_stop
         assert ("stdout", "shutdown stop") in stand.lines("weather")
 
 
-async def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weather):
+async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
     async with ToolServer() as server, Stand(weather, server=server) as stand:
         await stand.registered()
         calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
@@ -329,7 +329,7 @@ async def test_hanging_startup_does_not_block_other_plugins(tmp_path, weather):
         assert "starting" == stand.host.plugins["hangs"].state
 
 
-async def test_a_plugin_that_reads_nothing_is_ended_and_started_again(tmp_path):
+async def test_plugin_that_reads_nothing_is_restarted(tmp_path):
     stuck = write_plugin(
         tmp_path / "stuck",
         """

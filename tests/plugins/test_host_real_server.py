@@ -71,7 +71,7 @@ def temperature(deployment: Deployment) -> int:
     return answer["output"]["temp_c"] if answer["ok"] else 0
 
 
-def test_tools_are_registered_called_reloaded_and_taken_away(deployment):
+def test_plugin_tools_are_registered_called_reloaded_and_unregistered(deployment):
     rows = {row["name"]: row for row in deployment.rows()}
     base = f"{deployment.host.url}/api/llm-tools/callback/weather"
     assert {(f"{base}/{name}", "plugin:weather") for name in NAMES} == {

@@ -122,7 +122,7 @@ async def test_tool_removed_from_one_role_is_not_registered_again():
         {"state": "hidden"},
     ],
 )
-async def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
+async def test_tool_that_differs_on_the_server_is_registered_again(edit):
     async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
         parameters = {"type": "object", "properties": {}}
         tool = desired_tool("one", description="as it is", parameters=parameters, annotations={"destructive": True})
@@ -245,7 +245,7 @@ async def test_clear_does_not_wait_for_a_server_that_is_away():
             assert not await reconciler.manage("p").clear()
 
 
-async def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_may():
+async def test_silent_server_delays_a_stop_only_up_to_its_timeout():
     async with ToolServer() as server:
         server.hold = asyncio.Event()
         policy = replace(QUICK, clear_timeout=0.05)

@@ -37,7 +37,7 @@ async def concurrent_calls(calls, count):
     return asking
 
 
-async def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
+async def test_concurrent_calls_of_one_key_are_one_call(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         asking = await concurrent_calls(calls, 5)
@@ -48,7 +48,7 @@ async def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_pat
         assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
 
 
-async def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(tmp_path):
+async def test_finished_call_is_answered_again_without_running(tmp_path):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         first = ask(calls)
@@ -60,7 +60,7 @@ async def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(t
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("other", [{"args": '{"a": 1}'}, {"name": "u"}])
-async def test_another_call_under_a_key_that_is_taken_is_refused(tmp_path, over, other):
+async def test_different_call_under_a_used_key_is_refused(tmp_path, over, other):
     calls = InFlightCalls("p")
     async with connected(calls, tmp_path) as plugin:
         first = ask(calls)
@@ -103,7 +103,7 @@ async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
         assert [] == plugin.heard
 
 
-async def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path):
+async def test_call_that_reached_no_handler_runs_when_repeated(tmp_path):
     calls = InFlightCalls("p")
     assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
     async with connected(calls, tmp_path) as plugin:

@@ -30,7 +30,7 @@ class Plugin(NekoPluginBase):
 """
 
 
-def test_a_host_on_uvloop_calls_its_plugins_and_knows_of_their_end(tmp_path):
+def test_host_on_uvloop_calls_plugins_and_detects_their_end(tmp_path):
     async def main():
         async with ToolServer() as server, Stand(write_plugin(tmp_path / "weather", PLUGIN), server=server) as stand:
             await stand.registered()

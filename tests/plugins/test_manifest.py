@@ -138,7 +138,7 @@ def test_the_class_is_found_in_the_folder_with_its_neighbours(folder):
     assert "Q" == load_class(f"{folder.name}_main:P.Q", folder).__name__
 
 
-def test_an_edit_that_keeps_size_and_second_is_imported(folder, monkeypatch):
+def test_edit_within_a_second_of_equal_size_is_imported(folder, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     helper = folder / f"{folder.name}_helper.py"
     for version in (22, 23):
@@ -150,7 +150,7 @@ def test_an_edit_that_keeps_size_and_second_is_imported(folder, monkeypatch):
             del sys.modules[name]
 
 
-def test_a_folder_that_is_a_package_may_be_named_by_its_whole_path(folder):
+def test_package_class_may_be_named_by_its_full_path(folder):
     (folder / "__init__.py").write_text("from patchbay.plugins import PluginBase\nclass P(PluginBase): ...\n")
     (folder / "inner.py").write_text("from . import P\n")
     assert issubclass(load_class(f"plugin.plugins.{folder.name}:P", folder), NekoPluginBase)
@@ -165,7 +165,7 @@ def test_plugin_entry_that_is_not_a_class_is_rejected(folder, name, words):
         load_class(f"{folder.name}_main:{name}", folder)
 
 
-def test_a_class_of_another_kind_is_refused(folder):
+def test_class_of_another_type_is_refused(folder):
     (folder / f"{folder.name}_else.py").write_text("class P: ...\n")
     with pytest.raises(PluginError, match="must extend NekoPluginBase"):
         load_class(f"{folder.name}_else:P", folder)

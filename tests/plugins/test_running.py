@@ -128,7 +128,7 @@ def test_sync_handlers_run_concurrently_in_threads():
     assert [False, False] == [result.output for result in run(main())]
 
 
-def test_async_calls_are_under_way_together():
+def test_async_calls_run_concurrently():
     class Plugin(NekoPluginBase):
         def __init__(self, ctx):
             super().__init__(ctx)
@@ -286,7 +286,7 @@ def test_err_result_is_an_error_with_its_content(error, message, name, code):
     assert (True, name, code) == (result.is_error, result.error, result.code)
 
 
-def test_an_err_with_data_shows_the_data():
+def test_err_with_data_includes_the_data():
     result = called(lambda self: Err({"reason": "closed", "until": 9}))
     assert ({"reason": "closed", "until": 9}, True, "TOOL_ERROR") == (result.output, result.is_error, result.error)
 
@@ -544,7 +544,7 @@ async def test_a_tool_may_be_registered_and_unregistered_while_the_plugin_runs()
         assert plugin.register_llm_tool("add", "Add.", schema, add)
 
 
-def test_a_name_that_is_taken_is_a_conflict_and_changes_nothing():
+def test_taken_name_is_a_conflict_without_changes():
     async def main():
         async with run_plugin(Shop) as running:
             with pytest.raises(EntryConflictError, match="open_shop"):
@@ -775,7 +775,7 @@ def test_failing_lifecycle_hook_is_reported_and_the_plugin_continues(error):
     assert ("ValueError" if isinstance(error, ValueError) else "PluginError", "Rome") == run(main())
 
 
-async def test_calls_under_way_are_cancelled_when_the_plugin_stops():
+async def test_running_calls_are_cancelled_when_the_plugin_stops():
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def handler(self):

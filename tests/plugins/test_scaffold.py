@@ -15,7 +15,7 @@ from patchbay.plugins.scaffold import write_scaffold
 NAMES = ["my-weather", "plugin", "a.b", "json", "Class", "x" * 64]
 
 
-def test_the_files_of_new_plugins_have_tests_that_pass_also_all_together(tmp_path):
+def test_tests_of_scaffolded_plugins_pass_alone_and_together(tmp_path):
     files = {name: [path.name for path in write_scaffold(tmp_path / name)] for name in NAMES}
     assert ["plugin.toml", "my_weather_plugin.py", "test_my_weather.py"] == files["my-weather"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path)]

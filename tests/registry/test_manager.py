@@ -60,7 +60,7 @@ async def waiting() -> tuple[LLMSessionManager, Session, asyncio.Future[Any]]:
     return manager, coming, swapping
 
 
-def test_tools_are_registered_listed_and_taken_away_by_name_and_by_source():
+def test_tools_are_registered_listed_and_removed_by_name_and_source():
     manager = LLMSessionManager("ann")
     first = definition("a")
     for each in (first, definition("b"), definition("c", "builtin")):
@@ -291,7 +291,7 @@ async def test_change_is_sent_after_its_caller_was_cancelled():
     assert ["a", "b"] == session.told[-1]
 
 
-async def test_a_change_waits_for_no_session_that_has_left():
+async def test_tool_change_does_not_wait_for_a_closed_session():
     manager = LLMSessionManager("ann", retry_delays=(0.0,))
     session = manager.active = Session(ConnectionError("closed"))
     session.gate.clear()
@@ -303,7 +303,7 @@ async def test_a_change_waits_for_no_session_that_has_left():
     assert {} == manager.out_of_sync
 
 
-async def test_nothing_is_tried_again_for_a_session_that_has_left(caplog: pytest.LogCaptureFixture):
+async def test_sync_is_not_retried_for_a_closed_session(caplog: pytest.LogCaptureFixture):
     with caplog.at_level("INFO"):
         manager = LLMSessionManager("ann", retry_delays=(0.0,))
         session = manager.active = Session(ConnectionError("gone"))
@@ -326,7 +326,7 @@ async def test_a_session_that_has_ended_is_not_waited_for():
 
 
 @pytest.mark.parametrize("take_over", [False, True])
-async def test_a_session_that_is_not_open_does_not_take_over_and_may_once_it_is(take_over):
+async def test_session_takes_over_only_once_open(take_over):
     manager = LLMSessionManager("ann")
     active, coming = Session(), Session()
     manager.active = active

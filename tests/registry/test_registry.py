@@ -64,7 +64,7 @@ def test_unknown_role_error_precedes_an_invalid_tool():
     assert ([], []) == (names(registry, "ann"), registry.registrations())
 
 
-def test_without_any_role_nothing_is_registered():
+def test_nothing_is_registered_without_roles():
     registry = ToolRegistry([])
     change = registry.register(remote("t"))
     assert (False, (), (), False) == (change.ok, change.affected_roles, change.failed_roles, change.changed)
@@ -72,7 +72,7 @@ def test_without_any_role_nothing_is_registered():
     assert [] == names(registry, "ann")
 
 
-def test_a_tool_of_the_same_name_and_source_replaces_the_older_one_in_its_place():
+def test_tool_of_the_same_name_and_source_is_replaced_in_place():
     registry = registry_of(remote("a"), remote("b"), remote("c"))
     change = registry.register(remote("b", description="newer"))
     assert ((Key(None, "b"),), True) == (change.keys, change.changed)
@@ -96,7 +96,7 @@ def test_later_role_inherits_common_tools():  # W4
     assert not registry.add_role("eve").changed
 
 
-def test_a_tool_taken_from_one_role_stays_with_the_others_and_with_those_to_come():
+def test_tool_removed_from_one_role_stays_in_other_and_future_roles():
     registry = registry_of(remote("t"))
     change = registry.unregister("t", "ann")
     assert (("ann",), 1, (Key(None, "t"),)) == (change.affected_roles, change.removed, change.keys)
@@ -119,7 +119,7 @@ def test_role_tool_replaces_the_common_one_in_its_role():
     assert ["own", "all"] == described
 
 
-def test_when_the_one_for_a_role_goes_the_one_for_all_does_not_come_back():
+def test_removing_a_role_tool_does_not_restore_the_common_one():
     registry = registry_of(remote("t"), remote("t", role="ann"))
     assert 1 == registry.unregister("t", "ann").removed
     assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
@@ -233,7 +233,7 @@ def test_hidden_tool_reappears_when_registered_again():
     assert ["a"] == names(registry, "ann")
 
 
-def test_a_hidden_tool_keeps_its_name_from_others():
+def test_hidden_tool_keeps_its_name_reserved():
     registry = registry_of(remote("a"))
     registry.hide("s")
     assert not registry.register(remote("a", source="other")).ok
@@ -414,7 +414,7 @@ def test_uncallable_tool_is_refused(fields):
 
 
 @pytest.mark.parametrize("ask", [ToolRegistry.snapshot, ToolRegistry.remove_role])
-def test_where_one_role_is_meant_all_of_them_will_not_do(ask):
+def test_operation_on_one_role_refuses_all_roles(ask):
     registry = registry_of(remote("t"))
     with pytest.raises(UnknownRoleError):
         ask(registry, "")

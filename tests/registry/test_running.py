@@ -38,7 +38,7 @@ def carry_out(registry: ToolRegistry, role: str, *calls: ToolCall) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_registered_handler_is_called_with_one_dict_by_a_whole_turn(kind):
+def test_registered_handler_is_called_with_one_dict(kind):
     given: list[Any] = []
     manager = LLMSessionManager("ann")
     manager.register_tool(weather_of(kind, given))
@@ -140,7 +140,7 @@ def test_a_remote_tool_is_made_once_of_its_registration():
     assert ("from http://127.0.0.1:9/call", ["x"]) == (done.content, [each.secret for each in made])
 
 
-def test_a_turn_keeps_the_tools_that_it_began_with():
+def test_turn_keeps_its_tools():
     manager = LLMSessionManager("ann")
 
     async def leave(_args: dict) -> str:

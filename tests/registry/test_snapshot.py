@@ -43,7 +43,7 @@ def test_snapshots_of_all_roles_are_of_one_moment():
     assert ["ann", "ben"] == [*registry.snapshots("")]
 
 
-def test_a_tool_is_listed_with_all_there_is_to_know_of_it():
+def test_listed_tool_has_every_field():
     local = ToolDefinition("b", "in here", SCHEMA, handler=dict, metadata={"source": "builtin"})
     registry = registry_of(remote("a", description="d", parameters=SCHEMA, timeout_seconds=7, role="ann"), Registration.of(local))
     registry.hide("s")

@@ -31,7 +31,7 @@ def test_one_role_does_not_get_it_either():
     assert [("ann", LIVE), ("*", LEDGER)] == failures(change)
 
 
-def test_one_that_is_only_one_roles_keeps_its_name_from_all():
+def test_tool_of_one_role_keeps_its_name_reserved_for_all():
     registry = registry_of(remote("t", role="ben"))
     assert [("ben", LIVE), ("ben", LEDGER)] == failures(registry.register(remote("t", source="other")))
     assert registry.register(remote("t", source="other", role="ann")).ok

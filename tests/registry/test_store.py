@@ -174,7 +174,7 @@ def test_failed_save_is_repeated_with_the_next_change(tmp_path):
     assert ["a", "b"] == [each.name for each in run(stored(str(folder / "tools.db")))]
 
 
-def test_changes_saved_in_another_order_than_they_were_made_in_come_to_the_same(url):
+def test_reordered_saves_give_the_same_state(url):
     registry = registry_of()
     changes = [
         registry.register(remote("a")),
@@ -258,7 +258,7 @@ def test_killed_writer_leaves_complete_acknowledged_changes_only(tmp_path):
     engine.dispose()
 
 
-def test_the_same_holds_over_postgresql(postgres_url):
+def test_reordered_saves_give_the_same_state_on_postgresql(postgres_url):
     done, _ = rounds_of_killing(postgres_url, ROUNDS // 5, 6)
     assert done >= ROUNDS // 5
 
@@ -268,7 +268,7 @@ def test_each_step_of_the_writer_leaves_a_different_state():
     assert all(steps.after(number) != steps.after(number + 1) for number in range(120))
 
 
-def test_two_processes_on_one_database_lose_nothing_of_each_other(url):
+def test_two_processes_on_one_database_keep_each_others_changes(url):
     children = [spawn(url, source, 1, 41) for source in ("a", "b")]
     try:
         for child in children:
@@ -323,7 +323,7 @@ def test_save_error_does_not_contain_secrets(url):
     assert (True, False) == ("body" in said, "hush" in said)
 
 
-def test_two_stores_on_one_file_lose_nothing_beside_another_process(tmp_path):
+def test_two_stores_on_one_file_keep_changes_of_another_process(tmp_path):
     """A process that closes any handle of a file gives up all its locks on it, those of SQLite's own handles too."""
     file = tmp_path / "tools.db"
 

@@ -107,7 +107,7 @@ def test_refusal_is_the_text_of_the_answer(kind, stream):
     assert "I will not." == reply_of(got).reply.content
 
 
-def test_a_call_that_was_cut_off_is_incomplete_and_the_whole_one_before_it_is_not(kind, stream):
+def test_truncated_call_is_incomplete_and_the_complete_one_before_it_is_kept(kind, stream):
     cut = {"id": "c2", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Os'}}
     answer = Message({"role": "assistant", "content": None, "tool_calls": [CALL, cut]}, finish_reason="length")
     end = reply_of(ask(answer, kind, stream=stream)[0])
@@ -179,7 +179,7 @@ def test_a_look_alike_with_async_methods_works_too(stream):
     assert ("x", 3) == (end.reply.content, end.usage.total_tokens)
 
 
-def test_usage_may_come_on_any_chunk():
+def test_usage_is_read_from_any_chunk():
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     answer = Raw([events(chunk({"content": "x"}, usage=usage), chunk({}, "stop"))])
     assert Usage(1, 2, 3) == reply_of(ask(answer, "async", stream=True)[0]).usage
@@ -211,7 +211,7 @@ def test_a_failing_server_is_an_upstream_error_with_its_words(kind, answer):
 
 
 @pytest.mark.parametrize("answer", STREAM_FAILURES.values(), ids=STREAM_FAILURES)
-def test_a_stream_that_fails_never_looks_like_a_clean_end(kind, answer):
+def test_failed_stream_never_ends_cleanly(kind, answer):
     with pytest.raises(UpstreamError):
         ask(answer, kind, stream=True)
 
@@ -276,7 +276,7 @@ def test_a_stream_that_opens_after_its_caller_left_is_closed():
         run(main(model))
 
 
-async def test_a_slow_reader_holds_back_the_thread():
+async def test_slow_reader_applies_backpressure_to_the_thread():
     from patchbay.models import openai as openai_model
 
     read = []

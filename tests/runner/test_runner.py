@@ -27,7 +27,7 @@ def add(a: int, b: int = 2) -> int:
 ADD = ToolCall("1", "add", '{"a": 1}')
 
 
-def test_a_run_returns_the_answer_and_all_that_led_to_it():
+def test_run_returns_the_answer_and_its_history():
     model = ScriptedModel(
         [ModelReply(Reply(None, tool_calls=(ADD,)), "tool_calls", Usage(1, 1, 2)), ModelReply(Reply("3"), "stop", Usage(2, 1, 3))]
     )
@@ -75,7 +75,7 @@ async def test_run_stream_yields_events_in_order():
 
 
 @pytest.mark.parametrize("in_a_loop", [False, True])
-def test_run_sync_waits_for_the_run_also_inside_of_a_running_loop(in_a_loop):
+def test_run_sync_works_inside_a_running_loop(in_a_loop):
     variable = contextvars.ContextVar("variable", default="none")
 
     async def read() -> str:
@@ -92,7 +92,7 @@ def test_run_sync_waits_for_the_run_also_inside_of_a_running_loop(in_a_loop):
     assert ("done", "mine") == (result.content, result.tool_executions[0].value)
 
 
-def test_run_sync_keeps_one_loop_for_all_its_runs():
+def test_run_sync_reuses_one_loop():
     loops = []
 
     async def f() -> None:
@@ -196,7 +196,7 @@ async def test_leaving_a_stream_stops_the_tools():
     assert [True] == stopped
 
 
-def test_the_ceiling_ends_or_raises_as_asked():
+def test_round_limit_ends_or_raises_by_option():
     calls = [ADD, ToolCall("2", "add", '{"a": 1}')]
     result = run(ToolRunner(ScriptedModel(calls), [add], max_iterations=2).run("hi"))
     assert ("max_iterations", 2) == (result.finish_reason, result.iterations)
@@ -338,7 +338,7 @@ def test_a_thread_that_is_interrupted_cancels_its_run():
     assert cleaned.is_set()
 
 
-def test_an_interrupt_before_the_wait_has_begun_stops_the_run_too():
+def test_interrupt_before_the_wait_stops_the_run():
     from patchbay import background
 
     begun, stopped = threading.Event(), threading.Event()

@@ -64,6 +64,6 @@ def test_tool_can_request_strict_mode_if_its_schema_allows_it():
     assert ["a", "b"] == shape_of("openai_strict", f.spec)["function"]["parameters"]["required"]
 
 
-def test_names_that_a_dialect_does_not_allow_are_known_to_it():
+def test_dialect_lists_names_it_does_not_allow():
     assert not DIALECTS["openai"].names.allows("shop.buy")
     assert DIALECTS["gemini"].names.allows("shop.buy")

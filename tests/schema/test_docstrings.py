@@ -54,7 +54,7 @@ list
 
 
 @pytest.mark.parametrize("text", [GOOGLE, SPHINX, NUMPY], ids=["google", "sphinx", "numpy"])
-def test_each_style_gives_the_same_description_and_parameters(text):
+def test_every_docstring_style_gives_the_same_description(text):
     read = read_docstring(text)
     assert "Find flights.\n\nOnly direct ones: no changes." == read.description
     assert {"origin": "where from, as a code", "day": "which day"} == read.parameters

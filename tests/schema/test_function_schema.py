@@ -398,7 +398,7 @@ def test_a_name_that_cannot_be_resolved_accepts_anything_and_spares_the_others()
     assert {"a": [1], "b": 2} == check(f, a=[1], b="2")
 
 
-def test_classes_of_attrs_and_msgspec_are_objects_and_the_function_is_given_instances():
+def test_attrs_and_msgspec_parameters_are_objects_and_passed_as_instances():
     def f(parcel: Parcel, unit: Unit = Unit(1)): ...  # noqa: B008
 
     tags = {"items": {"type": "string"}, "type": "array"}
@@ -494,7 +494,7 @@ def test_variable_and_positional_only_parameters_are_part_of_the_schema():
     assert ("/z must be a valid integer, unable to parse string as an integer",) == complaints(f, '{"a":1,"b":1,"z":"q"}')
 
 
-def test_methods_partials_callables_and_decorated_functions_keep_their_hints():
+def test_wrapped_callables_keep_their_hints():
     class Tools:
         def method(self, a: int, b: str | None = None): ...
 
@@ -586,7 +586,7 @@ def test_arguments_other_than_one_object_are_one_error(raw, expected):
     assert len(line) < 500
 
 
-def test_integers_keep_every_digit_and_lone_surrogates_do_not_stop_a_call():
+def test_integers_keep_every_digit_and_lone_surrogates_are_accepted():
     def f(a: int = 0, b: str = ""): ...
 
     assert 12345678901234567890123 == FunctionSchema(f).validate("f", '{"a": 12345678901234567890123}')["a"]

@@ -37,7 +37,7 @@ def test_alias_is_close_to_the_name_and_independent_of_other_tools():
     assert re.fullmatch("tool_[0-9a-f]{8}", Aliases(["天气"], OPENAI_NAMES).wire("天气"))
 
 
-def test_an_alias_that_is_another_tools_name_gives_way_to_it():
+def test_alias_equal_to_another_tools_name_is_changed():
     taken = OPENAI_NAMES.alias("a.b")
     aliases = Aliases(["a.b", taken], OPENAI_NAMES)
     assert taken == aliases.wire(taken) == aliases.own(taken)

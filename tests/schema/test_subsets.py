@@ -181,7 +181,7 @@ def test_each_subset_gives_a_schema_or_a_reason_and_changes_nothing(root):
 
 @settings(max_examples=examples(40))
 @given(ROOTS)
-def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
+def test_gemini_schema_has_no_refused_keywords(root):
     made = gemini(root)
     if not isinstance(made, Unsupported) and made:
         check_gemini(made)
@@ -219,7 +219,7 @@ def test_schema_that_openai_accepts_is_unchanged():
     assert openai(schema) is schema
 
 
-def test_openai_is_given_a_plain_object_at_the_root():
+def test_openai_schema_has_a_plain_object_root():
     branches = {"oneOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"$ref": "#/$defs/B"}]}
     schema = {**branches, "$defs": {"B": {"type": "object", "properties": {"b": {}}, "required": ["b"]}}, "$schema": "x"}
     made = openai(schema)
@@ -310,7 +310,7 @@ def test_a_schema_that_grows_without_measure_when_written_out_is_refused():
 
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 @pytest.mark.parametrize("subset", [openai, openai_strict, gemini])
-def test_alternatives_of_alternatives_without_measure_take_no_time(subset, keyword):
+def test_nested_alternatives_take_bounded_time(subset, keyword):
     layers = {f"L{n}": {keyword: [{"$ref": f"#/$defs/L{n + 1}", "title": "x"}] * 3} for n in range(40)}
     leaf = {"L40": {"type": "object", "properties": {"b": {"type": "string"}}, "additionalProperties": False}}
     for schema in (
@@ -363,7 +363,7 @@ def test_unsupported_in_strict_mode_has_a_reason_with_its_path(annotation, words
         (Annotated[Any, Field(json_schema_extra={"items": {"type": "string"}})], {"items": {"type": "string"}, "type": "array"}),
     ],
 )
-def test_in_strict_mode_nothing_is_without_a_type(annotation, expected):
+def test_everything_has_a_type_in_strict_mode(annotation, expected):
     made = openai_strict(one(annotation))
     check_strict(made)
     assert expected == made["properties"]["a"]
@@ -415,7 +415,7 @@ def test_excess_in_strict_mode_has_a_reason(schema, words):
     assert words in made.reason
 
 
-def test_a_word_of_openapi_lets_no_null_through_that_the_tool_would_refuse():
+def test_openapi_keyword_admits_no_unwanted_null():
     schema = parameters(a={"type": "string", "nullable": True})
     assert {"type": "string"} == gemini(schema)["properties"]["a"]
     assert "{}" == without_added_nulls(schema, '{"a": null}')

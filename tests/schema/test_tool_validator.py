@@ -115,7 +115,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("schema", UNUSABLE.values(), ids=UNUSABLE)
-def test_a_schema_that_cannot_be_used_is_an_error_and_never_means_valid(schema):
+def test_unusable_schema_is_an_error_and_never_valid(schema):
     tool = validator(schema)
     with pytest.raises(ConfigurationError, match="'t'"):
         tool.check()
@@ -176,12 +176,12 @@ def test_non_object_schema_is_one_error(raw, part):
     assert part in line
 
 
-def test_integers_keep_their_digits():
+def test_integers_keep_all_digits():
     result = validator({"properties": {"n": {"type": "integer"}}}).validate("t", '{"n": 12345678901234567890123}')
     assert {"n": 12345678901234567890123} == result.value
 
 
-def test_defaults_are_filled_in_also_below_and_through_references():
+def test_nested_and_referenced_defaults_are_filled_in():
     schema = {
         "properties": {
             "a": {"default": 1},
@@ -201,7 +201,7 @@ def test_a_filled_in_default_is_a_copy():
     assert {"a": []} == tool.validate("t", "{}").value
 
 
-def test_a_default_that_holds_itself_ends():
+def test_recursive_default_ends():
     schema = {"properties": {"a": {"$ref": "#", "default": {}}, "b": {"allOf": [{"$ref": "#/properties/b"}]}}}
     assert {"a": {}} == validator(schema).validate("t", "{}").value
 
@@ -260,7 +260,7 @@ def test_without_coercion_a_string_stays_a_string():
     assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, '{"v": "5"}')
 
 
-def test_unknown_names_are_not_valid_and_has_tool_knows_them():
+def test_unknown_tool_is_invalid_and_not_listed():
     tool = ToolValidator([ToolSpec("t")])
     assert (True, False) == (tool.has_tool("t"), tool.has_tool("u"))
     assert ("(root) there is no tool 'u'",) == tool.validate("u", "{}").errors

@@ -95,12 +95,12 @@ def test_contract_model_matches_tools_by_word_prefix_and_values(question, name, 
         ({"properties": {"n": NUMBER}, "required": []}, None),
     ],
 )
-def test_required_parameters_take_the_next_number_or_word_in_their_order(schema, arguments):
+def test_required_parameters_take_successive_numbers_or_words(schema, arguments):
     question = "Measure v2 and 1.2.3, 6 and -1.5, for Ann and Ben"
     assert ([] if arguments is None else [("measure", arguments)]) == chosen(question, measure=schema)
 
 
-def test_a_value_that_one_call_was_given_is_not_given_to_the_next_tool():
+def test_used_value_is_not_used_for_the_next_tool():
     assert [("sell_bolts", {"n": 1, "m": 2}), ("count_bolts", {"n": 3})] == chosen(
         "bolts: 1, 2, 3",
         sell_bolts={"properties": {"n": NUMBER, "m": NUMBER}},

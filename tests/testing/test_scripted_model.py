@@ -65,6 +65,6 @@ def test_scripted_model_repeats_a_swallowed_assertion_at_exit() -> None:
         ask_and_hide_errors(model)
 
 
-def test_an_error_that_a_step_gives_is_the_scripts_own_and_no_complaint() -> None:
+def test_error_scripted_by_a_step_is_raised_as_such() -> None:
     with ScriptedModel([RuntimeError("down")]) as model, pytest.raises(RuntimeError, match="down"):
         ask(model)

@@ -57,7 +57,7 @@ def test_responses_follow_the_script_and_its_end_is_reported(connect):
             client.chat.completions.create(model="m", messages=HELLO)
 
 
-def test_a_streamed_text_comes_in_pieces_that_join_to_the_text(connect):
+def test_streamed_pieces_join_to_the_text(connect):
     text = "Grüße, 世界 🙂, in pieces."
     with ScriptedUpstream([Text(text, piece=3)]) as upstream:
         chunks = list(connect(upstream).chat.completions.create(model="m", messages=HELLO, stream=True))

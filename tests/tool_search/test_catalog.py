@@ -47,7 +47,7 @@ def test_words_find_the_tool_that_they_describe(query, first):
     assert first == SOME.search(query)[0].name
 
 
-def test_nothing_is_found_for_words_that_no_tool_has():
+def test_unmatched_query_finds_nothing():
     assert [] == SOME.search("astronomy") == SOME.search("")
 
 

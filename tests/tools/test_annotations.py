@@ -82,7 +82,7 @@ def test_source_of_a_local_tool_defaults_to_empty():
 
 
 @pytest.mark.parametrize(("source", "expected"), [("plugin:x", "plugin:x"), ("", "external")])
-def test_a_tool_of_another_process_never_passes_for_one_of_this_program(source, expected):
+def test_remote_tool_cannot_pass_for_an_in_process_one(source, expected):
     dispatcher = CallbackDispatcher(
         max_result_size=1, connect_timeout=1.0, strict_arguments=False, health=CallbackHealth(max_failures=1, connect_timeout=1.0)
     )

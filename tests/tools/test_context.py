@@ -21,7 +21,7 @@ def test_the_context_has_the_seeds_names():
     assert (session, invocation) == (context.session, context.invocation_context)
 
 
-def test_without_an_agent_there_is_still_a_state_and_nothing_is_shared():
+def test_state_without_an_agent_is_private():
     first, second = make(), make()
     first.state["k"] = 1
     first.actions.escalate = True
@@ -44,7 +44,7 @@ def test_outcome_has_requested_actions_and_state_changes():
     assert {"n": 1, "list": [1]} == made.state_found
 
 
-def test_the_idempotency_key_is_the_same_when_the_run_is_taken_up_again():
+def test_idempotency_key_is_equal_after_resumption():
     def key(call_id: str, invocation_id: str) -> str:
         return ToolContext(call_id=call_id, name="f", agent_scope=AgentScope(invocation_id=invocation_id)).idempotency_key
 

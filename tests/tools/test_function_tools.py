@@ -116,7 +116,7 @@ def test_unenforceable_timeout_is_refused_when_set(timeout):
         tool(name="t", handler=lambda: 1, timeout=timeout)
 
 
-def test_the_context_comes_by_name_or_by_annotation_and_is_never_in_the_schema():
+def test_context_is_found_by_name_or_annotation_and_not_in_the_schema():
     def by_name(a: int, tool_context):
         return a, tool_context.name
 
@@ -223,7 +223,7 @@ def test_postponed_annotations_of_lost_local_types_are_refused_when_the_tool_is_
     assert 1 == call(loose, '{"order": 1}')
 
 
-def test_a_bound_method_of_a_local_class_keeps_the_local_types_of_its_tool():
+def test_bound_method_of_a_local_class_keeps_local_types():
     def make() -> Any:
         @dataclass
         class Order:
@@ -305,7 +305,7 @@ def test_a_class_method_that_has_no_class_yet_is_refused_with_the_way_out():
         tool(classmethod(lambda cls: 1))
 
 
-def test_a_decorator_that_blocks_on_an_async_function_keeps_its_thread():
+def test_blocking_decorator_on_an_async_function_runs_in_its_thread():
     async def inner(a: int) -> int:
         return a
 

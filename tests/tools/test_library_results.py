@@ -98,7 +98,7 @@ def test_a_table_is_a_list_of_records():
     assert {"sales": [{"city": "Rome"}]} == json.loads(render_result({"sales": DataFrame(["city"], [["Rome"]])}))
 
 
-def test_a_table_keeps_an_index_that_is_more_than_row_numbers():
+def test_table_keeps_a_meaningful_index():
     assert [{"city": "Rome", "sold": 3}] == json.loads(render_result(DataFrame(["sold"], [[3]], ["Rome"], "city")))
     assert [{"index": 7, "sold": 3}] == json.loads(render_result(DataFrame(["sold"], [[3]], [7])))
 
@@ -108,7 +108,7 @@ def test_a_table_keeps_an_index_that_is_more_than_row_numbers():
     [DataFrame(["a", "a"], [[1, 2]]), DataFrame(["city"], [["Rome"]], ["Oslo"], "city")],
     ids=["two columns of one name", "an index with the name of a column"],
 )
-def test_a_table_that_records_would_reduce_is_given_with_all_its_parts(frame):
+def test_table_that_records_would_reduce_keeps_all_parts(frame):
     told = json.loads(render_result(frame))
     assert (frame.columns, frame.rows, frame.index) == (told["columns"], told["data"], told["index"])
 

@@ -105,7 +105,7 @@ def test_run_async_may_be_a_plain_function():
     assert "plain" == call(Plain({}), "{}")
 
 
-def test_a_function_tool_speaks_the_seeds_language_too():
+def test_function_tool_has_the_seeds_attributes():
     async def search_web(query: str, max_results: int = 5) -> list[str]:
         """Search the web and return URLs.
 
@@ -184,7 +184,7 @@ def test_a_definition_without_a_handler_cannot_be_called_here():
         ToolDefinition("elsewhere")
 
 
-def test_a_list_may_hold_all_kinds():
+def test_list_can_hold_all_kinds_of_tools():
     def plain(): ...
 
     async def asynchronous(): ...

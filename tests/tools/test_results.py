@@ -149,7 +149,7 @@ def test_every_result_is_text_that_can_be_sent_and_read(value):
 
 
 @given(TEXT)
-def test_text_that_can_be_sent_is_left_alone_and_all_other_is_made_so(text):
+def test_sendable_text_is_unchanged_and_other_text_made_sendable(text):
     well_formed(text).encode()
     try:
         text.encode()

@@ -119,7 +119,7 @@ def test_in_place_change_is_in_the_delta_and_not_in_the_base():
     assert ["a"] == base["cart"]
 
 
-def test_values_that_cannot_be_copied_are_handed_out_as_they_are():
+def test_uncopyable_values_are_shared():
     lock = threading.Lock()
     held = {"lock": lock}
     state = State({"temp:held": held})
@@ -140,7 +140,7 @@ def append(item: str) -> Any:
     return lambda state: state.setdefault("log", []).append(item)
 
 
-def test_five_calls_that_count_at_the_same_time_make_five():
+def test_five_concurrent_increments_make_five():
     assert {"n": 5} == merged({}, *[count] * 5)
     assert {"n": 7} == merged({"n": 2}, *[count] * 5)
 
@@ -181,7 +181,7 @@ def test_additions_in_any_spelling_are_merged(work, expected):
     ],
     ids=["unread", "highest", "compared", "deleted", "set first", "of another key"],
 )
-def test_a_number_that_was_put_there_is_never_added_up_whether_it_was_read_or_not(work):
+def test_assigned_number_is_never_summed(work):
     assert 700 == merged({"n": 5, "m": 0}, work(900), work(700))["n"]
 
 
@@ -215,7 +215,7 @@ def test_concurrent_appends_are_kept_in_call_order():
         assert {"log": ["a", "b"]} == merged({}, kind("a"), kind("b"))
 
 
-def test_a_list_that_was_put_there_or_changed_otherwise_is_the_later_calls():
+def test_assigned_or_edited_list_is_the_later_calls():
     def fetch(*rows: str) -> Any:
         return lambda state: state.get("rows", []) or state.__setitem__("rows", list(rows))
 
@@ -224,7 +224,7 @@ def test_a_list_that_was_put_there_or_changed_otherwise_is_the_later_calls():
     assert {"rows": [1, 2]} == merged({"rows": [2, 1]}, lambda state: state["rows"].append(3), lambda state: state["rows"].sort())
 
 
-def test_members_of_dicts_and_sets_are_put_in_and_taken_out():
+def test_members_of_dicts_and_sets_are_merged():
     base = {"d": {"keep": 1, "gone": 2}, "s": {1, 2}}
 
     def first(state: State) -> None:
@@ -244,7 +244,7 @@ def test_a_member_that_two_calls_changed_is_the_later_calls():
     assert {"d": {"n": 7}} == merged({"d": {"n": 0}}, *[lambda state, n=n: state["d"].update(n=n) for n in (9, 7)])
 
 
-def test_a_dict_that_was_put_there_is_the_later_calls():
+def test_assigned_dict_is_the_later_calls():
     assert {"d": {"b": 2}} == merged({"d": {}}, lambda state: state.update(d={"a": 1}), lambda state: state.update(d={"b": 2}))
 
 

@@ -30,7 +30,7 @@ def test_tool_has_no_facts_by_default():
     assert (None, {}) == (tool(where).facts, facts(tool(where), arguments={}))
 
 
-def test_the_decorator_and_the_class_take_a_function_of_the_arguments():
+def test_decorator_and_class_accept_a_facts_function():
     @tool(facts=where)
     def use(path: str, tool_context: ToolContext) -> str:
         return tool_context.facts["path"]
@@ -40,7 +40,7 @@ def test_the_decorator_and_the_class_take_a_function_of_the_arguments():
     assert 3 * ["/srv/a"] == [called(each) for each in (use, made, handled)]
 
 
-def test_the_tool_of_a_method_keeps_them():
+def test_method_tool_keeps_its_facts():
     class Shop:
         name = "shop"
 
@@ -111,7 +111,7 @@ def test_direct_tool_call_computes_facts():
     assert "/srv/a" == asyncio.run(use.run_async(args={"path": "a"}))
 
 
-def test_a_tool_that_calls_another_with_its_own_context_keeps_its_own_facts():
+def test_tool_that_calls_another_keeps_its_own_facts():
     """The state, the actions and the end of the call are the one call's."""
 
     @tool(facts=lambda arguments: {"path": "/inner"})

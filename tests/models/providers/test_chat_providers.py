@@ -58,7 +58,7 @@ def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_provider")
-def test_a_turn_with_a_tool_goes_through_on_each_wire(wire: Any, stream: bool) -> None:
+def test_tool_turn_works_on_each_wire_format(wire: Any, stream: bool) -> None:
     name, rules, extra = wire
     script = [calls(ROME, OSLO, **extra), Text("Clear in both.")]
     with ChatServer(script, *rules) as server:
@@ -75,7 +75,7 @@ def test_a_turn_with_a_tool_goes_through_on_each_wire(wire: Any, stream: bool) -
         assert "Rome, so." == asked.reply.reasoning
 
 
-def test_a_reasoning_goes_back_within_its_turn_and_not_beyond(stream: bool) -> None:
+def test_reasoning_is_sent_back_within_its_turn_only(stream: bool) -> None:
     script = [
         calls(ROME, reasoning_content="One."),
         Message({"role": "assistant", "content": "Clear.", "reasoning_content": "Two."}),
@@ -209,7 +209,7 @@ def test_a_server_that_refuses_tools_is_taught_in_text_from_then_on(stream: bool
     assert [True, False, False, False] == ["tools" in body for body in server.bodies]
 
 
-def test_text_mode_sends_no_tools_to_begin_with_and_native_mode_nothing_else() -> None:
+def test_text_mode_sends_no_tools_and_native_mode_only_tools() -> None:
     written = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'
     with ChatServer([written], tools="refuse") as server:
         model = model_at(server, "qwen/an-old-one", tool_mode="text")
@@ -220,7 +220,7 @@ def test_text_mode_sends_no_tools_to_begin_with_and_native_mode_nothing_else() -
     assert [False, True] == ["tools" in body for body in server.bodies]
 
 
-def test_a_known_provider_is_not_asked_twice_for_an_answer_without_a_call() -> None:
+def test_known_provider_is_not_probed() -> None:
     with ChatServer(["Clear."]) as server:
         model = model_at(server, "stepfun/step-3.5-flash")
         assert "Clear." == run(model, reply_of(model, [QUESTION])).reply.content
@@ -255,7 +255,7 @@ NAMES = ["weather.get", "天气", "1st", "a" * 80, "get_weather"]
 
 
 @pytest.mark.parametrize(("provider", "rules"), [("qwen", ()), ("stepfun", (servers.stepfun_rules,))])
-def test_names_beyond_a_providers_rules_go_out_under_an_alias_and_come_back(provider: str, rules: Any, stream: bool) -> None:
+def test_unsupported_names_are_sent_as_aliases_and_mapped_back(provider: str, rules: Any, stream: bool) -> None:
     tools = [ToolSpec(name, "", WEATHER.parameters) for name in NAMES]
 
     def script(body: dict[str, Any]) -> Any:
@@ -320,7 +320,7 @@ def test_geminis_signatures_go_back_through_its_openai_endpoint(stream: bool) ->
     assert "Clear." == said.reply.content
 
 
-def test_a_field_that_a_server_gives_and_will_not_have_back_is_learnt(stream: bool) -> None:
+def test_field_refused_in_the_history_is_learnt(stream: bool) -> None:
     script = [calls(ROME, reasoning_content="hm"), "Clear.", calls(OSLO, reasoning_content="hm"), "Rain."]
     with ChatServer(script, servers.refuses_reasoning) as server:
         model = resolve_model(f"{server.url}#m", max_retries=0)
@@ -363,7 +363,7 @@ def insists_on_reasoning(body: dict[str, Any]) -> None:
             )
 
 
-def test_a_server_that_wants_older_reasoning_back_is_given_it_from_then_on(stream: bool) -> None:
+def test_demanded_reasoning_history_is_sent_from_then_on(stream: bool) -> None:
     script = [calls(ROME, reasoning_content="One."), "Clear.", calls(OSLO, reasoning_content="Two."), "Rain."]
     with ChatServer(script, insists_on_reasoning) as server:
         model = resolve_model(f"{server.url}#m", max_retries=0)
@@ -463,7 +463,7 @@ def test_calls_with_the_same_index_are_separated(pieces: list[Any], mode: str | 
     assert ("get_time" in str(pieces)) == (("get_time", {}) in given)
 
 
-def test_a_whole_message_in_one_event_is_an_answer() -> None:
+def test_whole_message_in_one_event_is_an_answer() -> None:
     message = {"role": "assistant", "content": "Clear."}
     whole = {**piece({}), "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     with ChatServer(lambda _: Raw([events(whole)]), strays=True) as server:

@@ -144,14 +144,14 @@ def test_a_stream_that_is_cut_is_an_error(answer: Raw, tools: Any) -> None:
         failure_of(model_at(server), tools=tools, stream=True)
 
 
-def test_a_whole_answer_that_is_cut_is_an_error(tools: Any) -> None:
+def test_truncated_whole_answer_is_an_error(tools: Any) -> None:
     half = Raw([b'{"choices": [{"index": 0, "message": {"con'], content_type="application/json", end="cut")
     with ScriptedUpstream(lambda _: half) as server:
         failure_of(model_at(server), tools=tools)
 
 
 @pytest.mark.parametrize("begun", [b"", events(BEGUN, done=False)], ids=["silent", "begun"])
-def test_cancelling_lets_the_server_go(begun: bytes, tools: Any, stream: bool) -> None:
+def test_cancellation_closes_the_response(begun: bytes, tools: Any, stream: bool) -> None:
     arrived = threading.Event()
 
     def script(_: Any) -> Raw:
@@ -172,7 +172,7 @@ def test_cancelling_lets_the_server_go(begun: bytes, tools: Any, stream: bool) -
         assert run(model, cancelled())
 
 
-def test_leaving_a_stream_lets_the_server_go(tools: Any) -> None:
+def test_leaving_a_stream_closes_the_response(tools: Any) -> None:
     with ScriptedUpstream(lambda _: Raw([events(BEGUN, done=False)], end="hang")) as server:
         model = model_at(server, tool_mode="native")
 
@@ -208,7 +208,7 @@ def test_unknown_tool_choice_is_an_invalid_request_error() -> None:
     "listed",
     [b"{}", b"[]", b"null", b"<html>", b'{"data": null}', b'{"data": [{}]}', b'{"data": [{"id": 3}]}', b'{"data": ["m"]}'],
 )
-def test_a_list_of_models_that_names_none_asks_for_the_name(listed: bytes) -> None:
+def test_empty_model_list_requires_a_name(listed: bytes) -> None:
     class Lists(ScriptedUpstream):
         def _answer(self, request: Recorded) -> Raw:
             return Raw([listed], content_type="text/html" if listed.startswith(b"<") else "application/json")
@@ -259,7 +259,7 @@ def test_wrong_key_error_quotes_the_server() -> None:
     assert 401 == caught.value.upstream_status
 
 
-def test_an_answer_that_cannot_be_unpacked_is_an_error_and_lets_the_server_go(stream: bool) -> None:
+def test_undecodable_answer_is_an_error_and_closes_the_response(stream: bool) -> None:
     packed = Raw([b"this is no gzip"], headers=[("content-encoding", "gzip")], end="hang")
     with ScriptedUpstream(lambda _: packed) as server:
         model = model_at(server)
@@ -273,7 +273,7 @@ def test_an_answer_that_cannot_be_unpacked_is_an_error_and_lets_the_server_go(st
 
 
 @pytest.mark.parametrize("places", [(0, 1, 2, 3), (0, 0, 0, 0)], ids=["a place each", "one place"])
-def test_streamed_calls_without_ids_are_given_some_of_their_own(places: tuple[int, ...]) -> None:
+def test_streamed_calls_without_ids_get_ids(places: tuple[int, ...]) -> None:
     """By the wrapped client itself, for its caller: otherwise results could not be matched."""
     named = [
         {"index": index, "type": "function", "function": {"name": "get_weather", "arguments": "{}"}, **ids}

@@ -35,7 +35,7 @@ def model_at(server: GeminiServer, name: str = MODEL, **options: Any) -> Any:
     return resolve_model(name, api_key="secret", base_url=server.base_url, max_retries=0, **options)
 
 
-def test_a_turn_with_two_calls_goes_through_with_the_signature_sent_back(stream: bool) -> None:
+def test_turn_with_two_calls_sends_signatures_back(stream: bool) -> None:
     script = [
         response(
             text("Let me see."), call("get_weather", {"city": "Rome"}, signature=b"\x00sig"), call("get_time", {"zone": "CET"})
@@ -85,7 +85,7 @@ def test_the_pieces_of_a_stream_add_up_to_the_reply() -> None:
     assert [{"text": "It is clear.", "thought_signature": b"end"}] == part
 
 
-def test_calls_of_another_model_go_to_a_model_that_wants_signatures_with_the_word_for_none() -> None:
+def test_foreign_calls_are_sent_with_a_dummy_signature() -> None:
     foreign = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
     history = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [foreign]}]
     history.append({"role": "tool", "tool_call_id": "a", "content": "clear"})
@@ -173,7 +173,7 @@ def test_openai_parameters_are_translated_for_gemini() -> None:
     assert "tools" not in body
 
 
-def test_thought_is_counted_in_tokens_for_the_models_that_know_no_levels() -> None:
+def test_thinking_budget_is_sent_to_models_without_levels() -> None:
     config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": "medium"})["config"]
     assert {"thinking_budget": 8192, "include_thoughts": True} == config["thinking_config"]
 
@@ -316,7 +316,7 @@ def test_silent_server_is_a_timeout_error() -> None:
             run(model, reply_of(model, [QUESTION]))
 
 
-def test_leaving_a_stream_lets_the_server_go() -> None:
+def test_leaving_a_stream_closes_the_response() -> None:
     piece = f"data: {json.dumps(response(text('It is'), finish=None))}\r\n\r\n".encode()
     with GeminiServer([Raw([piece], end="hang")]) as server:
         model = model_at(server)
@@ -504,7 +504,7 @@ def test_a_server_that_cannot_be_reached_is_named() -> None:
 
 
 @pytest.mark.parametrize("begun", [[], [BEGUN]], ids=["silent", "begun"])
-def test_cancelling_lets_the_server_go(begun: list[bytes], stream: bool) -> None:
+def test_cancellation_closes_the_response(begun: list[bytes], stream: bool) -> None:
     arrived = threading.Event()
 
     def script(_: Any) -> Raw:

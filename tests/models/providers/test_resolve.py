@@ -68,7 +68,7 @@ def test_model_name_resolves_to_its_provider(text: str, provider: str, name: str
         ("http://127.0.0.1:http/v1#x", "no URL of a server"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_refused(text: str, said: str) -> None:
+def test_unresolvable_model_name_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         resolve_model(text, api_key="k")
 
@@ -134,7 +134,7 @@ def test_unenforceable_limits_are_refused(option: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
-def test_a_provider_without_a_key_is_refused_with_the_variables_that_may_hold_it(provider: Any) -> None:
+def test_provider_without_a_key_names_its_variables(provider: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         resolve_model(f"{provider.name}/m")
     for endpoint in provider.endpoints:
@@ -145,12 +145,12 @@ def test_a_provider_without_a_key_is_refused_with_the_variables_that_may_hold_it
     ("variable", "where"),
     [("ZHIPUAI_API_KEY", "https://open.bigmodel.cn/api/paas/v4/"), ("ZAI_API_KEY", "https://api.z.ai/api/paas/v4/")],
 )
-def test_a_key_leads_to_the_endpoint_it_is_for(variable: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_selects_its_endpoint(variable: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "k")
     assert where in repr(resolve_model("glm/glm-4.6"))
 
 
-def test_the_environment_gives_the_url_and_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_provides_url_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with ChatServer(["a", "b"]) as server:
         monkeypatch.setenv("DASHSCOPE_BASE_URL", server.url)
         monkeypatch.setenv("DASHSCOPE_API_KEY", "from-the-environment")
@@ -173,7 +173,7 @@ def test_a_key_of_the_environment_is_never_sent_to_a_server_that_was_only_named_
     assert not any("my-secret" in str(request.headers) for request in server.requests)
 
 
-def test_openais_variables_may_lead_to_any_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_variables_can_name_any_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with ChatServer(["a"]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         model = hosted("qwen2.5")

@@ -19,7 +19,7 @@ def requested() -> ResponseScheduler:
     return made
 
 
-def test_a_wish_is_granted_at_once_where_nothing_is_under_way_and_only_once():
+def test_request_is_sent_at_once_and_only_once_if_nothing_is_under_way():
     made = arbiter()
     made.request()
     assert (True, False) == (made.start_next(0.0), made.start_next(0.0))
@@ -27,7 +27,7 @@ def test_a_wish_is_granted_at_once_where_nothing_is_under_way_and_only_once():
     assert not made.wanted
 
 
-def test_a_wish_waits_for_the_response_that_is_under_way():
+def test_request_waits_for_the_response_under_way():
     made = requested()
     made.began(1.0)
     made.request()
@@ -36,7 +36,7 @@ def test_a_wish_waits_for_the_response_that_is_under_way():
     assert made.start_next(2.0)
 
 
-def test_busy_puts_the_wish_off_until_the_response_that_is_under_way_ends():
+def test_busy_error_defers_the_request_until_the_response_ends():
     made = requested()
     made.busy(0.1)
     assert ("under_way", True, False) == (made.state, made.wanted, made.start_next(0.1))
@@ -44,7 +44,7 @@ def test_busy_puts_the_wish_off_until_the_response_that_is_under_way_ends():
     assert made.start_next(0.2)
 
 
-def test_busy_after_the_others_beginning_was_taken_for_ours_asks_again():
+def test_busy_after_a_misattributed_start_requests_again():
     made = requested()
     made.began(0.1)
     made.busy(0.2)
@@ -106,7 +106,7 @@ def test_reclaimed_response_is_dropped_if_one_began_or_was_cancelled():
         assert (False, False) == (made.is_response_owed, made.start_next(0.4))
 
 
-def test_a_refused_wish_is_over():
+def test_refused_request_is_dropped():
     made = requested()
     assert made.rejected()
     assert ("free", False) == (made.state, made.start_next(0.1))

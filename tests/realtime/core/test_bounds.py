@@ -228,7 +228,7 @@ async def test_wake_ends_a_wait_but_not_a_read():
     assert InterruptedEvent() == await reading
 
 
-async def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
+async def test_nowait_read_before_open_or_beside_a_waiting_reader_is_refused():
     async def refused(reader: EventReader, match: str) -> None:
         with pytest.raises(ConfigurationError, match=match):
             reader.now()
@@ -256,7 +256,7 @@ def test_the_last_lines_are_remembered_up_to_a_number_and_a_length():
     assert ["e" * 10] == [line.text for line in kept.lines()]
 
 
-def test_a_long_line_keeps_its_head_and_its_tail():
+def test_long_line_keeps_its_head_and_tail():
     kept = Transcript(3, 2000)
     kept.add("user", "head " + "x" * 5000 + " tail")
     (line,) = kept.lines()
@@ -318,7 +318,7 @@ def test_drained_late_results_are_removed():
     assert (False, []) == (bool(outcomes), outcomes.drain_lines())
 
 
-def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost():
+def test_waiting_deltas_are_joined_without_loss():
     feed = EventQueue(40)
     for number in range(3_000):
         feed.put(AudioEvent(number.to_bytes(2, "big"), 24_000))
@@ -371,7 +371,7 @@ def test_deltas_of_different_items_are_not_joined(one, other):
     assert [before[1], one, other] == rest[:3]
 
 
-def test_pieces_are_not_joined_over_anything_else():
+def test_deltas_are_not_joined_across_other_events():
     feed = EventQueue(6)
     events = [ConnectionEvent("open"), ConnectionEvent("lost"), TextEvent("a"), InterruptedEvent(), TextEvent("b")]
     for event in events:

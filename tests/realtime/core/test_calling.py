@@ -187,7 +187,7 @@ async def test_user_text_abandons_running_calls_and_sends_settled_results():
         await wait_until_answered(fake)
 
 
-async def test_the_user_speaking_while_tools_run_gives_them_up():
+async def test_speech_during_tools_cancels_them():
     async def slow() -> str:
         await asyncio.sleep(30)
         return "late"
@@ -256,7 +256,7 @@ async def test_interrupt_cancels_the_response_and_drops_its_remaining_text():
             assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
-async def test_typing_while_the_model_speaks_cancels_that_and_has_the_new_text_answered():
+async def test_text_during_an_answer_cancels_it_and_is_answered():
     with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Quote()]) as fake:
         async with playing(fake) as played:
             await played.session.send_text("Tell me.")

@@ -94,7 +94,7 @@ def test_of_two_texts_that_differ_the_one_that_can_be_read_counts():
     assert '{"a":2}' == other.all_calls()[0].text
 
 
-def test_deltas_without_a_key_belong_to_the_current_call():
+def test_deltas_without_a_key_extend_the_current_call():
     made = book()
     made.add_delta(CallDelta("r1", "", "", "f", delta="{"))
     made.add_delta(CallDelta("r1", "", delta="}"))

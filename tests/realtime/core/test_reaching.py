@@ -98,7 +98,7 @@ async def test_redaction_precedes_truncation_of_a_server_error(caplog):
     assert SECRET[:6] not in told[0]
 
 
-async def test_a_server_that_pings_and_reads_nothing_is_left_before_the_answers_pile_up(monkeypatch):
+async def test_server_that_pings_without_reading_is_disconnected(monkeypatch):
     monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 4_000_000)
     highest = 0
     received = connection._Socket.data_received

@@ -18,7 +18,7 @@ SECONDS = sorted({*vars(RealtimeLimits())} - {*COUNTS})
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [2.5, 2.0, float("inf"), float("nan"), "2", None, True, -1, [2]])
-def test_a_count_is_a_whole_number(name, value):
+def test_counts_must_be_integers(name, value):
     with pytest.raises(ConfigurationError, match=f"^{name} of a realtime session must be a whole number"):
         RealtimeLimits(**{name: value})
     assert 3 == getattr(RealtimeLimits(**{name: 3}), name)
@@ -26,14 +26,14 @@ def test_a_count_is_a_whole_number(name, value):
 
 @pytest.mark.parametrize("name", SECONDS)
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, "2", True, -0.5, [2]], ids=lambda value: repr(value)[:9])
-def test_seconds_come_to_an_end(name, value):
+def test_seconds_must_be_finite(name, value):
     with pytest.raises(ConfigurationError, match=f"^{name} of a realtime session must be a number of seconds"):
         RealtimeLimits(**{name: value})
     assert (3, 0.5) == tuple(getattr(RealtimeLimits(**{name: value}), name) for value in (3, 0.5))
 
 
 @pytest.mark.parametrize("name", [*COUNTS, *SECONDS])
-def test_nothing_at_all_is_a_limit_only_where_that_means_something(name):
+def test_zero_is_a_limit_only_where_documented(name):
     if name in ("reconnects", "kept_items", "grace"):
         assert 0 == getattr(RealtimeLimits(**{name: 0}), name)
     else:
@@ -58,7 +58,7 @@ def test_only_the_slow_tool_timeout_can_be_unlimited():
         ("output", None),
     ],
 )
-def test_a_setting_of_another_type_is_refused_by_its_name_and_no_key_is_repeated(name, value):
+def test_setting_of_the_wrong_type_is_refused_by_name_without_keys(name, value):
     for made in (lambda fields: RealtimeSettings(**fields), lambda fields: RealtimeSession(fields.pop("model"), **fields)):
         with pytest.raises(ConfigurationError, match=rf"^({name}|settings) of a realtime session") as caught:
             made({"model": "m", name: value})

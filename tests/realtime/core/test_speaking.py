@@ -56,7 +56,7 @@ async def test_respond_ends_the_users_turn_without_turn_detection(provider):
             await played.until(lambda: bool(played.of(ResponseEndEvent)))
 
 
-async def test_speech_comes_as_audio_with_its_transcript_in_pieces_and_whole():
+async def test_speech_arrives_as_audio_with_its_transcript():
     with FakeOpenAI([Say("Good morning", audio=b"\x01\x00" * 50, piece=4)]) as fake:
         session = RealtimeSession("openai/gpt-realtime", url=fake.url, api_key="a-secret-key", limits=limits())
         played = Played(session)
@@ -135,7 +135,7 @@ async def test_every_call_is_recorded_with_its_turn():
     assert [["Go.", None]] == seen
 
 
-def test_settings_are_given_once():
+def test_settings_are_sent_once():
     from patchbay.realtime import RealtimeSettings
 
     with pytest.raises(ConfigurationError, match="voice"):

@@ -75,7 +75,7 @@ def response_events(*names: str, done: bool = True) -> list[Any]:
     ]
 
 
-async def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
+async def test_complete_calls_are_emitted_at_the_end_of_their_response():
     made, told, _ = make_controller()
     for news in [*response_events("f"), ResponseDone("r1", "completed")]:
         made.handle(news)
@@ -108,7 +108,7 @@ async def test_events_after_the_end_of_a_response_begin_none(late):
     assert ["completed"] == [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
 
 
-async def test_a_call_that_never_ends_is_handed_on_as_it_is():
+async def test_call_without_an_end_is_emitted_as_it_is():
     made, told, _ = make_controller()
     for news in [*response_events("f", done=False), ResponseDone("r1", "completed")]:
         made.handle(news)
@@ -117,7 +117,7 @@ async def test_a_call_that_never_ends_is_handed_on_as_it_is():
     made.close()
 
 
-async def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once():
+async def test_call_right_after_its_response_runs_once():
     made, told, _ = make_controller()
     for news in [
         *response_events("f"),
@@ -130,7 +130,7 @@ async def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and
     made.close()
 
 
-async def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_calls_are_collected():
+async def test_calls_of_a_response_interrupted_during_collection_do_not_run():
     for interrupt in (lambda made: made.handle(SpeechStarted()), lambda made: made.cancel()):
         made, told, _ = make_controller()
         for news in [*response_events("f", done=False), ResponseDone("r1", "completed")]:

@@ -367,7 +367,7 @@ async def test_commit_by_the_program_begins_a_turn():
     assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
 
 
-async def test_hooks_that_are_mounted_while_a_turn_is_under_way_are_asked_from_the_next_one_on():
+async def test_hooks_mounted_during_a_turn_apply_from_the_next():
     class NoOne:
         async def after_tool(self, result: Any) -> None:
             return None

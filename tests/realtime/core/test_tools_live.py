@@ -50,7 +50,7 @@ async def test_synced_tool_is_available_to_the_model_on_return(provider):
         await fake.until(lambda: not fake.unanswered)
 
 
-async def test_a_change_waits_for_the_response_that_is_under_way():
+async def test_tool_change_waits_for_the_response_under_way():
     with FakeOpenAI([Answer((Say("One"), Pause(0.2), Say(" moment.")))]) as fake:
         async with playing(fake) as played:
             manager = LLMSessionManager("ann")
@@ -125,7 +125,7 @@ async def test_concurrent_tool_changes_are_coalesced_and_the_last_wins():
             assert len(fake.sessions) <= 4
 
 
-async def test_gemini_changes_its_tools_only_when_no_call_is_under_way():
+async def test_gemini_tools_change_only_without_running_calls():
     held = SlowTool("slow is done")
     with FakeGemini([Call("slow"), Quote()]) as fake:
         async with playing(fake, held.slow) as played:

@@ -47,7 +47,7 @@ async def test_refused_tools_are_sent_again_only_on_request():
         assert [[], ["added"], ["added"]] == peers[0].tools()
 
 
-async def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_next():
+async def test_late_reply_to_one_change_is_not_attributed_to_the_next():
     async def handle(peer: Peer) -> None:
         await peer.open()
         await peer.until("session.update")
@@ -115,7 +115,7 @@ async def test_gemini_session_keeps_its_old_tools_if_a_tool_is_refused(reconnect
         assert 4 == len(peers)
 
 
-async def test_tools_that_were_refused_do_not_keep_a_lost_connection_from_being_opened_again():
+async def test_refused_tools_do_not_prevent_a_reconnect():
     async def handle(peer: Peer) -> None:
         await peer.send({"type": "session.created"})
         while True:

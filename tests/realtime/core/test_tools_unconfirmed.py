@@ -173,7 +173,7 @@ async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them
 # Duplicate confirmations and rejections
 
 
-async def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_next():
+async def test_second_confirmation_is_not_attributed_to_the_next_change():
     async def handle(peer: Peer) -> None:
         await opened(peer)
         await peer.until("session.update")
@@ -315,7 +315,7 @@ async def test_a_server_that_always_names_the_tools_of_the_beginning_is_waited_f
         assert [[], ["one"], ["one", "two"], [], ["three"]] == peers[0].tools()
 
 
-async def test_the_tools_that_the_provider_has_itself_are_not_looked_at():
+async def test_built_in_tools_of_the_provider_are_ignored_in_confirmations():
     settings = {"extra": {"tools": [{"type": "function", "name": "its_own", "parameters": {"type": "object"}}]}}
     with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1), settings=settings) as played:

@@ -74,7 +74,7 @@ TURN_OVER = content(turn_complete=True)
 
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("output", ["audio", "text"])
-def test_every_frame_is_one_of_the_sdks_models(on, output):
+def test_every_frame_is_valid_in_the_sdk(on, output):
     one = gemini(output=output, transcribe=on, detect_turns=on, voice="Puck", instructions="Be kind.")
     tools = shaped(one, WEATHER, CLOCK)
     frames = [
@@ -141,7 +141,7 @@ def test_unset_options_are_not_in_the_setup():
     } == setup(ConnectionSetup([]), output="text", transcribe=False, detect_turns=False)
 
 
-def test_a_model_that_is_somewhere_else_keeps_its_place():
+def test_model_path_is_kept():
     assert "tunedModels/mine" == setup(model="gemini/tunedModels/mine")["model"]
     assert "models/voice-1" == setup(model="google/models/voice-1")["model"]
 
@@ -152,7 +152,7 @@ def test_extra_members_and_google_tools_are_merged_into_the_setup():
     assert [["googleSearch"], ["functionDeclarations"]] == [list(tool) for tool in made["tools"]]
 
 
-def test_lines_are_recalled_in_one_frame_that_asks_for_no_answer():
+def test_history_is_sent_in_one_frame_without_a_request():
     one = gemini()
     assert [] == one.history_frames(ConnectionSetup([]))
     [frame] = one.history_frames(ConnectionSetup([], [Line("user", "a"), Line("assistant", "b"), Line("user", "c")]))
@@ -408,7 +408,7 @@ def test_interruption_during_calls_is_read():
 
 
 @pytest.mark.parametrize("over", [TURN_OVER, content(interrupted=True), tool_calls({"id": "fc1", "name": "get_time"})])
-def test_a_transcript_that_comes_late_begins_no_response(over):
+def test_late_transcript_begins_no_response(over):
     one = gemini()
     began = read(one, text_content("a"))[0]
     read(one, over)

@@ -136,7 +136,7 @@ async def read_until(session: RealtimeSession, last: str) -> str:
     raise AssertionError(text)
 
 
-def test_a_session_speaks_with_a_newer_model_as_with_any():
+def test_session_works_with_a_newer_model():
     async def talk(fake: FakeGemini) -> None:
         async with session(fake, slow) as one:
             await one.send_text("Go.")

@@ -232,7 +232,7 @@ def test_glms_documentation_labels_a_confirmation_as_a_request():
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_a_response_that_begins_without_an_id_gets_one_that_all_of_it_bears(provider):
+def test_response_without_an_id_gets_one_for_all_its_events(provider):
     one = dialect(provider)
     news = read(
         one,
@@ -245,7 +245,7 @@ def test_a_response_that_begins_without_an_id_gets_one_that_all_of_it_bears(prov
     assert ["ResponseStarted", "TextDelta", "TextDelta", "ResponseDone"] == [type(each).__name__ for each in news]
 
 
-def test_usage_may_be_beside_the_response():
+def test_usage_can_be_beside_the_response():
     assert {"total_tokens": 1} == read(dialect("glm"), response_created(), event("response.done", usage={"total_tokens": 1}))[
         -1
     ].usage
@@ -364,12 +364,12 @@ def test_incomplete_item_never_completes_its_call():
     assert (False, None) == (cut.done, cut.arguments)
 
 
-def test_arguments_may_come_as_an_object():
+def test_arguments_can_be_an_object():
     [_, whole] = read(dialect("glm"), response_created(), arguments_done(arguments={"city": "Tromsø"}))
     assert '{"city": "Tromsø"}' == whole.arguments
 
 
-def test_a_piece_without_a_response_is_of_the_one_that_is_under_way():
+def test_delta_without_a_response_extends_the_current_one():
     [_, whole] = read(dialect("openai"), response_created(), without(arguments_done(), "response_id"))
     assert "resp_1" == whole.response_id
 
@@ -409,7 +409,7 @@ def test_the_same_call_at_two_places_is_two():
     assert 2 == len(joined(news))
 
 
-def test_glm_means_its_only_tool_where_it_names_none():
+def test_unnamed_glm_call_is_of_its_only_tool():
     one = dialect("glm")
     one.tools_frames(shaped(one, WEATHER))
     assert "get_weather" == read(one, response_created(), glm_call(name=None))[1].name

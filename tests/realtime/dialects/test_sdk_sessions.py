@@ -140,7 +140,7 @@ def test_google_sdk_accepts_all_frames_of_session_and_fake(output, detect_turns,
     assert {"setupComplete", "serverContent", "toolCall", "sessionResumptionUpdate", "usageMetadata"} <= said
 
 
-def test_audio_goes_to_google_in_base64(monkeypatch):
+def test_audio_is_sent_to_google_as_base64(monkeypatch):
     with FakeGemini(SCRIPT) as fake:
         asyncio.run(asyncio.wait_for(eventful_session(fake), BOUND))
         [data] = [

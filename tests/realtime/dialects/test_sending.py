@@ -24,7 +24,7 @@ NESTED = {"type": "function", "function": {name: value for name, value in FLAT.i
 
 @pytest.mark.parametrize("output", ["audio", "text"])
 @pytest.mark.parametrize("on", [True, False])
-def test_every_frame_for_openai_is_one_of_its_sdk(output, on):
+def test_every_openai_frame_is_valid_in_the_sdk(output, on):
     one = dialect("openai", output=output, transcribe=on, detect_turns=on, voice="marin", instructions="Be kind.")
     tools = shaped(one, WEATHER, CLOCK)
     opening = ConnectionSetup(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])
@@ -247,19 +247,19 @@ def test_the_buffer_is_committed_once_where_the_server_does_not_listen(provider)
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_nothing_is_committed_where_the_server_listens(provider):
+def test_nothing_is_committed_under_server_vad(provider):
     one = dialect(provider)
     one.audio_frames(b"\0\0")
     assert [] == one.audio_end_frames()
 
 
 @pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
-def test_audio_goes_out_as_it_is(provider):
+def test_audio_is_sent_unchanged(provider):
     [frame] = dialect(provider).audio_frames(b"\1\2\3\4")
     assert ("input_audio_buffer.append", b"\1\2\3\4") == (frame["type"], base64.b64decode(frame["audio"]))
 
 
-def test_glm_hears_every_piece_as_a_wav_file():
+def test_glm_audio_is_sent_as_wav_files():
     [frame] = dialect("glm").audio_frames(b"\1\2\3\4")
     with wave.open(io.BytesIO(base64.b64decode(frame["audio"]))) as file:
         assert (1, 2, 16000, b"\1\2\3\4") == (file.getnchannels(), file.getsampwidth(), file.getframerate(), file.readframes(9))

@@ -60,7 +60,7 @@ def test_the_host_of_the_url_names_it_too(dialect):
         assert dialect.provider == provider_of("some-model", url=f"wss://{name.upper()}/any/path")
 
 
-def test_qwens_server_of_a_workspace_is_its_own_and_no_other_that_looks_like_it(monkeypatch):
+def test_only_a_workspace_host_of_qwen_is_qwens(monkeypatch):
     monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
 
     def key(host: str) -> str:

@@ -25,7 +25,7 @@ def client_of(fake):
 @pytest.mark.parametrize("provider", FAKES)
 @given(chance=st.randoms(use_true_random=False))
 @repeated(max_examples=min(examples(10), 100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_a_correct_client_comes_through_any_script(provider, chance):
+def test_correct_client_passes_any_random_script(provider, chance):
     script, faults = random_script(chance, provider=provider, turns=3, late=0.001)
     with provider(script, faults=faults) as fake:
         client = client_of(fake)
@@ -39,7 +39,7 @@ def test_a_correct_client_comes_through_any_script(provider, chance):
 
 
 @pytest.mark.parametrize("provider", FAKES)
-def test_a_seed_gives_the_same_script_each_time(provider):
+def test_seed_determines_the_script(provider):
     assert random_script(7, provider=provider) == random_script(7, provider=provider)
     assert random_script(7, provider=provider) == random_script(random.Random(7), provider=provider)
     assert 20 < len({repr(random_script(seed, provider=provider)) for seed in range(30)})
@@ -58,7 +58,7 @@ def test_arguments_can_be_cut_within_an_escape():
     assert ['{"city":"Z\\u0', '0fcrich"}'] == call.deltas
 
 
-def test_a_script_of_short_forms_is_one_of_answers():
+def test_short_forms_are_expanded_to_answers():
     with FakeOpenAI(["hello", Call("a"), [Call("a"), Call("b")]]) as fake:
         assert all(isinstance(step, Answer) for step in fake.script)
         assert [1, 1, 2] == [len(step.parts) for step in fake.script]

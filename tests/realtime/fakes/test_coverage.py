@@ -127,7 +127,7 @@ def event_kinds(provider, wanted: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("provider", FAKES)
-def test_every_kind_of_news_comes_from_every_provider(provider):
+def test_every_event_kind_is_produced_by_every_provider(provider):
     # Gemini refuses with the end of the connection, and confirms nothing but its setup; its calls are whole where they come. That
     # the user has ended it does not say.
     wanted = NEWS - {"ServerError", "SessionUpdated", "SpeechStopped"} if provider is FakeGemini else NEWS - GEMINIS_OWN

@@ -145,7 +145,7 @@ async def test_names_and_ids_are_omitted_by_script():
         assert DELTA not in kinds(seen)
 
 
-async def test_pieces_of_an_old_response_calls_in_one_anothers_midst_and_noise_come_when_they_should():
+async def test_stale_and_interleaved_frames_arrive_at_their_scripted_time():
     calls = [Call("a", {"n": "x" * 30}), Call("b", {"n": "y" * 30})]
     with FakeOpenAI([Answer(calls, faults=frozenset({"stale", "mixed", "fragments"}))], faults=Faults(noise=True)) as fake:
         seen = await one_response(fake)
@@ -217,7 +217,7 @@ async def test_audio_is_split_into_utterances_or_committed_by_the_client():
         assert [] == fake.violations
 
 
-async def test_a_connection_on_which_nothing_comes_is_closed():
+async def test_silent_connection_is_closed():
     with FakeQwen(faults=Faults(idle=0.02)) as fake:
         async with opened(fake) as socket:
             assert 1001 == await close_code(Line(socket))
@@ -263,7 +263,7 @@ async def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
         assert ["connection 3: resumes with 'made up', which is no handle"] == fake.violations
 
 
-async def test_a_frame_of_the_script_goes_out_as_it_is():
+async def test_scripted_frame_is_sent_unchanged():
     with FakeOpenAI([Answer([Frame({"type": "made.up", "n": 1}), Say("hi")])]) as fake:
         assert {"type": "made.up", "n": 1} in await one_response(fake)
 

@@ -94,7 +94,7 @@ async def test_cancel_of_an_older_response_is_refused_if_cancels_have_ids(provid
         assert refusals == fake.refusals
 
 
-async def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_not():
+async def test_request_without_new_input_is_a_violation():
     with FakeOpenAI(["first", "second", "third"]) as fake:
         await play_frames(fake, text_item("more"), CREATE)
         assert [] == fake.violations
@@ -103,7 +103,7 @@ async def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_no
         assert ["connection 1: response.create, and nothing new was said"] == fake.violations
 
 
-async def test_a_wish_that_crosses_a_response_of_the_servers_own_accord_is_refused_but_no_violation():
+async def test_request_that_crosses_a_server_response_is_refused_without_a_violation():
     script = [Answer(TWO, then=[Interrupt("Stop.")]), Call("get_weather", {}, call_id="call_3")]
     with FakeOpenAI(script) as fake:
         await play_frames(fake, CREATE, after=2)
@@ -111,7 +111,7 @@ async def test_a_wish_that_crosses_a_response_of_the_servers_own_accord_is_refus
         assert ["call_1", "call_2", "call_3"] == [call.call_id for call in fake.calls]
 
 
-async def test_glm_matches_results_by_order_and_does_not_take_an_id():
+async def test_glm_matches_results_by_order_and_rejects_ids():
     with FakeGLM([TWO]) as fake:
         await play_frames(fake, result("a"), result("b"))
         assert [["a"], ["b"]] == [call.results for call in fake.calls]

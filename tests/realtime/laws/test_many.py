@@ -67,7 +67,7 @@ def certificate(tmp_path, monkeypatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-def test_a_hundred_sessions_take_less_than_a_megabyte_each_and_give_it_back(scheme, certificate, record_property):
+def test_hundred_sessions_use_and_release_bounded_memory(scheme, certificate, record_property):
     server = Path(__file__).with_name("server_process.py")
     command = [sys.executable, str(server), str(MANY), *([str(certificate)] if scheme == "wss" else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -83,7 +83,7 @@ async def test_each_request_has_instructions_first_and_the_parameters():
         assert ["system", "user", "assistant", "user"] == [each["role"] for each in model.requests[1].messages]
 
 
-async def test_the_newest_tools_are_offered_from_the_next_request_on_also_within_a_turn():
+async def test_newest_tools_are_offered_from_the_next_request_on():
     manager = LLMSessionManager("ann")
 
     async def grow(_arguments: object) -> str:
@@ -210,7 +210,7 @@ async def test_a_bug_of_a_model_is_an_event_too(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("limit", [{"max_rounds": 2}, {"max_calls": 1}])
-async def test_at_the_limit_of_a_turn_the_model_answers_once_more_without_tools(limit: dict[str, int]):
+async def test_model_answers_without_tools_at_the_limit_of_a_turn(limit: dict[str, int]):
     def step(request: Any) -> Any:
         return call("again", len(request.messages)) if request.tools else "That is all I have."
 

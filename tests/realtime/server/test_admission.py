@@ -55,7 +55,7 @@ def test_foreign_host_is_refused(open_to_all):
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost:3000", "http://127.0.0.1"])
-def test_programs_and_pages_of_this_machine_come_in(origin, open_to_all):
+def test_local_programs_and_pages_are_admitted(origin, open_to_all):
     with open_to_all.session(origin=origin):
         pass
 
@@ -86,13 +86,13 @@ def test_only_session_paths_accept_sockets(open_to_all):
         {"subprotocols": ["patchbay", TOKEN]},
     ],
 )
-def test_where_there_is_a_token_a_session_must_show_it(options, guarded):
+def test_token_is_required_if_configured(options, guarded):
     status, body = guarded.turned_away(**options)
     assert (401, "wrong_token") == (status, body["error_code"])
     assert TOKEN not in str(body)
 
 
-def test_the_token_comes_as_a_header_or_from_a_web_page_as_a_subprotocol(guarded):
+def test_token_is_accepted_as_a_header_or_a_subprotocol(guarded):
     with guarded.session(additional_headers={"Authorization": f"Bearer {TOKEN}"}):
         pass
     protocols: Any = ["patchbay", f"bearer.{TOKEN}"]
@@ -114,7 +114,7 @@ async def test_handshake_is_rejected_without_the_http_response_extension():
     assert 403 == started["status"]
 
 
-def test_a_server_without_a_model_for_sessions_speaks_no_websockets():
+def test_server_without_a_session_model_accepts_no_websockets():
     with serving() as server:
         status, body = server.turned_away()
         assert (404, "Not Found") == (status, body["detail"])

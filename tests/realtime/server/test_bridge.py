@@ -167,7 +167,7 @@ async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
         await doorway.close()
 
 
-async def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
+async def test_client_that_left_during_open_holds_nothing():
     with FakeOpenAI(["Hello."]) as fake:
         doorway = SessionsUnderTest(fake)
         client = Client(doorway)

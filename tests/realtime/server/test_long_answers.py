@@ -14,7 +14,7 @@ FIVE_MINUTES = bytes(range(250)) * (24_000 * 2 * 300 // 250)
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-def test_five_minutes_of_speech_at_once_come_to_a_client_that_reads(provider):
+def test_five_minutes_of_buffered_speech_reach_a_reading_client(provider):
     with (
         provider([Say(WORDS, audio=FIVE_MINUTES)]) as fake,
         serving(fake) as server,
@@ -28,7 +28,7 @@ def test_five_minutes_of_speech_at_once_come_to_a_client_that_reads(provider):
     assert WORDS == "".join(spoken)
 
 
-def test_a_long_text_at_once_comes_to_a_client_that_reads():
+def test_long_buffered_text_reaches_a_reading_client():
     with (
         ScriptedUpstream([Text(WORDS)]) as upstream,
         serving(upstream=upstream.url) as server,

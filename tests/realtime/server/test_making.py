@@ -21,7 +21,7 @@ def calls(*names: str) -> Message:
     return Message({"tool_calls": asked}, finish_reason="tool_calls")
 
 
-def test_a_chat_has_as_many_rounds_as_the_server_gives_an_answer():
+def test_rounds_of_a_chat_are_limited_by_the_server():
     with (
         ScriptedUpstream([calls("now"), calls("now"), "Noon."]) as upstream,
         calling_back(says({"output": "noon"})) as callback,

@@ -192,7 +192,7 @@ def look(call):
     return None"""
 
 
-def test_hooks_that_a_realtime_model_has_nothing_of_are_named_in_the_log(tmp_path: Path):
+def test_hooks_without_effect_on_realtime_are_named_in_the_log(tmp_path: Path):
     processes: dict[str, Any] = {}
     for name, what, intercept in (
         ("weather", TOOL, ["before_tool"]),

@@ -108,7 +108,7 @@ def test_switching_roles_keeps_registered_tools():
                 assert tools == set(fake.tools)
 
 
-def test_audio_goes_in_and_out_as_json_or_as_binary_frames():
+def test_audio_is_exchanged_as_json_or_binary_frames():
     sound = bytes(range(200)) * 24
     with FakeOpenAI([Say("Hello.", audio=sound, piece=100)] * 2, hears=["Hi."], utterance=4_000) as fake, serving(fake) as server:
         with server.session(query="") as client:
@@ -172,7 +172,7 @@ def test_a_message_that_is_too_long_ends_the_socket():
         assert 1009 == client.ended()[0]
 
 
-def test_a_role_talks_through_one_session_at_a_time_and_another_can_take_over():
+def test_role_has_one_session_at_a_time_and_another_can_take_over():
     with FakeOpenAI(["One.", "Two."]) as fake, serving(fake) as server, server.session() as first:
         assert (4409, "role_busy") == server.refused()[::2]
         assert "One." == first.answer("Hello.")
@@ -233,7 +233,7 @@ def test_refused_model_connection_is_an_error_and_frees_the_role():
             pass
 
 
-def test_a_client_that_goes_away_frees_the_role_and_stops_its_tools():
+def test_disconnected_client_frees_its_role_and_stops_its_tools():
     with FakeOpenAI([Call("slow"), "Later."]) as fake, calling_back(hangs) as callback, serving(fake) as server:
         server.http.register("slow", callback.url)
         with server.session() as client:
@@ -317,7 +317,7 @@ def test_the_server_stops_with_a_session_open():
 
 
 @pytest.mark.parametrize(("seconds", "heard"), [("30", "One two."), ("1", "One")])
-def test_an_answer_that_is_under_way_has_the_time_of_the_drain_when_the_server_stops(seconds, heard):
+def test_answer_under_way_has_the_drain_time_at_a_stop(seconds, heard):
     pause = 0.5 if seconds == "30" else 60
     script = [Answer((Say("One"), Pause(pause), Say(" two.")))]
     with FakeOpenAI(script) as fake, serving(fake, "--drain-timeout", seconds) as server, server.session() as client:
@@ -342,7 +342,7 @@ def test_rejected_request_is_followed_by_idle(shared):
         assert ["invalid_request"] == [frame["error"]["code"] for frame in client.of("error")]
 
 
-def test_the_key_of_a_session_is_taken_as_it_is(shared):
+def test_session_key_is_used_unchanged(shared):
     for query, headers in (("session=100%2541", {}), ("", {"X-Patchbay-Session": "100%2541"})):
         with shared.session(query=query, additional_headers=headers) as client:
             assert "100%41" == client.frames[0]["session"]
