@@ -122,14 +122,14 @@ class CallbackHealth:
         self._max_failures = max_failures
         self._connect_timeout = connect_timeout
         self._is_watched = is_watched
-        self._failures: dict[CallbackEndpoint, int] = {}
-        self._dead: dict[str, None] = {}  # unreachable origins, the one that was checked longest ago first
+        self._failures: dict[CallbackEndpoint, int] = {}  # the one that has failed longest ago first
 
     def failed(self, endpoint: CallbackEndpoint) -> None:
         """Count a failed connection: refused, or not made in time."""
-        count = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
+        count = self._failures.pop(endpoint, 0) + 1
+        self._failures[endpoint] = count
         if count >= self._max_failures and endpoint.source.startswith(PLUGIN_PREFIX):
-            self._failures.pop(endpoint, None)
+            del self._failures[endpoint]
             change = self.registry.clear(endpoint.source, origin=endpoint.origin, inside=True)
             self._report(change, "Callback %s unreachable; dropping tools of %s", endpoint)
         elif count == 1 or not self._is_watched:  # else they are hidden already, and hiding is a walk through the registry
@@ -144,14 +144,12 @@ class CallbackHealth:
 
     def succeeded(self, endpoint: CallbackEndpoint) -> None:
         """Reset the count, and show hidden tools."""
-        self._dead.pop(endpoint.origin, None)
         if self._failures.pop(endpoint, None) is not None:
             change = self.registry.show(endpoint.source, origin=endpoint.origin)
             self._report(change, "Callback %s reachable again; showing tools of %s", endpoint)
 
     def renewed(self, endpoint: CallbackEndpoint) -> None:
         """Reset the count for a new registration; hidden tools stay hidden until a connection succeeds."""
-        self._dead.pop(endpoint.origin, None)
         if endpoint in self._failures:
             self._failures[endpoint] = 0
 
@@ -173,7 +171,8 @@ class CallbackHealth:
         """Try to connect to every origin that is not known to be dead, and to the dead ones that have waited longest."""
         endpoints = self.endpoints()
         urls = {endpoint.origin: url for endpoint, url in endpoints.items()}
-        due = [each for each in urls if each not in self._dead] + [each for each in self._dead if each in urls][:MAX_DEAD_CHECKED]
+        dead = dict.fromkeys(each.origin for each, failures in self._failures.items() if failures and each in endpoints)
+        due = [each for each in urls if each not in dead] + list(dead)[:MAX_DEAD_CHECKED]
         slots = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
         async def reached(url: str) -> bool:
@@ -182,18 +181,12 @@ class CallbackHealth:
 
         found = dict(zip(due, await asyncio.gather(*(reached(urls[origin]) for origin in due)), strict=True))
         still = self.endpoints()
-        for origin, is_there in found.items():
-            self._dead.pop(origin, None)
-            if not is_there:
-                self._dead[origin] = None
         for endpoint in endpoints:
             if endpoint in still and endpoint.origin in found:  # it may have been removed meanwhile
                 (self.succeeded if found[endpoint.origin] else self.failed)(endpoint)
                 await asyncio.sleep(0)  # thousands may die together: other tasks run meanwhile
         for endpoint in [each for each in self._failures if each not in still]:
             del self._failures[endpoint]
-        origins = {endpoint.origin for endpoint in still}
-        self._dead = {origin: None for origin in self._dead if origin in origins}
 
     async def run(self, interval: float) -> None:
         """Check every ``interval`` seconds, forever."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -46,7 +47,6 @@ _NOT_DOWN_PREFIXES = (b"access-control-",)
 # Of a chat answer that is written anew only these are still true.
 _CHAT_DOWN = frozenset({b"retry-after", b"retry-after-ms", b"x-request-id", b"x-should-retry"})
 _CHAT_DOWN_PREFIXES = (b"x-ratelimit-", b"ratelimit", b"openai-")
-_MAX_CACHED_NAMES = 512
 _NONE: Mapping[bytes, tuple[bytes, bytes]] = MappingProxyType({})
 
 
@@ -54,24 +54,25 @@ OwnHeaders = Mapping[bytes, tuple[bytes, bytes]]
 """Headers that replace the client's: by their lower-case names, name and value as they are sent."""
 
 
-class _NameCache(dict[bytes, bytes | None]):
-    """Cache of what a header name is forwarded as, None if it is not. Bounded, since clients choose the names."""
-
-    def __init__(self, forwarded_as: Callable[[bytes], bytes | None]) -> None:
-        self._forwarded_as = forwarded_as
-
-    def __missing__(self, name: bytes) -> bytes | None:
-        if len(self) >= _MAX_CACHED_NAMES:
-            self.clear()
-        result = self[name] = self._forwarded_as(name.lower())
-        return result
+# Each returns what a header name is forwarded as, None if it is not. Clients choose the names.
 
 
-_up = _NameCache(
-    lambda name: None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in KEY_HEADERS else name
-)
-_down = _NameCache(lambda name: None if name in _NOT_DOWN or name.startswith(_NOT_DOWN_PREFIXES) else name)
-_chat_down = _NameCache(lambda name: name if name in _CHAT_DOWN or name.startswith(_CHAT_DOWN_PREFIXES) else None)
+@lru_cache(maxsize=512)
+def _up(name: bytes) -> bytes | None:
+    name = name.lower()
+    return None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in KEY_HEADERS else name
+
+
+@lru_cache(maxsize=512)
+def _down(name: bytes) -> bytes | None:
+    name = name.lower()
+    return None if name in _NOT_DOWN or name.startswith(_NOT_DOWN_PREFIXES) else name
+
+
+@lru_cache(maxsize=512)
+def _chat_down(name: bytes) -> bytes | None:
+    name = name.lower()
+    return name if name in _CHAT_DOWN or name.startswith(_CHAT_DOWN_PREFIXES) else None
 
 
 def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
@@ -98,15 +99,15 @@ def downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def chat_downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the upstream's headers that are still true of a rewritten chat response."""
-    return [(forwarded, value) for name, value in headers if (forwarded := _chat_down[name]) is not None]
+    return [(forwarded, value) for name, value in headers if (forwarded := _chat_down(name)) is not None]
 
 
-def _forwarded(headers: Iterable[tuple[bytes, bytes]], names: _NameCache) -> Headers:
-    """Return the headers that ``names`` forwards, without those that a Connection header declares as hop-by-hop."""
+def _forwarded(headers: Iterable[tuple[bytes, bytes]], forwarded_name: Callable[[bytes], bytes | None]) -> Headers:
+    """Return the headers that ``forwarded_name`` forwards, without those that a Connection header declares as hop-by-hop."""
     forwarded: Headers = []
     nominated: set[bytes] = set()
     for name, value in headers:
-        if (forwarded_as := names[name]) is not None:
+        if (forwarded_as := forwarded_name(name)) is not None:
             forwarded.append((forwarded_as, value))
         elif name.lower() == b"connection":
             nominated.update(token.strip().lower() for token in value.split(b","))

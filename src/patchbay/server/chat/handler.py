@@ -14,14 +14,14 @@ from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRole
 from patchbay.executor import Executor
 from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.capabilities import Capabilities
-from patchbay.models.encoder import AnswerEncoder
+from patchbay.models.encoder import AnswerEncoder, ChatEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.providers import provider_at
 from patchbay.models.request import RequestFields, has_other_tool_types
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.server.chat.model import ModelBackend
-from patchbay.server.chat.turn import ChatTurnRequest, RoleTools, ToolChatTurn
+from patchbay.server.chat.turn import RoleTools, ToolChatTurn
 from patchbay.server.errors import NotFoundError, error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, ResponseWriter, Send, TokenDigest
@@ -151,20 +151,24 @@ class ToolChat:
         response_format = parsed.value("response_format")
         external = read_specs(given)
         session, role = session_of(scope.get(_SESSION)), snapshot.role
-        request = ChatTurnRequest(
+        return ToolChatTurn(
+            self._tools_of(snapshot),
+            self._backend,
+            self._hidden_turns,
+            self._chat,
+            encoder or ChatEncoder(),
             history,
             external,
             {spec.name: tool for spec, tool in zip(external, given or (), strict=True)},
             parsed.value("tool_choice"),
             {name: parsed.value(name) for name in parsed.fields if name not in _NOT_PARAMETERS},
+            streaming=parsed.stream,
             include_usage=parsed.include_usage,
             wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
             session=session,
             sender=user if isinstance(user, str) else "",
             found=self._found_in((role, session)) if session else self._found_before(role, encoder),
         )
-        tools = self._tools_of(snapshot)
-        return ToolChatTurn(request, tools, self._backend, self._hidden_turns, self._chat, encoder, streaming=parsed.stream)
 
     def _found_in(self, session: tuple[str, str]) -> dict[str, None]:
         """Return the names of the tools that were found in a role's session, to be added to."""

@@ -24,7 +24,7 @@ from patchbay.loop import (
     UserOutputEvent,
     turn,
 )
-from patchbay.models.encoder import AnswerEncoder, AnswerHead, ChatEncoder
+from patchbay.models.encoder import AnswerEncoder, AnswerHead
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import encode
 from patchbay.server.auth import signed_path
@@ -201,90 +201,74 @@ class RoleTools:
     encoder: ToolEncoder
 
 
-@dataclass(frozen=True)
-class ChatTurnRequest:
-    """A client's request.
+@dataclass(eq=False)
+class ToolChatTurn:
+    """One turn. ``has_run``: a tool was called, so a retry would run it again.
 
-    ``history`` is its conversation as the model sees it, ``external`` are the client's own tools, ``written`` the same as it
+    ``history`` is the client's conversation as the model sees it, ``external`` are its own tools, ``written`` the same as it
     wrote them, by name. ``parameters`` is the rest of the body. ``wants_json``: the answer must be JSON. ``session`` and
-    ``sender`` are for hooks and approvals. ``found`` are the tools that were found in the session.
+    ``sender`` are for hooks and approvals. ``found`` are the tools that were found in the session. ``encoder`` writes the answer.
     """
 
+    tools: RoleTools
+    backend: ModelBackend
+    hidden_turns: HiddenTurnStore
+    settings: ChatSettings
+    encoder: AnswerEncoder
     history: RestoredHistory
     external: tuple[ToolSpec, ...]
     written: Mapping[str, Mapping[str, Any]]
     tool_choice: Any
     parameters: Mapping[str, Any]
+    streaming: bool
     include_usage: bool
     wants_json: bool
-    session: str = ""
-    sender: str = ""
-    found: dict[str, None] | None = None
+    session: str
+    sender: str
+    found: dict[str, None] | None
+    has_run: bool = False
 
-
-class ToolChatTurn:
-    """One turn. ``has_run``: a tool was called, so a retry would run it again."""
-
-    def __init__(
-        self,
-        chat: ChatTurnRequest,
-        tools: RoleTools,
-        backend: ModelBackend,
-        hidden_turns: HiddenTurnStore,
-        settings: ChatSettings,
-        encoder: AnswerEncoder | None = None,
-        *,
-        streaming: bool,
-    ) -> None:
-        self.streaming = streaming
-        self.has_run = False
+    def __post_init__(self) -> None:
         self._has_written = False
-        self._chat = chat
-        self._tools = tools
-        self._backend = backend
-        self._hidden_turns = hidden_turns
-        self._settings = settings
-        self._content = TurnText(only_last=chat.wants_json)
+        self._content = TurnText(only_last=self.wants_json)
         self._reasoning = TurnText()
         self._outputs: list[UserOutputEvent] = []
-        self._encoder = encoder or ChatEncoder()
 
     def error_event(self, error: PatchbayError) -> bytes:
         """Return the event for an error within a stream."""
-        return self._encoder.error(error)
+        return self.encoder.error(error)
 
     async def run(self, request: ProxyRequest) -> None:
         """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
-        chat = self._chat
         if self.streaming:
             request.watch.beat(request.reply.heartbeat)
         model = UpstreamModel(
             request,
-            self._backend,
-            self._tools.encoder,
-            chat.written,
+            self.backend,
+            self.tools.encoder,
+            self.written,
             stream=self.streaming,
-            searching=self._tools.executor.catalog is not None,
+            searching=self.tools.executor.catalog is not None,
         )
-        results = chat.history.results
-        executing = self._tools.executor.begin(
-            budget=self._settings.budget(),
-            attachments=self._settings.attachments,
+        results = self.history.results
+        executing = self.tools.executor.begin(
+            budget=self.settings.budget(),
+            attachments=self.settings.attachments,
             results=results,
             offer_reader=results.size > 0,
             scope=self._scope(request),
-            reserved=chat.written,
-            found=chat.found,
+            reserved=self.written,
+            found=self.found,
         )
         events = turn(
             model,
             executing,
-            chat.history.messages,
-            tool_choice=chat.tool_choice,
-            parameters=chat.parameters,
-            max_iterations=self._settings.max_iterations,
+            self.history.messages,
+            tool_choice=self.tool_choice,
+            parameters=self.parameters,
+            max_iterations=self.settings.max_iterations,
             stream=self.streaming,
-            external=chat.external,
+            external=self.external,
             without=(ToolResultEvent,),
         )
         async with aclosing(events):
@@ -309,12 +293,12 @@ class ToolChatTurn:
         if not self.streaming or not text:
             return
         self._has_written = True
-        self._encoder.begin(self._head(model))
+        self.encoder.begin(self._head(model))
         if field == "content":
             logprobs = model.logprobs
-            piece = self._encoder.text(0, text, b"null" if logprobs is None else encode(logprobs))
+            piece = self.encoder.text(0, text, b"null" if logprobs is None else encode(logprobs))
         else:
-            piece = self._encoder.reasoning(0, text)
+            piece = self.encoder.reasoning(0, text)
         await request.watch.wrote()
         if not request.reply.started:
             await request.reply.start(200, EVENT_STREAM + model.headers)
@@ -324,10 +308,10 @@ class ToolChatTurn:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
-        if pending and self._chat.wants_json:  # clients parse all content as JSON
+        if pending and self.wants_json:  # clients parse all content as JSON
             self._content = TurnText()
         usage = sum_usage(model.usages)
-        snapshot = self._tools.snapshot
+        snapshot = self.tools.snapshot
         report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
         reason = wire_finish_reason(end)
         if end.aborted is not None:  # a hard one drops all text
@@ -345,7 +329,7 @@ class ToolChatTurn:
                 usage=usage,
                 report=report,
             )
-            out = self._encoder.whole(completion)
+            out = self.encoder.whole(completion)
         await request.watch.wrote()
         if not self.streaming:
             await reply.whole(200, [JSON_TYPE, *model.headers], out)
@@ -358,25 +342,25 @@ class ToolChatTurn:
             request.log("response", status=reply.status, stream=self.streaming, **capture.fields())
 
     def _scope(self, request: ProxyRequest) -> HookScope:
-        chat, role = self._chat, self._tools.snapshot.role
-        inbound = {"channel": "chat", "chat_id": chat.session, "sender_id": chat.sender}
-        model = chat.parameters.get("model")
+        role = self.tools.snapshot.role
+        inbound = {"channel": "chat", "chat_id": self.session, "sender_id": self.sender}
+        model = self.parameters.get("model")
         return HookScope(
             role,
             request.id,
-            session_key=chat.session,
+            session_key=self.session,
             model=model if isinstance(model, str) else "",
             context={"inbound": inbound, "scope": {"role": role}},
         )
 
     def _handed_out(self, end: FinalEvent) -> tuple[ToolCall, ...]:
         """Return the calls for the client; what it does not see of the turn is stored under their ids."""
-        history = self._chat.history
+        history = self.history
         unseen = end.messages[len(history.messages) :]
-        return self._hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, VISIBLE_FIELDS) else end.pending
+        return self.hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, VISIBLE_FIELDS) else end.pending
 
     def _head(self, model: UpstreamModel) -> AnswerHead:
-        return model.head or AnswerHead(model=self._chat.parameters.get("model"))
+        return model.head or AnswerHead(model=self.parameters.get("model"))
 
     def _encode_end(
         self,
@@ -387,13 +371,13 @@ class ToolChatTurn:
         report: Mapping[str, Any],
     ) -> bytes:
         """Encode the end of a stream: the rest of the text, the client's calls, finish reason, report and usage."""
-        encoder = self._encoder
+        encoder = self.encoder
         encoder.begin(self._head(model))
         rest = self._content.unsent
         out = [encoder.text(0, rest)] if rest or not (self._has_written or pending) else []
         for place, call in enumerate(pending):
             out.append(encoder.call(0, place, call.id, call.name, call.raw_arguments, call.extra))
         out.append(encoder.finish(0, reason, patchbay=report))
-        if self._chat.include_usage and usage is not None:
+        if self.include_usage and usage is not None:
             out.append(encoder.usage(usage))
         return b"".join([*out, encoder.end()])
