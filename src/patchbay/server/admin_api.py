@@ -36,8 +36,8 @@ from patchbay.errors import (
 from patchbay.media.content import IMAGE_TYPES, OCTET_STREAM, suffix_of
 from patchbay.media.files import MediaError
 from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
-from patchbay.server.auth import MEDIA_PATH, TRUSTED, is_signed
-from patchbay.server.errors import AuthenticationError, MethodNotAllowedError, NotFoundError
+from patchbay.server.auth import MEDIA_PATH, TRUSTED, Rejected, is_signed, unauthorized
+from patchbay.server.errors import MethodNotAllowedError, NotFoundError
 from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent
 from patchbay.server.http import Headers, ResponseWriter, Send
 from patchbay.server.request_log import log_error_response
@@ -59,10 +59,6 @@ _MAX_PATTERNS: Final = 20
 _COMMENT: Final = b": \n\n"
 _NO_TOKEN: Final[dict[int | str, dict[str, Any]]] = {401: {"description": "The server has a token, and it was not shown."}}
 _EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_end","payload":{"Tool":"add"}}\n\n'
-
-
-class _UnauthorizedError(AuthenticationError):
-    code = "wrong_token"
 
 
 class _AuditUnavailableError(PatchbayError):
@@ -98,7 +94,7 @@ def _admin_router(name: str, purpose: str, *, needs_token: bool, **options: Any)
 
     def require_token(request: Request) -> None:
         if needs_token and request.scope.get(TRUSTED) is not True:
-            raise _UnauthorizedError(f"Unauthorized: send the token of this server to {purpose}.")
+            raise unauthorized(f"send the token of this server to {purpose}")
 
     dependencies = [Depends(require_token), *options.pop("dependencies", ())]
     return APIRouter(prefix=f"/api/{name}", tags=[name], route_class=_AdminRoute, dependencies=dependencies, **options)
@@ -137,7 +133,7 @@ def _sse_frame(data: bytes, **fields: str) -> bytes:
     return head.encode() + b"data: " + data + b"\n\n"
 
 
-def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = PING) -> APIRouter:
+def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
     """Return the route over ``stream``. ``needs_token``: the server has a token."""
     responses = {**_NO_TOKEN, 503: {"description": "As many read already as may."}}
     router = _admin_router(
@@ -161,15 +157,15 @@ def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = 
         ] = "",
     ) -> Response:
         reader = stream.join(kinds=kind or (), session=session, last_id=last_event_id)
-        return _SseResponse(_event_frames(reader, ping), reader.close)
+        return _SseResponse(_event_frames(reader), reader.close)
 
     return router
 
 
-async def _event_frames(reader: EventReader, ping: float) -> AsyncIterator[bytes]:
+async def _event_frames(reader: EventReader) -> AsyncIterator[bytes]:
     """Yield frames until the stream ends; a comment first, as a sign of life, and while nothing happens."""
     yield _COMMENT
-    while (events := await reader.read(ping)) is not None:
+    while (events := await reader.read(PING)) is not None:
         yield b"".join(map(_event_frame, events)) or _COMMENT
 
 
@@ -479,7 +475,7 @@ class MediaApp:
 
     def _opened(self, scope: Any) -> OpenMedia:
         if self._needs_token and scope.get(TRUSTED) is not True and not is_signed(scope):
-            raise _UnauthorizedError("Unauthorized: send the token of this server, or use a signed path that has not expired.")
+            raise unauthorized("send the token of this server, or use a signed path that has not expired")
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
         name = scope["path"].rpartition("/")[2]
@@ -512,8 +508,8 @@ async def _media_error(reply: ResponseWriter, error: PatchbayError) -> None:
     headers: Headers = [(b"content-type", b"application/json")]
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", b"GET, HEAD"))
-    if isinstance(error, AuthenticationError):
-        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, Rejected):
+        headers += error.headers
     detail = "There is no such file (any more)." if isinstance(error, MediaError) else str(error)
     try:
         await reply.whole(status, headers, msgspec.json.encode({"detail": detail, "error_code": error.code}))

@@ -247,7 +247,7 @@ class AccessMiddleware:
         try:
             scope[TRUSTED] = self._admit(scope, is_model=is_model)
             if kind == "websocket" and self._token is not None and not scope[TRUSTED] and not is_model:
-                raise _unauthorized("a session must send the token")
+                raise unauthorized("a session must send the token")
             if scope.get("method") == "POST":
                 receive = await self._read_body(receive)
         except ClientDisconnect:
@@ -273,7 +273,7 @@ class AccessMiddleware:
             authorization = [b"Bearer " + key for name in VENDOR_KEYS for key in headers.get(name, [])]
         trusted = self._is_trusted(authorization, or_key=is_model)
         if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
-            raise _unauthorized("what comes through a proxy must send the token")
+            raise unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
             check_json(headers)
             lengths = headers.get(b"content-length")
@@ -289,7 +289,7 @@ class AccessMiddleware:
         if or_key and len(values) == 1 and not right:
             return False
         if len(values) > 1 or scheme.lower() != b"bearer" or not right:
-            raise _unauthorized("the token is not the one of this server")
+            raise unauthorized("the token is not the one of this server")
         return True
 
     async def _read_body(self, receive: Receive) -> Receive:
@@ -320,5 +320,6 @@ def _by_subprotocol(scope: Any) -> list[bytes]:
     return [b"Bearer " + each.encode("utf-8", "replace") for each in offered]
 
 
-def _unauthorized(why: str) -> Rejected:
+def unauthorized(why: str) -> Rejected:
+    """Return the rejection of a request without the token."""
     return Rejected(401, "wrong_token", f"Unauthorized: {why}.", headers=((b"www-authenticate", b"Bearer"),))

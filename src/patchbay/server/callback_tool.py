@@ -262,7 +262,7 @@ class CallbackTool(ForeignTool):
             raise self._error(f"remote tool callback returned HTTP {status}{_quoted(body)}")
         if status >= 300:
             raise self._error(f"remote tool callback redirected (HTTP {status}), which is not followed")
-        if not _is_plain(answer):
+        if answer.coding:
             raise self._error("remote tool callback answered in a compressed form, which it was not asked for")
         if status in (204, 205):
             return ""
@@ -324,11 +324,7 @@ async def _read_lines(answer: Response, limit: int, on_progress: Callable[[Progr
 
 
 def _is_in_lines(answer: Response) -> bool:
-    return answer.status < 300 and answer.content_type == NDJSON and _is_plain(answer)
-
-
-def _is_plain(answer: Response) -> bool:
-    return answer.header(b"content-encoding").strip().lower() in ("", "identity")
+    return answer.status < 300 and answer.content_type == NDJSON and not answer.coding
 
 
 def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:

@@ -175,15 +175,14 @@ def excerpt(body: bytes) -> str:
     return text if len(text) <= _EXCERPT_CHARS else text[:_EXCERPT_CHARS] + "…"
 
 
-def decompress(body: bytes, encoding: str) -> bytes:
+def decompress(body: bytes, coding: str) -> bytes:
     """Return at most ERROR_LIMIT decompressed bytes of an error body; empty where it cannot be read.
 
     A compressed body is not forwarded: a key that it quotes could not be redacted.
     """
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
+    if not coding:
         return body
-    for window in {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}.get(encoding, ()):
+    for window in {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}.get(coding, ()):
         try:
             return zlib.decompressobj(window).decompress(body, ERROR_LIMIT)
         except zlib.error:

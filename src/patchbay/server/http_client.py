@@ -56,6 +56,12 @@ class Response:
         """The media type in lower case without parameters: ``text/event-stream``; empty where none is declared."""
         return self.header(b"content-type").partition(";")[0].strip().lower()
 
+    @property
+    def coding(self) -> str:
+        """The content coding in lower case; empty where the body is plain."""
+        coding = self.header(b"content-encoding").strip().lower()
+        return "" if coding == "identity" else coding
+
     async def read(self) -> bytes:
         """Return what has arrived of the body since the last call, waiting for some; ``b""`` at its end.
 

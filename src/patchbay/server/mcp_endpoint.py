@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import patchbay
 from patchbay.errors import InvalidRequestError, PatchbayError, UnknownRoleError
-from patchbay.server.auth import TRUSTED, HeaderLists, Rejected, headers_of, reject
+from patchbay.server.auth import TRUSTED, HeaderLists, Rejected, headers_of, reject, unauthorized
 from patchbay.server.chat.handler import SESSION_HEADER, session_of
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, Send
@@ -53,8 +53,7 @@ class McpEndpoint:
         """Serve one HTTP request."""
         try:
             if self._settings.token is not None and not scope[TRUSTED]:
-                reason = "Unauthorized: an MCP client must send the token."
-                raise Rejected(401, "wrong_token", reason, headers=((b"www-authenticate", b"Bearer"),))
+                raise unauthorized("an MCP client must send the token")
             session = _session_of(headers_of(scope))
             sessions = await self._sessions_of(self._role_of(scope))
         except PatchbayError as error:

@@ -85,7 +85,7 @@ async def run_passthrough(request: ProxyRequest, tail: str) -> None:
             request.log("upstream_request_body", **sent.fields())
         if answer.status >= 400 and method != "HEAD":
             raise (await request.read_rejection(answer, chat=False))[1]
-        is_text = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
+        is_text = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.coding
         capture = request.capture() if is_text else None
         bodiless = method == "HEAD" or answer.status in (204, 304)
         await relay(request, answer, capture=capture, bodiless=bodiless)

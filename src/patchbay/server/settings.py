@@ -410,7 +410,7 @@ class ChatSettings:
             metavar="NAMES",
             type=str,
             default=None,
-            parse=lambda names: tuple(name for each in names.split(",") if (name := each.strip())),
+            parse=listed,
         ),
     )
     max_kept: int = 1000

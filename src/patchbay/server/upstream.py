@@ -139,7 +139,7 @@ class ProxyRequest:
 
     async def read_rejection(self, answer: Response, *, chat: bool) -> tuple[bytes, UpstreamStatusError]:
         """Return the body of an error response, decompressed and at most ERROR_LIMIT bytes, and the error that a client gets."""
-        body = decompress((await self.read(answer, ERROR_LIMIT))[:ERROR_LIMIT], answer.header(b"content-encoding"))
+        body = decompress((await self.read(answer, ERROR_LIMIT))[:ERROR_LIMIT], answer.coding)
         self.log("upstream_error", status=answer.status, body=body)
         forwarded = upstream_error_body(
             answer.status, answer.header(b"content-type"), body, chat=chat, own_key=self.own_key, redact=self.redact
@@ -160,7 +160,7 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
     Memory stays bounded: the next piece is read once the client has taken the last.
     """
     reply, watch = request.reply, request.watch
-    stream = is_event_stream(answer) and not answer.header(b"content-encoding")
+    stream = is_event_stream(answer) and not answer.coding
     if not reply.started:
         await reply.start(answer.status, downward(answer.headers))
     elif not stream:

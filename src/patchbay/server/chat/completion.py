@@ -170,8 +170,8 @@ def is_json(answer: Response) -> bool:
 
 def check_is_plain(answer: Response) -> None:
     """Raise UpstreamError for a compressed response."""
-    if (coding := answer.header(b"content-encoding").strip().lower()) not in ("", "identity"):
-        raise UpstreamError(f"The upstream compressed its answer ({coding}), against the request.")
+    if answer.coding:
+        raise UpstreamError(f"The upstream compressed its answer ({answer.coding}), against the request.")
 
 
 def check_is_stream(answer: Response, piece: bytes) -> None:

@@ -124,33 +124,27 @@ class SessionFactory:
     def make(self, request: SessionRequest, key: str) -> Session:
         """Return a session as requested, not yet open. Raises ConfigurationError."""
         governance = self._governance
-        context = {"inbound": {"channel": "session", "chat_id": key}, "scope": {"role": request.role}}
+        common: dict[str, Any] = {
+            "hooks": governance.hooks,
+            "media": governance.media,
+            "session_key": key,
+            "agent_id": request.role,
+            "context": {"inbound": {"channel": "session", "chat_id": key}, "scope": {"role": request.role}},
+            "tool_search": self._chat.tool_search(),
+        }
         if request.kind == "realtime":
             settings = realtime_settings(request, self._settings)
             own = self._settings.realtime
             assert own is not None
             check_key(settings, is_servers_own=dialect_for(settings) is dialect_for(own))
-            return RealtimeSession(
-                settings,
-                hooks=governance.hooks,
-                media=governance.media,
-                session_key=key,
-                agent_id=request.role,
-                context=context,
-                tool_search=self._chat.tool_search(),
-            )
+            return RealtimeSession(settings, **common)
         return ChatSession(
             self._model(),
-            hooks=governance.hooks,
-            media=governance.media,
             instructions=request.instructions,
             parameters={"model": request.model} if request.model else None,
             attachments=self._chat.attachments,
             limits=limits_of(self._chat),
-            session_key=key,
-            agent_id=request.role,
-            context=context,
-            tool_search=self._chat.tool_search(),
+            **common,
         )
 
     async def open(self, session: Session, request: SessionRequest) -> str:
