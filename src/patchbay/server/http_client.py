@@ -183,6 +183,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_bodiless",
+        "_client",
         "_complete",
         "_drained",
         "_framing",
@@ -191,16 +192,15 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_parser",
         "_pieces",
-        "_pool",
         "_response",
         "_transport",
         "_upload",
         "on_body",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._loop = pool.loop
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._headers: list[tuple[bytes, bytes]] = []
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self._pool.add(self)
+        self._client.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, and hand on what it found."""
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
                 self._end(DisconnectedError(str(exc or "connection closed"), silent=not self._framing))
         self._transport = self._parser = None  # and with them the rings that hold this object
         self.resume_writing()
-        self._pool.discard(self)
+        self._client.discard(self)
 
     def pause_writing(self) -> None:
         """Pause the upload: the upstream reads slower than the body comes."""
@@ -364,11 +364,11 @@ class Connection(asyncio.Protocol):
             self._keep = self._parser is not None and self._parser.should_keep_alive()
 
     def _finish(self, response: Response, *, clean: bool) -> None:
-        """Complete the response, and return the connection to the pool where it is reusable."""
+        """Complete the response, and return the connection to the client where it is reusable."""
         self._response = None
         response.finish()
         if clean and self._keep and self._upload is None and self.open:
-            self._pool.release(self)
+            self._client.release(self, self._loop)
         else:
             self._end(None)
 
@@ -431,79 +431,6 @@ IDLE_LIMIT = 15.0
 _CLOSING_LIMIT = 1.0
 
 
-class Pool:
-    """The connections to one origin in one event loop. Not limited in number: the callers' concurrency is the limit."""
-
-    __slots__ = ("_all", "_closed", "_emptied", "_idle", "_origin", "_timer", "loop")
-
-    def __init__(self, origin: Origin) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._origin = origin
-        self._all: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # in the order of their times
-        self._timer: asyncio.TimerHandle | None = None
-        self._emptied: asyncio.Future[None] | None = None
-        self._closed = False
-
-    def acquire(self, *, alive: bool = False) -> Connection | None:
-        """Return the most recently used idle connection, or None. ``alive``: only one that the kernel, too, reports as open."""
-        while self._idle:
-            connection, _ = self._idle.popitem()
-            if connection.open:
-                if not alive or connection.is_alive():
-                    return connection
-                connection.abort()
-        return None
-
-    async def connect(self, limit: float) -> Connection:
-        """Return a new connection. ``limit``: seconds. Raises ConnectError and ConnectTimeoutError."""
-        return await self._origin.connect(lambda: Connection(self), limit)
-
-    def add(self, connection: Connection) -> None:
-        """Register a connection."""
-        self._all.add(connection)
-
-    def release(self, connection: Connection) -> None:
-        """Take back a connection whose response is complete."""
-        if self._closed:
-            connection.abort()
-            return
-        self._idle[connection] = self.loop.time()
-        if self._timer is None:
-            self._timer = self.loop.call_later(IDLE_LIMIT, self._sweep)
-
-    def discard(self, connection: Connection) -> None:
-        """Remove a closed connection."""
-        self._idle.pop(connection, None)
-        self._all.discard(connection)
-        if not self._all and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
-
-    async def close(self) -> None:
-        """End all connections, also those in use, and wait until they are closed; bounded."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for connection in list(self._all):
-            connection.abort()
-        if self._all:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait([self._emptied], timeout=_CLOSING_LIMIT)
-
-    def _sweep(self) -> None:
-        """End connections that were idle too long; reschedule for the next one."""
-        self._timer = None
-        now = self.loop.time()
-        for connection, since in list(self._idle.items()):
-            left = since + IDLE_LIMIT - now
-            if left > 0:
-                self._timer = self.loop.call_later(left, self._sweep)
-                return
-            del self._idle[connection]
-            connection.abort()
-
-
 _MAX_WRITE_BYTES = 256 * 1024
 """Larger bodies are written piece by piece: in one write they would be copied, and encrypted while nothing else runs."""
 _STALE_SECONDS = 1.0
@@ -512,12 +439,19 @@ _START = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [\x21-\x7e\x80-\xff]+")
 
 
 class HttpClient:
-    """Sends requests to ``origin``. It may be used in one event loop after another; each has a pool of its own."""
+    """Sends requests to ``origin``, over connections that it keeps. It may be used in one event loop after another.
+
+    Connections are not limited in number: the callers' concurrency is the limit.
+    """
 
     def __init__(self, origin: Origin, *, connect_timeout: float) -> None:
         self._origin = origin
         self._connect_timeout = connect_timeout
-        self._pool: Pool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._all: set[Connection] = set()
+        self._idle: dict[Connection, float] = {}  # in the order of their times
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
 
     async def request(
         self,
@@ -542,11 +476,10 @@ class HttpClient:
             length = len(body)
         head = _encode_head(b"%b %b" % (method, target), self._origin.host, headers, length=length, chunked=body is not None)
         bodiless = method == b"HEAD"
-        pool = self._pool
         loop = asyncio.get_running_loop()
-        if pool is None or pool.loop is not loop:
-            self._pool = pool = Pool(self._origin)
-        connection = pool.acquire(alive=once)
+        if self._loop is not loop:
+            self._loop, self._all, self._idle, self._timer = loop, set(), {}, None
+        connection = self._acquire(alive=once)
         if connection is not None:
             started = loop.time()
             try:
@@ -555,14 +488,62 @@ class HttpClient:
                 again = body is None or isinstance(body, bytes)
                 if once or not (error.silent and again and loop.time() - started < _STALE_SECONDS):
                     raise
-        connection = await pool.connect(self._connect_timeout)
+        connection = await self._origin.connect(lambda: Connection(self), self._connect_timeout)
         return await _send(connection, head, body, length, bodiless=bodiless)
 
     async def close(self) -> None:
-        """Close all connections. The next request opens a new one."""
-        pool, self._pool = self._pool, None
-        if pool is not None and pool.loop is asyncio.get_running_loop():
-            await pool.close()
+        """End all connections, also those in use, and wait until they are closed; bounded. The next request opens a new one."""
+        if self._loop is not asyncio.get_running_loop():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in list(self._all):
+            connection.abort()
+        if self._all:
+            self._emptied = self._loop.create_future()
+            await asyncio.wait([self._emptied], timeout=_CLOSING_LIMIT)
+
+    # Called by the connections.
+
+    def add(self, connection: Connection) -> None:
+        """Register a connection."""
+        self._all.add(connection)
+
+    def release(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Take back a connection whose response is complete."""
+        self._idle[connection] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(IDLE_LIMIT, self._sweep, loop)
+
+    def discard(self, connection: Connection) -> None:
+        """Remove a closed connection."""
+        self._idle.pop(connection, None)
+        self._all.discard(connection)
+        if not self._all and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def _acquire(self, *, alive: bool) -> Connection | None:
+        """Return the most recently used idle connection, or None. ``alive``: only one that the kernel, too, reports as open."""
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.open:
+                if not alive or connection.is_alive():
+                    return connection
+                connection.abort()
+        return None
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End connections that were idle too long; reschedule for the next one."""
+        self._timer = None
+        now = loop.time()
+        for connection, since in list(self._idle.items()):
+            left = since + IDLE_LIMIT - now
+            if left > 0:
+                self._timer = loop.call_later(left, self._sweep, loop)
+                return
+            del self._idle[connection]
+            connection.abort()
 
 
 async def _send(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import socket
@@ -51,7 +52,7 @@ class StoreLock:
     """Exclusive lock: only one server may use ``store``, from ``acquire`` to ``release``.
 
     For SQLite it is a lock on a file beside the database (``tools.db-serving``, which is kept); for PostgreSQL an advisory lock
-    of a session of its own, on which ``write`` writes. A database in memory needs none, and Windows has no such lock.
+    of a session of its own, on which ``write`` writes. A database in memory needs none.
     """
 
     def __init__(self, database: Database) -> None:
@@ -123,10 +124,6 @@ class StoreLock:
         return self.is_held
 
     def _try_file(self, database: Path) -> bool:
-        try:
-            import fcntl
-        except ImportError:
-            return True
         if self._file is None:
             path = f"{database.resolve()}-serving"
             try:

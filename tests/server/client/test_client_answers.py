@@ -14,7 +14,7 @@ from client_rig import answering, client_of, collect, get, plain, running, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.server.http_client import HEAD_LIMIT, Connection, Pool, Response
+from patchbay.server.http_client import HEAD_LIMIT, Connection, HttpClient, Response
 from patchbay.server.origin import DisconnectedError, IncompleteResponse, Origin, RemoteProtocolError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -247,7 +247,7 @@ def test_any_split_of_an_answer_gives_the_same_body(kind: str, cuts: list[int], 
     marks = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent)), *(range(0, len(sent), every) if every else ())})
 
     async def main() -> None:
-        connection = Connection(Pool(Origin("http://127.0.0.1:9")))
+        connection = Connection(HttpClient(Origin("http://127.0.0.1:9"), connect_timeout=1))
         connection.connection_made(Wire())
         for _ in range(2):  # the second answer on the same connection
             answer = connection.send(b"", b"", length=None, bodiless=False)
