@@ -109,6 +109,15 @@ class AuditQuery:
             if number is not None and not 0 <= number < 2**63:
                 raise InvalidRequestError(f"{name} must be the id of an entry, not {number!r}.", param=name)
 
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return the query as URL parameters of ``/api/audit``."""
+        found: list[tuple[str, str]] = [("tool", pattern) for pattern in self.tools]
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name != "tools" and value is not None and value is not False:
+                found.append((each.name, "true" if value is True else repr(value) if isinstance(value, float) else str(value)))
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:

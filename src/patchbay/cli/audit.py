@@ -159,12 +159,11 @@ def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:
 def _query_server(url: str, token_file: Path | None) -> Callable[[AuditQuery], AuditPage]:
     from patchbay.audit import AuditEntry, AuditPage
     from patchbay.cli.http import ServerClient, ServerUnavailableError
-    from patchbay.server.admin_api import as_parameters
 
     client = ServerClient(url, token_file)
 
     def fetch(query: AuditQuery) -> AuditPage:
-        page = client.read("/api/audit", as_parameters(query), missing=_MISSING)
+        page = client.read("/api/audit", query.parameters(), missing=_MISSING)
         try:
             return AuditPage(tuple(AuditEntry.from_json(each) for each in page["entries"]), page["cursor"])
         except (KeyError, TypeError):

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
@@ -401,16 +401,6 @@ def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
         )
 
     return router
-
-
-def as_parameters(query: AuditQuery) -> list[tuple[str, str]]:
-    """Return a query as URL parameters of the route."""
-    parameters: list[tuple[str, str]] = [("tool", pattern) for pattern in query.tools]
-    for each in fields(query):
-        value = getattr(query, each.name)
-        if each.name != "tools" and value is not None and value is not False:
-            parameters.append((each.name, "true" if value is True else repr(value) if isinstance(value, float) else str(value)))
-    return parameters
 
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.IGNORECASE)
