@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from hypothesis import settings
 
 from agents.databases import postgres_server, why_no_postgres
-from executor.moved import jump_run
+from executor.virtual_time import jump_run
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.processes import listening
 

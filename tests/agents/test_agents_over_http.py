@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from executor.moved import ManualClockLoop, later
+from executor.virtual_time import ManualClockLoop, later
 from patchbay.agents import GenerateContentConfig, LlmAgent, LlmRequest
 from patchbay.testing import ContractModel, Message, Raw, ScriptedUpstream, Text, events
 from patchbay.testing.script import error

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from patchbay.agents import Content, Event, EventActions, FunctionCall, FunctionResponse, Part
 from patchbay.errors import InvalidRequestError
 
-from .saying import call_event, response_event, text_event
+from .event_builders import call_event, response_event, text_event
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(

@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from patchbay.agents import DatabaseSessionService, InMemorySessionService
 from support.repeated import examples
 
-from .saying import state_event
+from .event_builders import state_event
 
 KEYS = st.sampled_from(["app:k", "user:k", "temp:k", "k", "app:l", "l", "user:", "temp:"])
 DELTAS = st.dictionaries(KEYS, st.none() | st.integers(0, 9) | st.lists(st.integers(0, 9), max_size=2), max_size=4)

@@ -17,7 +17,7 @@ from patchbay.agents.content import Content, new_id
 from patchbay.errors import InvalidRequestError, SessionExistsError, SessionNotFoundError
 from support.running import run
 
-from .saying import call_event, response_event, state_event, text_event, texts_of
+from .event_builders import call_event, response_event, state_event, text_event, texts_of
 
 
 class Names:

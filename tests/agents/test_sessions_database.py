@@ -20,7 +20,7 @@ from support.processes import Process
 from support.running import run
 
 from .databases import execute, executed_statements
-from .saying import state_event, text_event, texts_of
+from .event_builders import state_event, text_event, texts_of
 
 WRITER = Path(__file__).with_name("writer.py")
 

@@ -10,7 +10,7 @@ from patchbay.agents import Content, Event, Part
 from patchbay.agents.convert import to_messages
 from patchbay.agents.view import NO_RESULT, is_visible, model_contents
 
-from .saying import call_event, response_event, state_event, text_event
+from .event_builders import call_event, response_event, state_event, text_event
 
 
 def shape(contents) -> list[str]:

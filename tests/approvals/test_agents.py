@@ -11,7 +11,7 @@ from patchbay.hooks import HookManager
 from patchbay.testing import ScriptedModel
 from support.running import run
 
-from .asking import Files, service_at, waiting
+from .approval_calls import Files, service_at, waiting
 
 DELETE = ApprovalPolicy(rules=(Rule(tools=("delete",), deadline=600),))
 

@@ -12,7 +12,7 @@ from patchbay.approvals import store as store_module
 from patchbay.errors import ApprovalConflictError
 from support.running import run
 
-from .asking import NO_SESSION, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import NO_SESSION, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
 from .serving import ran, serving
 from .test_commands import patchbay
 from .test_service import SilentTerminal

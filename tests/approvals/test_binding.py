@@ -19,7 +19,7 @@ from patchbay.tools import FunctionTool, Tool
 from patchbay.types import ToolCall
 from support.running import run
 
-from .asking import SCOPE, call_of, running_calls, service_at, waiting
+from .approval_calls import SCOPE, call_of, running_calls, service_at, waiting
 
 
 class RecordingTool(Tool):

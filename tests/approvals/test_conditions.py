@@ -13,7 +13,7 @@ from patchbay.approvals.conditions import read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Meta, ToolRequest
 
-from .asking import Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import Files, call_of, executor_of, running_calls, service_at, waiting
 
 TEXT: dict[str, Any] = {"type": "string"}
 

@@ -14,7 +14,7 @@ from patchbay.executor import Executor
 from patchbay.hooks import Approval, DenyTool, HookManager, Respond
 from support.running import run
 
-from .asking import ASK, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import ASK, Files, call_of, executor_of, running_calls, service_at, waiting
 
 EDITED = {"path": "/tmp/b"}
 NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'

@@ -12,7 +12,7 @@ from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import parse_kinds
 from support.running import run
 
-from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import ASK, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
 from .test_service import policy
 
 

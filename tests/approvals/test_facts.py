@@ -21,8 +21,8 @@ from patchbay.server.admin_api import make_approvals_router
 from patchbay.tools import ToolContext, tool
 from support.running import run
 
-from .asking import Files as PlainFiles
-from .asking import call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import Files as PlainFiles
+from .approval_calls import call_of, executor_of, running_calls, service_at, waiting
 from .test_reach import ended
 from .test_terminal import request
 

@@ -18,7 +18,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
 from support.running import run
 
-from .asking import waiting
+from .approval_calls import waiting
 
 LOOKUP = {"type": "function", "function": {"name": "lookup_ticket", "parameters": {"type": "object"}}}
 SCRIPT = [[ToolCall("1", "lookup_ticket", '{"id": 7}')], "done"]

@@ -17,7 +17,7 @@ import pytest
 from patchbay.approvals import State
 from support.running import run
 
-from .asking import Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import Files, call_of, executor_of, running_calls, service_at, waiting
 from .serving import BOUND, Server, ran, serving
 
 

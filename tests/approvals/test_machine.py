@@ -19,7 +19,7 @@ from patchbay.errors import ApprovalConflictError
 from patchbay.hooks import HookScope
 from support.repeated import examples
 
-from .asking import LONG, Clock, Files, call_of, executor_of, running_calls
+from .approval_calls import LONG, Clock, Files, call_of, executor_of, running_calls
 
 DEADLINE, KEEP, SESSION = 50.0, 70.0, 100.0
 POLICY = ApprovalPolicy(otherwise=Rule(name="all", deadline=DEADLINE))

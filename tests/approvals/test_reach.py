@@ -10,7 +10,7 @@ from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.hooks import HookScope
 from support.running import run
 
-from .asking import ASK, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import ASK, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
 from .test_service import SilentTerminal
 
 ANN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ann"}})

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from patchbay.server.admin_api import make_approvals_router
 from support.running import run
 
-from .asking import executor_of, service_at
+from .approval_calls import executor_of, service_at
 from .serving import BOUND, TOKEN, ran, serving
 
 
@@ -158,7 +158,7 @@ def test_rule_that_excludes_http_is_not_decided_over_it():
 
     from patchbay.approvals import ApprovalPolicy, Rule
 
-    from .asking import Files, call_of, running_calls, waiting
+    from .approval_calls import Files, call_of, running_calls, waiting
     from .test_service import SilentTerminal
 
     async def main():

@@ -19,7 +19,7 @@ from patchbay.hooks.events import digest_of
 from patchbay.types import ToolCall
 from support.running import run
 
-from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
 
 OTHER = HookScope(agent_id="helper", session_key="s2")
 

@@ -13,7 +13,7 @@ from patchbay.errors import ApprovalNotFoundError
 from patchbay.hooks import HookScope
 from support.running import run
 
-from .asking import SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
 from .serving import TOKEN, ran, serving
 from .test_commands import patchbay
 from .test_service import OTHER, policy

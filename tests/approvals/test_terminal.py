@@ -17,7 +17,7 @@ from patchbay.approvals.request import Answer
 from patchbay.approvals.terminal import MAX_LINE, LineBuffer, parse_answer, render, render_outcome, render_question
 from support.running import run
 
-from .asking import LONG, NO_SESSION, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import LONG, NO_SESSION, Files, call_of, executor_of, running_calls, service_at, waiting
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",)))
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from moved import ManualClockLoop, later
 from pydantic import BaseModel
+from virtual_time import ManualClockLoop, later
 
 from patchbay import ToolRetry
 from patchbay.executor import Budget, Executor, ToolExecution

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from moved import ManualClockLoop, later
+from virtual_time import ManualClockLoop, later
 
 from patchbay.errors import ConfigurationError, RunTimeoutError
 from patchbay.executor import Budget, Executor, ToolExecution

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from moved import ManualClockLoop, later
+from virtual_time import ManualClockLoop, later
 
 from patchbay import ToolCall
 from patchbay.executor import Budget, Executor

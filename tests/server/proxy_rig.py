@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from aiohttp import web
 
-from executor.moved import ManualClockLoop
+from executor.virtual_time import ManualClockLoop
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.exchange import Exchange
 from patchbay.proxy import create_app

@@ -8,7 +8,7 @@ W2   a restart lost every registration: ``tools_server/test_stored_registrations
      ``plugins/test_host_reconciler`` (back after the server was restarted), ``tools_server/test_tables`` (another start is
      another instance), ``examples``
 W3   one attempt to register, and the plugin never told: ``plugins/test_host_reconciler`` (a server that comes later; refusals;
-     stale), ``plugins/test_host_parts`` (delays grow, and differ), ``plugins/test_running`` and ``plugins/test_child`` (states
+     stale), ``plugins/test_host_parts`` (delays grow, and differ), ``plugins/test_running`` and ``plugins/test_worker`` (states
      reach the plugin)
 W4   a new or rebuilt role had no tools, and "" was a role: ``registry/test_registry`` (inherits, exclusions, empty role),
      ``registry/test_manager`` (rebuilt), ``plugins/test_host_reconciler`` (a role that was made anew)
@@ -29,7 +29,7 @@ W13  "ok" preceded the sync of sessions, and hid its failures; for sessions of a
      (sync), ``tools_server/test_tables`` (a session with a failed or hanging sync); removed tools and the
      lease: here
 W14  calls without name or id were lost; in chats: ``loop/test_loop`` (missing and repeated ids),
-     ``models/providers/test_chat_providers`` (under finish_reason stop; without ids and places), ``laws/test_loop_keeps_going``
+     ``models/providers/test_chat_providers`` (under finish_reason stop; without ids and places), ``laws/test_loop_laws``
      (one result each)
 W15  tools of a reply that was cut off ran; in chats: ``executor/test_executor`` (cut off), ``loop/test_loop`` (answered, and
      the turn goes on)
@@ -46,7 +46,7 @@ W21  the list hid what was registered: ``tools_server/test_tables`` (defaults, 3
      otherwise)
 W22  two envelopes, untyped errors: here (one answer, three ways), ``tools_server/test_tables`` and
      ``tools_server/test_dispatch`` (``code``)
-W23  pickles, and a token that children inherit: ``plugins/test_frames``, ``plugins/test_child`` (neither in the command nor in
+W23  pickles, and a token that children inherit: ``plugins/test_frames``, ``plugins/test_worker`` (neither in the command nor in
      the environment)
 W24  NaN was a 500: ``tools_server/test_tables`` (a body that does not fit)
 """

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from executor.moved import later
+from executor.virtual_time import later
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings

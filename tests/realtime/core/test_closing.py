@@ -10,7 +10,7 @@ import warnings
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from executor.moved import ManualClockLoop
+from executor.virtual_time import ManualClockLoop
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import connection

@@ -24,7 +24,7 @@ from patchbay.testing.realtime import (
     random_scripts,
 )
 from patchbay.testing.realtime.script import AnswerFault, CallFault, Cancel, GoAway, Interrupt, Point, Status
-from realtime.dialects.told import dialect
+from realtime.providers.frames import dialect
 from support.running import run
 
 from .raw import VOICED, CorrectFamilyClient, CorrectGeminiClient

@@ -26,7 +26,7 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-from .told import CLOCK, WEATHER, dialect, read, shaped
+from .frames import CLOCK, WEATHER, dialect, read, shaped
 
 
 def gemini(**settings):

@@ -23,7 +23,7 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-from .told import CLOCK, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
+from .frames import CLOCK, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
 
 PCM = base64.b64encode(b"\1\2\3\4").decode()
 

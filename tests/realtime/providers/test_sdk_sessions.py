@@ -18,7 +18,7 @@ from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Paus
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .told import assert_openai_takes
+from .frames import assert_openai_takes
 
 BOUND = 30.0
 SERVER_EVENT = TypeAdapter(RealtimeServerEvent)

@@ -1,4 +1,4 @@
-"""A process that keeps long results in a session: ``keeper.py URL SESSION`` with a moment, or with texts.
+"""A process that keeps long results in a session: ``halting.py URL SESSION`` with a moment, or with texts.
 
 With ``before`` or ``after`` it runs a turn with a tool whose result is long, says so when that result is about to be recorded or has
 been, and waits there to be killed. With anything else it keeps each of these texts, and says the ids it got.

@@ -22,7 +22,7 @@ from support.processes import Process
 from support.running import run
 
 from .databases import execute, executed_statements
-from .keeper import read_log
+from .halting import read_log
 from .turns import Chat, agent, response_of
 
 ROOT = Path(__file__).parents[2]
@@ -220,7 +220,7 @@ def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(service, bo
 
 
 def spawn(url: str, session_id: str, *texts: str) -> Process:
-    command = [sys.executable, "-m", "tests.agents.keeper", url, session_id, *texts]
+    command = [sys.executable, "-m", "tests.agents.halting", url, session_id, *texts]
     return Process(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 

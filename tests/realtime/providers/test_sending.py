@@ -11,7 +11,7 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 
-from .told import ALL, CLOCK, EVENTFUL, WEATHER, assert_openai_takes, configured, dialect, shaped, without_id
+from .frames import ALL, CLOCK, EVENTFUL, WEATHER, assert_openai_takes, configured, dialect, shaped, without_id
 
 FLAT = {
     "type": "function",

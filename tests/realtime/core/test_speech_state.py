@@ -25,7 +25,7 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-from .test_talk import RecordingListener, Sent
+from .test_response_controller import RecordingListener, Sent
 
 
 class FrameKinds(Sent):

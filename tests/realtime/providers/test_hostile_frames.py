@@ -17,7 +17,7 @@ from patchbay.realtime.providers.event_protocol import _READERS
 from patchbay.realtime.providers.gemini import _SNAKE
 from support.repeated import examples
 
-from .told import ALL, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
+from .frames import ALL, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
 
 NEWS = tuple(
     kind for kind in vars(server_events).values() if isinstance(kind, type) and kind.__module__ == server_events.__name__

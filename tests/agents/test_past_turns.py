@@ -11,7 +11,7 @@ from patchbay.agents.sessions.log import EventLog, record
 from patchbay.agents.view import PastTurns, model_contents
 from patchbay.tools.output import introduction
 
-from .saying import call_event, response_event, text_event
+from .event_builders import call_event, response_event, text_event
 
 IDS = st.sampled_from(["", "0", "1", "2"])
 BRANCHES = st.sampled_from([None, None, None, "p.a", "p.b"])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from executor.moved import ManualClockLoop
+from executor.virtual_time import ManualClockLoop
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolCallEvent, ToolResultEvent
 from patchbay.realtime.config import RealtimeSettings

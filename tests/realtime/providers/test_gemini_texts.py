@@ -17,7 +17,7 @@ from realtime.fakes.raw import Line as ProviderConnection
 from realtime.fakes.raw import opened
 from support.running import run
 
-from .told import dialect, read
+from .frames import dialect, read
 
 BOUND = 30.0
 NEWER = "gemini/gemini-3.1-flash-live-preview"
