@@ -44,7 +44,7 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     """Leave what was collected out of what is searched for garbage: tests that look for what is left do so often."""
-    _freeze()
+    gc.freeze()
     gc.enable()
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import pytest
 
 from support.cli import run_cli
-from support.processes import listening, run_process
+from support.processes import Process, listening, run_process
 
 BOUND = 60
 PLUGIN = """
@@ -76,7 +76,7 @@ def running(*arguments):
 def followed(port, text):
     """Read the host's logs until a line has the text in it."""
     command = [sys.executable, "-m", "patchbay", "plugins", "logs", "--follow", "--port", port]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Process(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
@@ -210,7 +210,7 @@ def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
         wait_until_running(port)
         patchbay("freeze", "greeter", "--port", port)  # which is a line to be shown
         command = [sys.executable, "-m", "patchbay", "plugins", "logs", "--follow", "--port", port]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert "[greeter] * It is frozen" in process.stdout.readline()
             process.send_signal(signal.SIGINT)
@@ -278,7 +278,7 @@ def serving(folder):
 def test_registered_tools_of_a_plugin_are_reported(folder):
     with (
         serving(folder) as server,
-        subprocess.Popen(command_of(folder, server=server), stdout=subprocess.PIPE, text=True) as process,
+        Process(command_of(folder, server=server), stdout=subprocess.PIPE, text=True) as process,
     ):
         assert process.stdout is not None
         try:
@@ -292,7 +292,7 @@ def test_plugin_host_continues_if_its_output_is_not_read(folder):
     main.write_text(main.read_text().replace("class Greeter(PluginBase):", "class Greeter(PluginBase):\n" + CHATTY))
     with serving(folder) as server:
         command = command_of(folder, server=server)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with Process(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             port = process.stdout.readline().strip().rpartition(":")[2]
             try:
@@ -348,7 +348,7 @@ HANGING = """
 @contextmanager
 def running_with(*arguments, server):
     command = command_of(*arguments, server=server)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             wait_for_output(process, "registered for default")
             yield process

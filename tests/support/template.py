@@ -20,7 +20,8 @@ def preload() -> None:
     """Import what servers and commands import once they run."""
     import encodings.idna  # noqa: F401
 
-    import fastapi  # noqa: F401
+    import h11  # noqa: F401
+    import jsonschema_rs  # noqa: F401
     import mcp.server.mcpserver
     import mcp.server.sse
     import mcp.server.streamable_http_manager  # noqa: F401
@@ -37,23 +38,29 @@ def preload() -> None:
     import patchbay.audit
     import patchbay.cli.approvals
     import patchbay.cli.audit
+    import patchbay.cli.chat
     import patchbay.cli.commands
+    import patchbay.cli.http
+    import patchbay.cli.mcp
     import patchbay.cli.mcp_serve
     import patchbay.cli.plugins
     import patchbay.cli.proxy
     import patchbay.cli.serve
+    import patchbay.cli.tail
     import patchbay.hooks
     import patchbay.mcp.connection
     import patchbay.mcp.http
     import patchbay.mcp.login
     import patchbay.mcp.server
     import patchbay.mcp.stdio_server
+    import patchbay.models.resolve
     import patchbay.plugins
     import patchbay.plugins.host
     import patchbay.proxy
     import patchbay.realtime
     import patchbay.server.admin_api
     import patchbay.server.app
+    import patchbay.server.live_sessions.app
     import patchbay.server.runtime
     import patchbay.server.settings
     import patchbay.testing  # noqa: F401
