@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
+import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from patchbay.errors import ToolSyncError
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.session import RealtimeSession
+from patchbay.tools import ToolDefinition
 
-from .playing import Played, limits
+from .playing import Played, bounded, limits, snapshot_of
 
 SECRET = "sk-a-key-that-nobody-may-see"
 
@@ -124,11 +127,11 @@ async def open_session(
 
 
 @asynccontextmanager
-async def served(conduct: Handle, *tools: Any, **how: Any) -> AsyncIterator[tuple[Played, list[Peer]]]:
-    """A session (``held``), and a server that lets it in and then does what ``conduct`` says, on each connection."""
+async def served(conduct: Handle, *tools: Any, opens: Handle = Peer.open, **how: Any) -> AsyncIterator[tuple[Played, list[Peer]]]:
+    """A session (``open_session``), and a server that lets it in and then does what ``conduct`` says, on each connection."""
 
     async def handle(peer: Peer) -> None:
-        await peer.open()
+        await opens(peer)
         await conduct(peer)
         await peer.listen()
 
@@ -163,6 +166,33 @@ def text_delta(response: str, text: str) -> dict[str, Any]:
 def content(**members: Any) -> dict[str, Any]:
     """What a Gemini server says."""
     return {"serverContent": members}
+
+
+def updated(*names: str) -> dict[str, Any]:
+    """That a session of OpenAI's has these tools."""
+    return {"type": "session.updated", "session": {"tools": [{"type": "function", "name": name} for name in names]}}
+
+
+def refusal(message: str, param: str = "session") -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A reply by which a change of the tools is refused."""
+    return lambda update: rejected_execution(update, message, param)
+
+
+def replies(*lists: Sequence[Any]) -> Handle:
+    """A server that replies to the first change of the tools with the frames of the first list, and so on."""
+
+    async def conduct(peer: Peer) -> None:
+        for frames in lists:
+            update = await peer.until("session.update")
+            await peer.send(*(frame(update) if callable(frame) else frame for frame in frames))
+
+    return conduct
+
+
+async def change(played: Played, *tools: str | ToolDefinition, error: str = "") -> None:
+    """Have a session use these tools, and see whether that is an error."""
+    with pytest.raises(ToolSyncError, match=error) if error else nullcontext():
+        await bounded(played.session.use_tools(snapshot_of(*tools)))
 
 
 def rejected_execution(update: dict[str, Any], message: str, param: str = "session") -> dict[str, Any]:

@@ -42,6 +42,8 @@ from patchbay.types import Attachment, ToolCall, ToolResult
 
 from .playing import run
 
+CLOSED = ConnectionEvent("closed", "x")
+
 
 def read(feed: EventQueue) -> list[object]:
     async def all_of_it() -> list[object]:
@@ -50,24 +52,22 @@ def read(feed: EventQueue) -> list[object]:
     return run(all_of_it())
 
 
+def read_late(most: int, *events: RealtimeEvent) -> list[object]:
+    """What is read of these events, of which so many may wait, after the queue is closed."""
+    feed = EventQueue(most)
+    for event in events:
+        feed.put(event)
+    feed.close(CLOSED)
+    return read(feed)
+
+
 def test_oldest_unread_events_are_dropped_with_a_count():
-    feed = EventQueue(2)
-    for _ in range(3):
-        feed.put(InterruptedEvent())
-    last = ConnectionEvent("closed", "x")
-    feed.close(last)
-    assert [DroppedEvent("events", count=2), InterruptedEvent(), last] == read(feed)
+    assert [DroppedEvent("events", count=2), InterruptedEvent(), CLOSED] == read_late(2, *[InterruptedEvent()] * 3)
 
 
 def test_audio_that_is_not_read_does_not_pile_up():
-    feed = EventQueue(1000)
     piece = AudioEvent(bytes(MAX_BYTES // 3), 24_000)
-    for _ in range(5):
-        feed.put(piece)
-    feed.close(ConnectionEvent("closed"))
-    first, *rest = read(feed)
-    assert DroppedEvent("events", count=3) == first
-    assert [piece, piece] == rest[:2]
+    assert [DroppedEvent("events", count=3), piece, piece] == read_late(1000, *[piece] * 5)[:3]
 
 
 LONG = "a" * MAX_BYTES
@@ -106,28 +106,20 @@ def long_events() -> Iterator[RealtimeEvent]:
 
 def test_unread_events_are_bounded_in_size():
     for event in long_events():
-        feed = EventQueue(1000)
-        for _ in range(3):
-            feed.put(event)
-        feed.close(ConnectionEvent("closed"))
-        assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed), event.type
+        assert [DroppedEvent("events", count=3), CLOSED] == read_late(1000, *[event] * 3), event.type
 
 
 def test_result_equal_to_its_text_is_counted_once():
-    feed = EventQueue(1000)
     text = "a" * (MAX_BYTES // 3)
     event = settled(text, text)
-    for _ in range(2):
-        feed.put(event)
-    feed.close(ConnectionEvent("closed"))
-    assert [event, event, ConnectionEvent("closed")] == read(feed)
+    assert [event, event, CLOSED] == read_late(1000, event, event)
 
 
 def test_nothing_follows_the_end_event():
     feed = EventQueue(10)
-    feed.close(ConnectionEvent("closed"))
+    feed.close(CLOSED)
     feed.put(InterruptedEvent())
-    assert [ConnectionEvent("closed")] == read(feed)
+    assert [CLOSED] == read(feed)
     assert [] == read(feed)
 
 
@@ -319,32 +311,22 @@ def test_drained_late_results_are_removed():
 
 
 def test_waiting_deltas_are_joined_without_loss():
-    feed = EventQueue(40)
+    pieces: list[RealtimeEvent] = []
     for number in range(3_000):
-        feed.put(AudioEvent(number.to_bytes(2, "big"), 24_000))
-        feed.put(TranscriptEvent("assistant", f"{number} ", whole=False))
-        feed.put(TranscriptEvent("assistant", "...", whole=False))
-    last = ConnectionEvent("closed")
-    feed.close(last)
-    got = read(feed)
-    assert b"".join(number.to_bytes(2, "big") for number in range(3_000)) == b"".join(
-        event.audio for event in got if isinstance(event, AudioEvent)
-    )
+        pieces.append(AudioEvent(number.to_bytes(2, "big"), 24_000))
+        pieces += [TranscriptEvent("assistant", text, whole=False) for text in (f"{number} ", "...")]
+    got = read_late(40, *pieces)
+    heard = b"".join(event.audio for event in got if isinstance(event, AudioEvent))
+    assert b"".join(number.to_bytes(2, "big") for number in range(3_000)) == heard
     said = [event.text for event in got if isinstance(event, TranscriptEvent)]
     assert "".join(f"{number} ..." for number in range(3_000)) == "".join(said)
     assert 40 >= len(got)
     assert 1 < len(said)
     assert all(len(text) <= MAX_JOINED_TEXT for text in said)
-    assert last == got[-1]
+    assert CLOSED == got[-1]
 
 
-def test_events_read_in_time_are_not_joined():
-    feed = EventQueue(10)
-    pieces = [TextEvent(str(number)) for number in range(5)]
-    for piece in pieces:
-        feed.put(piece)
-    feed.close(ConnectionEvent("closed"))
-    assert pieces == read(feed)[:-1]
+OPEN, LOST, CUT = ConnectionEvent("open"), ConnectionEvent("lost"), InterruptedEvent()
 
 
 @pytest.mark.parametrize(
@@ -356,36 +338,22 @@ def test_events_read_in_time_are_not_joined():
         (TranscriptEvent("user", "a", whole=False), TranscriptEvent("assistant", "b", whole=False)),
         (TranscriptEvent("user", "a", whole=False), TranscriptEvent("user", "a", whole=True)),
         (TranscriptEvent("user", "a", whole=True), TranscriptEvent("user", "a", whole=True)),
-        (InterruptedEvent(), InterruptedEvent()),
+        (CUT, CUT),
     ],
     ids=lambda event: event.type,
 )
 def test_deltas_of_different_items_are_not_joined(one, other):
-    feed = EventQueue(4)
-    before = [ConnectionEvent("open"), ConnectionEvent("lost")]
-    for event in (*before, one, other):
-        feed.put(event)
-    feed.close(ConnectionEvent("closed"))
-    first, *rest = read(feed)
-    assert DroppedEvent("events") == first
-    assert [before[1], one, other] == rest[:3]
+    assert [DroppedEvent("events"), LOST, one, other] == read_late(4, OPEN, LOST, one, other)[:4]
 
 
-def test_deltas_are_not_joined_across_other_events():
-    feed = EventQueue(6)
-    events = [ConnectionEvent("open"), ConnectionEvent("lost"), TextEvent("a"), InterruptedEvent(), TextEvent("b")]
-    for event in events:
-        feed.put(event)
-    last = ConnectionEvent("closed")
-    feed.close(last)
-    assert [*events, last] == read(feed)
+@pytest.mark.parametrize(
+    ("most", "events"),
+    [(10, [TextEvent(each) for each in "abcde"]), (6, [OPEN, LOST, TextEvent("a"), CUT, TextEvent("b")])],
+)
+def test_pieces_are_joined_neither_in_time_nor_over_anything_else(most, events):
+    assert [*events, CLOSED] == read_late(most, *events)
 
 
 def test_speech_that_waits_is_void_with_an_interruption():
-    feed = EventQueue(10)
-    for event in (AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000), InterruptedEvent()):
-        feed.put(event)
-    feed.put(AudioEvent(b"56", 24_000))
-    last = ConnectionEvent("closed")
-    feed.close(last)
-    assert [TextEvent("so"), InterruptedEvent(), AudioEvent(b"56", 24_000), last] == read(feed)
+    said, heard = [AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000)], AudioEvent(b"56", 24_000)
+    assert [TextEvent("so"), CUT, heard, CLOSED] == read_late(10, *said, CUT, heard)

@@ -10,7 +10,6 @@ import warnings
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from executor.virtual_time import ManualClockLoop
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import connection
@@ -22,7 +21,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 
 from .peers import Peer, content, served
-from .playing import Played, after_a_minute, bounded, limits, playing, run
+from .playing import Played, bounded, limits, playing
 
 
 def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
@@ -207,23 +206,6 @@ async def test_a_redirect_is_not_followed():
         with pytest.raises(UpstreamError, match="307"):
             await Connection.open(f"ws://127.0.0.1:{port}/here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000)
     assert ["/here"] == asked
-
-
-def test_silent_server_is_abandoned_at_the_connect_timeout():
-    async def work() -> None:
-        is_there = asyncio.Event()
-
-        async def silent(socket: ServerConnection) -> None:
-            await (await socket.ping())
-            is_there.set()
-            await socket.wait_closed()
-
-        async with serve(silent, "127.0.0.1", 0, ping_interval=None) as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(UpstreamError, match="did not confirm"):
-                await after_a_minute(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
-
-    run(work(), ManualClockLoop)
 
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])

@@ -121,16 +121,3 @@ async def test_program_interruption_of_a_tool_requests_no_response(provider, is_
             await played.session.send_text("And now?")
             await event_kinds(played, 2)
             assert "sked." in played.text
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_program_interruption_of_a_tool_followed_by_input_is_answered(provider):
-    held = SlowTool()
-    with provider([Call("slow"), Quote(), Quote()]) as fake:
-        async with playing(fake, held.slow) as played:
-            await played.session.send_text("Go.")
-            await held.began.wait()
-            await played.session.interrupt()
-            await played.session.send_text("And now?")
-            await played.until(lambda: "And now?" in played.text)
-            await played.idle()

@@ -22,16 +22,15 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
+from patchbay.testing.realtime.event_protocol import Problem
+from patchbay.testing.realtime.openai import OpenAIConnection
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .playing import SlowTool, bounded, limits, playing
+from .peers import change
+from .playing import SlowTool, bounded, limits, named, playing, snapshot_of
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
-
-
-def named(name: str, result: str = "done") -> ToolDefinition:
-    return ToolDefinition(name, description="d", handler=lambda arguments: result)
 
 
 @pytest.mark.parametrize("provider", ALL)
@@ -115,12 +114,7 @@ async def test_tool_change_without_a_connection_is_sent_with_the_next():
 async def test_concurrent_tool_changes_are_coalesced_and_the_last_wins():
     with FakeOpenAI() as fake:
         async with playing(fake) as played:
-            snapshots = []
-            for number in range(20):
-                manager = LLMSessionManager("ann")
-                manager.register_tool(named(f"t{number}"))
-                snapshots.append(manager.snapshot())
-            await bounded(asyncio.gather(*(played.session.use_tools(each) for each in snapshots)))
+            await asyncio.gather(*(change(played, f"t{number}") for number in range(20)))
             assert ["t19"] == fake.tools
             assert len(fake.sessions) <= 4
 
@@ -143,61 +137,37 @@ async def test_gemini_tools_change_only_without_running_calls():
         assert 1 == len(fake.calls[0].results)
 
 
+class Picky(OpenAIConnection):
+    """A server that takes no tool of this name."""
+
+    def check_tools(self, tools):
+        names = [tool["name"] for tool in tools or ()]
+        if "odd" in names:
+            return Problem("No such schema.", param=f"session.tools[{names.index('odd')}].parameters", violation=False)
+        return super().check_tools(tools)
+
+
+class PickyOpenAI(FakeOpenAI):
+    _connection_class = Picky
+
+
 async def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_named():
-    from patchbay.testing.realtime.event_protocol import Problem
-    from patchbay.testing.realtime.openai import OpenAIConnection
-
-    class Picky(OpenAIConnection):
-        def check_tools(self, tools):
-            for place, tool in enumerate(tools or ()):
-                if tool["name"] == "odd":
-                    return Problem("No such schema.", param=f"session.tools[{place}].parameters", violation=False)
-            return super().check_tools(tools)
-
-    class PickyOpenAI(FakeOpenAI):
-        _connection_class = Picky
-
-    manager = LLMSessionManager("ann", retry_delays=(60.0,))
-    for name in ("first", "odd", "last"):
-        manager.register_tool(named(name))
+    tools = ["first", "odd", "last"]
     with PickyOpenAI([Call("last"), Quote()]) as fake:
-        async with playing(fake, named("own"), snapshot=manager.snapshot()) as played:  # refused as it opens
+        async with playing(fake, named("own"), snapshot=snapshot_of(*tools)) as played:  # refused as it opens
             assert {"own", "first", "last"} == set(fake.tools)
-            with pytest.raises(ToolSyncError, match="odd: No such schema"):
-                await bounded(played.session.use_tools(manager.snapshot()))
-            manager.register_tool(named("added"))
-            with pytest.raises(ToolSyncError, match="odd"):
-                await bounded(played.session.use_tools(manager.snapshot()))
+            await change(played, *tools, error="odd: No such schema")
+            await change(played, *tools, "added", error="odd")
             assert {"own", "first", "last", "added"} == set(fake.tools)
             await played.session.send_text("Go.")
             await played.until(lambda: "done" in played.text)
 
 
 async def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
-    from patchbay.testing.realtime.event_protocol import Problem
-    from patchbay.testing.realtime.openai import OpenAIConnection
-
-    class Picky(OpenAIConnection):
-        def check_tools(self, tools):
-            names = [tool["name"] for tool in tools or ()]
-            if "odd" in names:
-                return Problem("No such schema.", param=f"session.tools[{names.index('odd')}].parameters", violation=False)
-            return super().check_tools(tools)
-
-    class PickyOpenAI(FakeOpenAI):
-        _connection_class = Picky
-
-    def of(*names: str):
-        manager = LLMSessionManager("ann")
-        for name in names:
-            manager.register_tool(named(name))
-        return manager.snapshot()
-
     with PickyOpenAI() as fake:
         async with playing(fake) as played:
-            first = asyncio.ensure_future(played.session.use_tools(of("odd", "last")))
+            first = asyncio.ensure_future(change(played, "odd", "last", error="refused"))
             await asyncio.sleep(0)  # it is on its way
-            await bounded(played.session.use_tools(of("good", "last")))
-            with pytest.raises(ToolSyncError, match="refused"):
-                await bounded(first)
+            await change(played, "good", "last")
+            await first
             assert ["good", "last"] == fake.tools

@@ -9,75 +9,58 @@ import pytest
 
 from patchbay.errors import ToolSyncError
 from patchbay.loop import TextEvent
-from patchbay.realtime.events import ErrorEvent
+from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, open_session, rejected_execution, serving
+from .peers import Peer, change, content, created, done, open_session, refusal, rejected_execution, replies, served, serving
 from .playing import bounded, limits, named, playing, snapshot_of
 
 
-def answer(response_id: str) -> list[dict]:
-    response = {"id": response_id, "status": "completed", "output": []}
-    return [{"type": "response.created", "response": response}, {"type": "response.done", "response": response}]
+def declared(peer: Peer) -> list[str]:
+    """The tools with which a Gemini session was set up."""
+    return [each["name"] for each in peer.came[0]["setup"]["tools"][0]["functionDeclarations"]]
 
 
 async def test_refused_tools_are_sent_again_only_on_request():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        update = await peer.until("session.update")
-        await peer.send(rejected_execution(update, "No such tools."))
-        for number in range(3):  # the end of each answer is a moment at which they could be told
+    async def conduct(peer: Peer) -> None:
+        await replies([refusal("No such tools.")])(peer)
+        for number in range(3):  # the end of each answer is a moment at which they could be sent
             await peer.until("response.create")
-            await peer.send(*answer(f"r{number}"))
-        await peer.send(rejected_execution(await peer.until("session.update"), "Still not."))
-        await peer.listen()
+            await peer.send(created(f"r{number}"), done(f"r{number}"))
+        await replies([refusal("Still not.")])(peer)
 
-    async with serving(handle) as (url, peers), open_session(url) as played:
-        with pytest.raises(ToolSyncError, match=r"No such tools\."):
-            await bounded(played.session.use_tools(snapshot_of("added")))
+    async with served(conduct) as (played, peers):
+        await change(played, "added", error=r"No such tools\.")
         for number in range(3):
             await played.session.send_text("Go.")
-            await played.until(lambda number=number: len(played.events) > number + 1)
+            await played.until(lambda number=number: len(played.of(ResponseEndEvent)) == number + 1)
             await played.idle()
         assert [[], ["added"]] == peers[0].tools()
-        with pytest.raises(ToolSyncError, match=r"Still not\."):
-            await bounded(played.session.use_tools(snapshot_of("added")))
+        await change(played, "added", error=r"Still not\.")
         assert [[], ["added"], ["added"]] == peers[0].tools()
 
 
 async def test_late_reply_to_one_change_is_not_attributed_to_the_next():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        await peer.until("session.update")
-        second = await peer.until("session.update")
-        await peer.send({"type": "session.updated"}, rejected_execution(second, "Not these."))
-        await peer.listen()
-
-    async with serving(handle) as (url, peers), open_session(url, update=0.1) as played:
-        with pytest.raises(ToolSyncError, match="did not confirm"):
-            await bounded(played.session.use_tools(snapshot_of("one")))
+    async with served(replies([], [{"type": "session.updated"}, refusal("Not these.")]), update=0.1) as (played, peers):
+        await change(played, "one", error="did not confirm")
         played.session._engine.tool_sync._seconds = 20.0
-        with pytest.raises(ToolSyncError, match=r"Not these\."):
-            await bounded(played.session.use_tools(snapshot_of("two")))
-        await bounded(played.session.use_tools(snapshot_of("one")))  # which the server has, by now
+        await change(played, "two", error=r"Not these\.")
+        await change(played, "one")  # which the server has, by now
         assert [[], ["one"], ["two"]] == peers[0].tools()
 
 
 async def test_replaced_tool_is_not_excluded_for_the_refusal_of_its_predecessor():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         update = await peer.until("session.update")
         changed.set()
         await changed_again.wait()
         await peer.send(rejected_execution(update, "No such schema.", "session.tools[1].parameters"))
-        await peer.until("session.update")
-        await peer.send({"type": "session.updated"})
-        await peer.listen()
+        await replies([{"type": "session.updated"}])(peer)
 
     changed, changed_again = asyncio.Event(), asyncio.Event()
-    async with serving(handle) as (url, peers), open_session(url) as played:
+    async with served(conduct) as (played, peers):
         first = asyncio.ensure_future(played.session.use_tools(snapshot_of("good", named("odd"))))
         await bounded(changed.wait())
         second = asyncio.ensure_future(played.session.use_tools(snapshot_of("good", named("odd", "mended"))))
@@ -92,8 +75,7 @@ async def test_replaced_tool_is_not_excluded_for_the_refusal_of_its_predecessor(
 @pytest.mark.parametrize("reconnects", [0, 2])
 async def test_gemini_session_keeps_its_old_tools_if_a_tool_is_refused(reconnects):
     async def handle(peer: Peer) -> None:
-        setup = json.dumps(await peer.until("setup"))
-        if "bad" in setup:
+        if "bad" in json.dumps(await peer.until("setup")):
             await peer.socket.close(1007, "Invalid value.")
             return
         await peer.send({"setupComplete": {}}, {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}})
@@ -104,34 +86,18 @@ async def test_gemini_session_keeps_its_old_tools_if_a_tool_is_refused(reconnect
         open_session(url, provider="gemini", snapshot=snapshot_of("good"), reconnects=reconnects) as played,
     ):
         await played.until(lambda: played.session._engine.reconnector.handle == "h")
-        with pytest.raises(ToolSyncError, match=r"Invalid value\."):
-            await bounded(played.session.use_tools(snapshot_of("good", "bad")))
+        await change(played, "good", "bad", error=r"Invalid value\.")
         await played.until(lambda: len(peers) == 3 and played.session.idle)
-        setups = [peer.came[0]["setup"] for peer in peers]
-        assert ["good"] == [each["name"] for each in setups[2]["tools"][0]["functionDeclarations"]]
-        assert ["h", "h"] == [setup["sessionResumption"].get("handle") for setup in setups[1:]]  # nothing of the talk is lost
+        assert ["good"] == declared(peers[2])
+        handles = [peer.came[0]["setup"]["sessionResumption"].get("handle") for peer in peers[1:]]
+        assert ["h", "h"] == handles  # nothing of the conversation is lost
         assert [True] == ["Invalid value." in str(each.error) for each in played.of(ErrorEvent)]
-        await bounded(played.session.use_tools(snapshot_of("good", "fine")))
+        await change(played, "good", "fine")
         assert 4 == len(peers)
 
 
-async def test_refused_tools_do_not_prevent_a_reconnect():
-    async def handle(peer: Peer) -> None:
-        await peer.send({"type": "session.created"})
-        while True:
-            update = await peer.until("session.update")
-            refused = "bad" in json.dumps(update)
-            await peer.send(rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
-
-    async with serving(handle) as (url, peers), open_session(url, snapshot=snapshot_of("good"), reconnects=2) as played:
-        with pytest.raises(ToolSyncError, match=r"Bad tools\."):
-            await bounded(played.session.use_tools(snapshot_of("good", "bad")))
-        peers[0].kill()
-        await played.until(lambda: played.states == ["open", "lost", "open"])
-        assert [["good"]] == peers[1].tools()
-
-
-async def test_tools_rejected_at_connection_setup_are_left_out():
+@pytest.mark.parametrize("at", ["an open connection", "connection setup"])
+async def test_tools_that_were_refused_are_left_out_of_the_next_connection(at):
     async def handle(peer: Peer) -> None:
         await peer.send({"type": "session.created"})
         if peer.number > 1:
@@ -143,13 +109,16 @@ async def test_tools_rejected_at_connection_setup_are_left_out():
 
     changed = asyncio.Event()
     async with serving(handle) as (url, peers), open_session(url, snapshot=snapshot_of("good"), reconnects=2) as played:
-        peers[0].kill()
-        await played.until(lambda: len(played.states) == 2)
-        told = asyncio.ensure_future(played.session.use_tools(snapshot_of("good", "bad")))
+        if at == "connection setup":
+            peers[0].kill()
+            await played.until(lambda: len(played.states) == 2)
+        changing = asyncio.ensure_future(change(played, "good", "bad", error=r"Bad tools\."))
         await asyncio.sleep(0)
         changed.set()
-        with pytest.raises(ToolSyncError, match=r"Bad tools\."):
-            await bounded(told)
+        await changing
+        if at == "an open connection":
+            peers[0].kill()
+            await played.until(lambda: len(played.states) > 1)
         await played.until(lambda: played.states[-1] == "open")
         assert [["good"]] == peers[-1].tools()
 
@@ -182,37 +151,32 @@ async def test_use_tools_times_out_during_responses_and_reconnects():
     """A provider that accepts tools at connect only: a change that cannot be sent now is sent later."""
     may_open = asyncio.Event()
 
-    async def handle(peer: Peer) -> None:
+    async def opens(peer: Peer) -> None:
         if peer.number > 1:
             await may_open.wait()
         await peer.open()
+
+    async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.until("clientContent")
-            await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
-        await peer.listen()
+            await peer.send(content(modelTurn={"parts": [{"text": "Well"}]}))  # and nothing more
 
-    async with serving(handle) as (url, peers), open_session(url, provider="gemini", update=0.2, connect=20.0) as played:
+    async with served(conduct, opens=opens, provider="gemini", update=0.2, connect=20.0) as (played, peers):
         await played.session.send_text("Hello?")
         await played.until(lambda: bool(played.of(TextEvent)))
-        with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-            await bounded(played.session.use_tools(snapshot_of("first")))
-        waiting = asyncio.ensure_future(played.session.use_tools(snapshot_of("second")))
+        await change(played, "first", error="takes tools only when a connection begins")
+        waiting = asyncio.ensure_future(change(played, "second", error="takes tools only when a connection begins"))
         await asyncio.sleep(0)
         peers[0].kill()
-        with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
-            await bounded(waiting)
+        await waiting
         may_open.set()
         await played.until(lambda: len(played.states) == 3)
-        assert ["second"] == [each["name"] for each in peers[1].came[0]["setup"]["tools"][0]["functionDeclarations"]]
-        await bounded(played.session.use_tools(snapshot_of("second")))
+        assert ["second"] == declared(peers[1])
+        await change(played, "second")
 
 
 async def test_cancelled_use_tools_does_not_block_others_that_fail_at_close():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        await peer.listen()
-
-    async with serving(handle) as (url, _peers), open_session(url, update=20.0) as played:
+    async with served(Peer.listen, update=20.0) as (played, _):
         waiting = [asyncio.ensure_future(played.session.use_tools(snapshot_of(f"t{number}"))) for number in range(3)]
         await asyncio.sleep(0)
         waiting[1].cancel()

@@ -11,16 +11,12 @@ from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Faults
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, open_session, rejected_execution, serving
+from .peers import Peer, change, content, refusal, replies, served, updated
 from .playing import Played, bounded, limits, named, playing, snapshot_of
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 LONG = 20.0
-
-
-def updated(*names: str) -> dict:
-    """That the session has these tools."""
-    return {"type": "session.updated", "session": {"tools": [{"type": "function", "name": name} for name in names]}}
+CONFIRMED = {"type": "session.updated"}  # which does not say of which tools
 
 
 def managing(played: Played) -> LLMSessionManager:
@@ -35,10 +31,16 @@ def without_timeouts(played: Played) -> None:
     played.session._engine.tool_sync._seconds = LONG
 
 
-async def opened(peer: Peer, *names: str) -> None:
+async def names_its_tools(peer: Peer) -> None:
+    """Let a session in, and confirm that it has no tools."""
     await peer.send({"type": "session.created"})
     await peer.until("session.update")
-    await peer.send(updated(*names))
+    await peer.send(updated())
+
+
+async def reconnected(played: Played, peers: list[Peer]) -> None:
+    peers[0].kill()
+    await played.until(lambda: played.states == ["open", "lost", "open"])
 
 
 # Another connection
@@ -60,57 +62,38 @@ async def test_unconfirmed_tools_are_sent_on_reconnect_and_marked_in_sync(provid
 
 
 async def test_gemini_session_is_in_sync_after_a_reconnect():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.until("clientContent")
-            await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Well"}]}}})  # and nothing more
-        await peer.listen()
+            await peer.send(content(modelTurn={"parts": [{"text": "Well"}]}))  # and nothing more
 
-    async with serving(handle) as (url, peers), open_session(url, provider="gemini", update=0.1) as played:
+    async with served(conduct, provider="gemini", update=0.1) as (played, peers):
         manager = managing(played)
         await played.session.send_text("Hello?")
         await played.until(lambda: not played.session.idle)
         with pytest.raises(ToolSyncError, match="takes tools only when a connection begins"):
             await bounded(manager.register_tool_and_sync(named("added")))
         assert [*manager.out_of_sync] == ["active"]
-        peers[0].kill()
-        await played.until(lambda: played.states == ["open", "lost", "open"])
+        await reconnected(played, peers)
         assert {} == manager.out_of_sync
 
 
-async def test_rejected_tools_stay_out_of_sync_after_a_reconnect():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        await peer.send(rejected_execution(await peer.until("session.update"), "No such tools."))
-        await peer.listen()
-
-    async with serving(handle) as (url, peers), open_session(url) as played:
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ([[refusal("No such tools.")]], "No such tools."),
+        ([[refusal("No such schema.", "session.tools[0].parameters")], [updated()]], "does not take added"),
+    ],
+)
+async def test_rejected_tools_stay_out_of_sync_after_a_reconnect(lists, words):
+    async with served(replies(*lists), opens=names_its_tools, update=LONG) as (played, peers):
         manager = managing(played)
-        with pytest.raises(ToolSyncError, match=r"No such tools\."):
+        with pytest.raises(ToolSyncError, match=words):
             await bounded(manager.register_tool_and_sync(named("added")))
-        peers[0].kill()
-        await played.until(lambda: played.states == ["open", "lost", "open"])
-        assert [[]] == peers[1].tools()
-        assert "No such tools." in manager.out_of_sync["active"]
-
-
-async def test_session_with_one_rejected_tool_stays_out_of_sync_after_a_reconnect():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        await peer.send(rejected_execution(await peer.until("session.update"), "No such schema.", "session.tools[0].parameters"))
-        await peer.until("session.update")
-        await peer.send(updated())
-        await peer.listen()
-
-    async with serving(handle) as (url, peers), open_session(url, update=LONG) as played:
-        manager = managing(played)
-        with pytest.raises(ToolSyncError, match="does not take odd"):
-            await bounded(manager.register_tool_and_sync(named("odd")))
         assert not played.session.is_synced
-        peers[0].kill()
-        await played.until(lambda: played.states == ["open", "lost", "open"])
-        assert "does not take odd" in manager.out_of_sync["active"]
+        await reconnected(played, peers)
+        assert [[]] == peers[1].tools()
+        assert words in manager.out_of_sync["active"]
 
 
 async def test_closed_session_is_out_of_sync():
@@ -128,45 +111,25 @@ async def test_closed_session_is_out_of_sync():
 
 
 @pytest.mark.parametrize("provider", EVENTS)
-async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its_own(provider):
+@pytest.mark.parametrize("next_tools", [("one",), ("one", "two")])
+async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its_own(provider, next_tools):
     with provider(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1)) as played:
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await bounded(played.session.use_tools(snapshot_of("one")))
+            await change(played, "one", error="did not confirm")
             without_timeouts(played)
-            await bounded(played.session.use_tools(snapshot_of("one", "two")))
-            await bounded(played.session.use_tools(snapshot_of("three")))
+            await change(played, *next_tools)
+            await change(played, "three")
             assert ["three"] == fake.tools
 
 
-async def test_tools_sent_twice_and_confirmed_once_do_not_block_the_next_change():
-    with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
-        async with playing(fake, limits=limits(update=0.1)) as played:
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await bounded(played.session.use_tools(snapshot_of("one")))
-            without_timeouts(played)
-            await bounded(played.session.use_tools(snapshot_of("one")))
-            await bounded(played.session.use_tools(snapshot_of("two")))
-            assert ["two"] == fake.tools
-
-
 async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        await peer.until("session.update")  # which it takes, and its confirmation is lost
-        await peer.until("session.update")
-        told.set()
-        await peer.send(updated())
-        await peer.listen()
-
-    told = asyncio.Event()
-    async with serving(handle) as (url, peers), open_session(url, update=0.1) as played:
-        with pytest.raises(ToolSyncError, match="did not confirm"):
-            await bounded(played.session.use_tools(snapshot_of("added")))
+    # The server takes the first change, and its confirmation is lost.
+    async with served(replies([], [updated()]), opens=names_its_tools, update=0.1) as (played, peers):
+        await change(played, "added", error="did not confirm")
         without_timeouts(played)
-        await bounded(played.session.use_tools(snapshot_of()))
-        await bounded(told.wait())
-        await bounded(played.session.use_tools(snapshot_of()))  # it is known by now
+        await change(played)
+        await played.until(lambda: played.session.is_synced)
+        await change(played)  # it is known by now
         assert [[], ["added"], []] == peers[0].tools()
 
 
@@ -174,41 +137,28 @@ async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them
 
 
 async def test_second_confirmation_is_not_attributed_to_the_next_change():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        await peer.until("session.update")
-        await peer.send(updated("one"))
-        await peer.until("session.update")
-        await peer.send(updated("one"), rejected_execution({}, "Not these."))  # which names no event
-        await peer.until("session.update")
-        await peer.send(updated("two", "one"))
-        await peer.listen()
-
-    async with serving(handle) as (url, peers), open_session(url, update=LONG) as played:
-        await bounded(played.session.use_tools(snapshot_of("one")))
-        with pytest.raises(ToolSyncError, match=r"Not these\."):
-            await bounded(played.session.use_tools(snapshot_of("one", "two")))
+    nameless = refusal("Not these.")({})  # which names no event
+    conduct = replies([updated("one")], [updated("one"), nameless], [updated("two", "one")])
+    async with served(conduct, opens=names_its_tools, update=LONG) as (played, peers):
+        await change(played, "one")
+        await change(played, "one", "two", error=r"Not these\.")
         assert not played.session.is_synced
-        await bounded(played.session.use_tools(snapshot_of("one", "two")))
+        await change(played, "one", "two")
         assert [[], ["one"], ["one", "two"], ["one", "two"]] == peers[0].tools()
 
 
 async def test_change_refused_after_an_assumed_confirmation_is_sent_again():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        await peer.until("session.update")
-        await peer.send({"type": "session.updated"})
+    async def conduct(peer: Peer) -> None:
+        await replies([CONFIRMED])(peer)
         second = await peer.until("session.update")
-        await peer.send({"type": "session.updated"})  # the first one's again: it does not say of which tools
+        await peer.send(CONFIRMED)  # the first one's again
         await may_go_on.wait()
-        await peer.send(rejected_execution(second, "Too busy."))
+        await peer.send(refusal("Too busy.")(second))
         await may_take.wait()
-        await peer.until("session.update")
-        await peer.send({"type": "session.updated"})
-        await peer.listen()
+        await replies([CONFIRMED])(peer)
 
     may_go_on, may_take = asyncio.Event(), asyncio.Event()
-    async with serving(handle) as (url, peers), open_session(url, update=LONG) as played:
+    async with served(conduct, update=LONG) as (played, peers):
         manager = managing(played)
         await bounded(manager.register_tool_and_sync(named("one")))
         await bounded(manager.register_tool_and_sync(named("two")))
@@ -222,36 +172,26 @@ async def test_change_refused_after_an_assumed_confirmation_is_sent_again():
 
 
 async def test_server_that_confirms_and_rejects_tools_is_not_retried_forever():
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        while True:
-            update = await peer.until("session.update")
-            await peer.send({"type": "session.updated"}, rejected_execution(update, "And yet no."))
-
-    async with serving(handle) as (url, peers), open_session(url, update=LONG, reconnects=2) as played:
+    conduct = replies(*[[CONFIRMED, refusal("And yet no.")]] * 9)
+    async with served(conduct, update=LONG, reconnects=2) as (played, peers):
         manager = managing(played)
         await bounded(manager.register_tool_and_sync(named("one")))
         await played.until(lambda: len(played.of(ErrorEvent)) == 2)
         assert {"active": "its model's server has not accepted them"} == manager.out_of_sync
         assert [[], ["one"], ["one"]] == peers[0].tools()
-        peers[0].kill()
-        await played.until(lambda: played.states == ["open", "lost", "open"])
+        await reconnected(played, peers)
         assert [[]] == peers[1].tools()
 
 
 async def test_duplicate_rejection_does_not_fail_the_next_change():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        first = await peer.until("session.update")
-        await peer.send(rejected_execution(first, "Not these."))
-        await peer.until("session.update")
-        await peer.send(rejected_execution(first, "Not these."), updated("two"))
-        await peer.listen()
+    async def conduct(peer: Peer) -> None:
+        refused = refusal("Not these.")(await peer.until("session.update"))
+        await peer.send(refused)
+        await replies([refused, updated("two")])(peer)
 
-    async with serving(handle) as (url, _peers), open_session(url, update=LONG) as played:
-        with pytest.raises(ToolSyncError, match=r"Not these\."):
-            await bounded(played.session.use_tools(snapshot_of("one")))
-        await bounded(played.session.use_tools(snapshot_of("two")))
+    async with served(conduct, opens=names_its_tools, update=LONG) as (played, _):
+        await change(played, "one", error=r"Not these\.")
+        await change(played, "two")
         assert [] == played.of(ErrorEvent)
 
 
@@ -259,20 +199,12 @@ async def test_duplicate_rejection_does_not_fail_the_next_change():
 
 
 async def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        await peer.until("session.update")
-        await peer.until("session.update")
-        await peer.send(updated("one"), rejected_execution({}, "Not in these words."))
-        await peer.listen()
-
-    async with serving(handle) as (url, peers), open_session(url, update=0.1) as played:
-        with pytest.raises(ToolSyncError, match="did not confirm"):
-            await bounded(played.session.use_tools(snapshot_of(named("one", "in these words"))))
+    conduct = replies([], [updated("one"), refusal("Not in these words.")({})])
+    async with served(conduct, opens=names_its_tools, update=0.1) as (played, peers):
+        await change(played, named("one", "in these words"), error="did not confirm")
         without_timeouts(played)
-        with pytest.raises(ToolSyncError, match=r"Not in these words\."):
-            await bounded(played.session.use_tools(snapshot_of(named("one", "in others"))))
-        await bounded(played.session.use_tools(snapshot_of(named("one", "in these words"))))  # which it has
+        await change(played, named("one", "in others"), error=r"Not in these words\.")
+        await change(played, named("one", "in these words"))  # which it has
         assert 3 == len(peers[0].tools())
 
 
@@ -287,31 +219,20 @@ async def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
     ],
 )
 async def test_a_server_that_names_its_tools_otherwise_is_understood_as_one_that_does_not_name_them(says):
-    async def handle(peer: Peer) -> None:
-        await peer.open()
-        while True:
-            update = await peer.until("session.update")
-            await peer.send(says([tool["name"] for tool in update["session"]["tools"]]))
-
-    async with serving(handle) as (url, peers), open_session(url, snapshot=snapshot_of("zero"), update=LONG) as played:
+    conduct = replies(*[[lambda update: says([tool["name"] for tool in update["session"]["tools"]])]] * 9)
+    async with served(conduct, snapshot=snapshot_of("zero"), update=LONG) as (played, peers):
         for names in (["one", "two"], ["one", "two", "three"], ["three", "two"]):
-            await bounded(played.session.use_tools(snapshot_of(*names)))
+            await change(played, *names)
         assert [["zero"], ["one", "two"], ["one", "two", "three"], ["three", "two"]] == peers[0].tools()
 
 
 async def test_a_server_that_always_names_the_tools_of_the_beginning_is_waited_for_once():
-    async def handle(peer: Peer) -> None:
-        await opened(peer)
-        while True:
-            await peer.until("session.update")
-            await peer.send(updated())
-
-    async with serving(handle) as (url, peers), open_session(url, update=0.3) as played:
-        await bounded(played.session.use_tools(snapshot_of("one")))
+    async with served(replies(*[[updated()]] * 9), opens=names_its_tools, update=0.3) as (played, peers):
+        await change(played, "one")
         without_timeouts(played)
-        await bounded(played.session.use_tools(snapshot_of("one", "two")))
-        await bounded(played.session.use_tools(snapshot_of()))
-        await bounded(played.session.use_tools(snapshot_of("three")))
+        await change(played, "one", "two")
+        await change(played)
+        await change(played, "three")
         assert [[], ["one"], ["one", "two"], [], ["three"]] == peers[0].tools()
 
 
@@ -319,8 +240,7 @@ async def test_built_in_tools_of_the_provider_are_ignored_in_confirmations():
     settings = {"extra": {"tools": [{"type": "function", "name": "its_own", "parameters": {"type": "object"}}]}}
     with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
         async with playing(fake, limits=limits(update=0.1), settings=settings) as played:
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await bounded(played.session.use_tools(snapshot_of("one")))
+            await change(played, "one", error="did not confirm")
             without_timeouts(played)
-            await bounded(played.session.use_tools(snapshot_of("two")))
+            await change(played, "two")
             assert ["two", "its_own"] == fake.tools

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from patchbay.hooks import AbortTurn, Event, HardAbort, HookManager
-from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
+from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent, UserOutputEvent
 from patchbay.realtime.events import ErrorEvent, InterruptedEvent, ResponseEndEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faults, Pause, Quote, Say
 from patchbay.tools import tool
@@ -96,16 +96,6 @@ async def test_realtime_turn_emits_the_events_of_a_chat_turn():
     assert {("s1", "helper")} == {(each.meta.session_key, each.meta.agent_id) for each in watching.events}
     assert [1, 1, 1, 1, 1, 2, 2] == [each.meta.iteration for each in watching.events[1:-1]]
     assert [CONTEXT] * 9 == [each.context for each in watching.events]
-
-
-async def test_call_record_of_a_session_has_its_context():
-    hooks, records = HookManager(), []
-    hooks.recorders.append(records.append)
-    with FakeOpenAI([Call("look"), Quote()]) as fake:
-        async with playing(fake, look, hooks=hooks, context=CONTEXT) as played:
-            await played.session.send_text("Go.")
-            await ended(played, 2)
-    assert [CONTEXT] == [each.context for each in records]
 
 
 async def test_text_typed_during_an_answer_aborts_the_previous_turn():
@@ -266,6 +256,7 @@ async def test_a_tool_that_answers_the_user_completes_the_turn():
             await ended(played, 1)
     assert ["completed"] == [each[1] for each in watching.ends()]
     assert ["Look here."] == [each["Text"] for each in watching.of("agent.user_output")]
+    assert [("Look here.", True)] == [(each.text, each.handled) for each in played.of(UserOutputEvent)]
 
 
 @pytest.mark.parametrize(
@@ -355,16 +346,6 @@ async def test_response_interrupted_before_it_began_is_not_a_turn():
             await played.session.interrupt()
             await ended(played, 1)
     assert [("Go.", "aborted", "", 0)] == watching.ends()
-
-
-async def test_commit_by_the_program_begins_a_turn():
-    watching = Watching()
-    with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
-        async with watching.playing(fake, settings={"detect_turns": False}) as played:
-            await played.session.send_audio(bytes(4000))
-            await played.session.respond()
-            await ended(played, 1)
-    assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
 
 
 async def test_hooks_mounted_during_a_turn_apply_from_the_next():

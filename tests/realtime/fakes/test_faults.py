@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import threading
 
@@ -199,21 +198,6 @@ async def test_a_test_can_drop_speak_and_send_at_any_time():
             assert "I was told: Stop." == "".join(event.get("delta", "") for event in seen)
             fake.drop()
             await until_lost(line)
-        assert [] == fake.violations
-
-
-async def test_audio_is_split_into_utterances_or_committed_by_the_client():
-    audio = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(3200)).decode()}
-    with FakeQwen([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
-        async with talking(fake) as line:
-            await line.send(audio, audio)
-            seen = await line.until("response.done")
-            assert "input_audio_buffer.speech_started" in kinds(seen)
-            assert ["first"] == [event["transcript"] for event in seen if "input_audio_transcription.completed" in event["type"]]
-            await line.send(audio, {"type": "input_audio_buffer.commit"}, {"type": "response.create"})
-            assert "I was told: second" in json.dumps(await line.until("response.done"))
-        assert 9600 == fake.audio_bytes
-        assert "..." == next(frame["audio"] for _, frame in fake.frames if "audio" in frame)
         assert [] == fake.violations
 
 

@@ -74,6 +74,16 @@ def read(of: Dialect, *frames: Any) -> list[ServerEvent]:
     return [news for frame in frames for news in of.read(frame)]
 
 
+def in_short(news: Iterable[ServerEvent]) -> str:
+    """The kinds of news, those of responses with the number of theirs, and their ends with a status other than completed."""
+    words, numbers = [], {"": ""}
+    for each in news:
+        number = numbers.setdefault(getattr(each, "response_id", ""), str(len(numbers)))
+        status = getattr(each, "status", "completed")
+        words.append(type(each).__name__.removeprefix("Response") + number + (f" {status}" if status != "completed" else ""))
+    return ", ".join(words)
+
+
 def joined(news: Iterable[ServerEvent]) -> dict[str, tuple[str, str, str]]:
     """The calls in the news, by key: id, name, arguments. What was said first counts, and pieces before all of them."""
     calls: dict[str, dict[str, str]] = {}

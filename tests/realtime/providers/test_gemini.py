@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 
 import pytest
 from google import genai
@@ -26,7 +25,7 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-from .frames import CLOCK, WEATHER, dialect, read, shaped
+from .frames import CLOCK, WEATHER, dialect, in_short, read, shaped
 
 
 def gemini(**settings):
@@ -266,12 +265,86 @@ def test_non_pcm_inline_data_is_ignored():
     assert [] == read(gemini(), {"serverContent": {"modelTurn": {"parts": [part]}}})
 
 
-def test_each_turn_is_a_separate_response():
-    news = read(gemini(), text_content("a"), text_content("b"), TURN_OVER, text_content("c"), TURN_OVER)
-    assert "Started TextDelta TextDelta Done Started TextDelta Done" == " ".join(
-        type(one).__name__.removeprefix("Response") for one in news
-    )
-    assert 2 == len({one.response_id for one in news})
+CUT = content(interrupted=True)
+CLOCK_CALL = tool_calls({"name": "get_time"})
+KNOWN_CALL = tool_calls({"id": "fc1", "name": "get_time"})
+
+
+def result(one, news):
+    """Send the result of the newest call."""
+    call_id = [each.call_id for each in news if isinstance(each, CallDelta)][-1]
+    one.result_frames([CallResult(call_id, "get_time", "{}")])
+
+
+def question(one, _news):
+    one.text_frames(Line("user", "And?"), answer=True)
+
+
+def spoken(text):
+    return content(output_transcription={"text": text})
+
+
+@pytest.mark.parametrize(
+    ("steps", "news"),
+    [
+        pytest.param(
+            [text_content("a"), text_content("b"), TURN_OVER, text_content("c"), TURN_OVER],
+            "Started1, TextDelta1, TextDelta1, Done1, Started2, TextDelta2, Done2",
+            id="each turn is a response",
+        ),
+        pytest.param([TURN_OVER], "Started1, Done1", id="an empty turn is one too"),
+        pytest.param(
+            [{**TURN_OVER, **KNOWN_CALL, **vendors(go_away={"time_left": "1s"})}],
+            "Started1, Done1, Started2, CallDelta2, Done2, GoAway",
+            id="one frame can hold several events",
+        ),
+        pytest.param([KNOWN_CALL, KNOWN_CALL], "Started1, CallDelta1, Done1", id="a call with an id is read once"),
+        pytest.param([CLOCK_CALL, CLOCK_CALL], "Started1, CallDelta1, Done1", id="a call without an id is read once"),
+        pytest.param(
+            [CLOCK_CALL, result, CLOCK_CALL],
+            "Started1, CallDelta1, Done1, Started2, CallDelta2, Done2",
+            id="the same call after its result is another",
+        ),
+        pytest.param(
+            [CLOCK_CALL, CUT, TURN_OVER, CLOCK_CALL],
+            "Started1, CallDelta1, Done1, CallsCancelled, SpeechStarted, Started2, CallDelta2, Done2",
+            id="the same call without an id after an interruption is another",
+        ),
+        pytest.param(
+            [text_content("a"), KNOWN_CALL, content(generation_complete=True), TURN_OVER, result, text_content("b"), TURN_OVER],
+            "Started1, TextDelta1, CallDelta1, Done1, Started2, TextDelta2, Done2",
+            id="a turn's end before the results is ignored",
+        ),
+        pytest.param(
+            [KNOWN_CALL, result, TURN_OVER], "Started1, CallDelta1, Done1, Started2, Done2", id="an empty turn after results"
+        ),
+        pytest.param(
+            [CLOCK_CALL, result, CUT],
+            "Started1, CallDelta1, Done1, Started2, SpeechStarted, Done2 cancelled",
+            id="an interruption cancels no call that has its result",
+        ),
+        pytest.param(
+            [text_content("a"), CUT, TURN_OVER],
+            "Started1, TextDelta1, SpeechStarted, Done1 cancelled",
+            id="an interruption cancels a response",
+        ),
+        pytest.param(
+            [text_content("a"), content(interrupted=True, turn_complete=True), text_content("b"), TURN_OVER],
+            "Started1, TextDelta1, SpeechStarted, Done1 cancelled, Started2, TextDelta2, Done2",
+            id="an interruption and the turn's end share a frame",
+        ),
+        pytest.param(
+            [text_content("a"), TURN_OVER, question, spoken("b")],
+            "Started1, TextDelta1, Done1, Started2, TextDelta2",
+            id="a transcript begins the response to later input",
+        ),
+    ],
+)
+def test_turns_calls_and_interruptions_are_read_as_responses(steps, news):
+    one, seen = gemini(), []
+    for step in steps:
+        seen += (step(one, seen) or []) if callable(step) else one.read(step)
+    assert news == in_short(seen)
 
 
 def test_no_two_connections_have_ids_in_common():
@@ -279,11 +352,6 @@ def test_no_two_connections_have_ids_in_common():
     first, second = (read(gemini(), *frames) for _ in range(2))
     assert set() == {one.response_id for one in first} & {one.response_id for one in second}
     assert first[1].call_id != second[1].call_id
-
-
-def test_empty_answer_has_start_and_end():
-    began, ended = read(gemini(), TURN_OVER)
-    assert (began.response_id, "completed") == (ended.response_id, ended.status)
 
 
 def test_utterance_ends_when_the_server_reports_it():
@@ -336,68 +404,12 @@ def test_interruption_cancels_calls_without_ids():
     assert "fc1" == named.call_id
 
 
-def test_repeated_call_without_an_id_after_an_interruption_is_a_new_one():
-    one = gemini()
-    read(one, tool_calls({"name": "get_time"}))
-    read(one, content(interrupted=True), content(turn_complete=True))
-    assert 3 == len(read(one, tool_calls({"name": "get_time"})))
-
-
 def test_calls_without_ids_are_cancelled_by_the_next_calls():
     one = gemini()
     _, first, _ = read(one, tool_calls({"name": "get_time"}))
     cancelled, _, second, _ = read(one, tool_calls({"name": "get_weather"}))
     assert (CallsCancelled((first.call_id,)), "get_weather") == (cancelled, second.name)
     assert [] == read(one, tool_calls({"name": "get_weather"})), "told twice"
-
-
-def test_interruption_cancels_no_answered_call():
-    one = gemini()
-    [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
-    one.result_frames([CallResult(piece.call_id, "get_time", "{}")])
-    assert CallsCancelled not in [type(news) for news in read(one, content(interrupted=True))]
-
-
-@pytest.mark.parametrize("call", [{"id": "fc1", "name": "get_time"}, {"name": "get_time"}])
-def test_duplicate_calls_are_read_once(call):
-    one = gemini()
-    assert 3 == len(read(one, tool_calls(call)))
-    assert [] == read(one, tool_calls(call))
-
-
-def test_the_same_call_after_its_result_is_another_one():
-    one = gemini()
-    [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
-    one.result_frames([CallResult(piece.call_id, "get_time", "{}")])
-    assert 3 == len(read(one, tool_calls({"name": "get_time"})))
-
-
-def test_turn_end_after_calls_is_ignored_before_the_results():
-    one = gemini()
-    read(one, text_content("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
-    assert [] == read(one, content(generation_complete=True), TURN_OVER)
-    one.result_frames([CallResult("fc1", "get_time", "{}")])
-    assert ["ResponseStarted", "TextDelta", "ResponseDone"] == [
-        type(news).__name__ for news in read(one, text_content("Noon."), TURN_OVER)
-    ]
-
-
-def test_empty_turn_after_results_is_a_completed_response():
-    one = gemini()
-    read(one, tool_calls({"id": "fc1", "name": "get_time"}))
-    one.result_frames([CallResult("fc1", "get_time", "{}")])
-    assert ["ResponseStarted", "ResponseDone"] == [type(news).__name__ for news in read(one, TURN_OVER)]
-
-
-def test_interruption_cancels_the_response():
-    news = read(gemini(), text_content("Once"), content(interrupted=True), TURN_OVER)
-    assert ["ResponseStarted", "TextDelta", "SpeechStarted", "ResponseDone"] == [type(one).__name__ for one in news]
-    assert "cancelled" == news[-1].status
-
-
-def test_interruption_and_turn_end_may_share_a_frame():
-    news = read(gemini(), text_content("Once"), content(interrupted=True, turn_complete=True), text_content("a"), TURN_OVER)
-    assert ["cancelled", "completed"] == [one.status for one in news if isinstance(one, ResponseDone)]
 
 
 def test_interruption_during_calls_is_read():
@@ -413,15 +425,6 @@ def test_late_transcript_begins_no_response(over):
     began = read(one, text_content("a"))[0]
     read(one, over)
     assert [TextDelta(began.response_id, "b", spoken=True)] == read(one, content(output_transcription={"text": "b"}))
-
-
-def test_transcript_begins_a_response_to_later_input():
-    one = gemini()
-    read(one, text_content("a"), TURN_OVER)
-    one.text_frames(Line("user", "And?"), answer=True)
-    assert ["ResponseStarted", "TextDelta"] == [
-        type(news).__name__ for news in read(one, content(output_transcription={"text": "b"}))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -475,19 +478,3 @@ def test_irrelevant_frames_give_no_events():
         {"unheardOf": {"ever": [1]}},
     ]
     assert [] == read(gemini(), *frames)
-
-
-def test_one_frame_can_hold_several_events():
-    frame = {**TURN_OVER, **tool_calls({"id": "fc1", "name": "get_time"}), **vendors(go_away={"time_left": "1s"})}
-    frame = json.loads(json.dumps(frame))
-    names = [type(one).__name__ for one in read(gemini(), text_content("a"), frame)]
-    assert ["ResponseStarted", "TextDelta", "ResponseDone", "ResponseStarted", "CallDelta", "ResponseDone", "GoAway"] == names
-
-
-def test_answer_owed_by_the_last_connection_can_be_requested_after_the_history():
-    one = gemini()
-    one.setup_frames(ConnectionSetup([]))
-    assert [] == one.response_frames()
-    one.history_frames(ConnectionSetup([], [Line("user", "a")]))
-    assert [{"clientContent": {"turnComplete": True}}] == one.response_frames()
-    assert [] == one.response_frames()

@@ -12,7 +12,7 @@ from patchbay.realtime import RealtimeSession
 from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.server_events import CallsCancelled, ResponseDone, SpeechStarted
-from patchbay.testing.realtime import Answer, Call, FakeGemini, Faults, Pause, Quote, Say
+from patchbay.testing.realtime import Answer, FakeGemini, Faults, Pause, Quote, Say
 from realtime.fakes.raw import Line as ProviderConnection
 from realtime.fakes.raw import opened
 from support.running import run
@@ -114,12 +114,6 @@ def test_interruption_of_an_earlier_request_keeps_the_answer_to_a_later_one():
 # Whole sessions
 
 
-async def slow() -> str:
-    """Take a while."""
-    await asyncio.sleep(0.15)
-    return "slow at last"
-
-
 def session(fake: FakeGemini, *tools, **settings) -> RealtimeSession:
     whole = {"url": fake.url, "api_key": "k", "output": "text", "limits": LIMITS, **settings}
     return RealtimeSession(NEWER, tools=tools, **whole)
@@ -134,25 +128,6 @@ async def read_until(session: RealtimeSession, last: str) -> str:
             if event.type == "response_end" and last in text:
                 return text
     raise AssertionError(text)
-
-
-def test_session_works_with_a_newer_model():
-    async def talk(fake: FakeGemini) -> None:
-        async with session(fake, slow) as one:
-            await one.send_text("Go.")
-            await read_until(one, "slow at last")
-            await one.send_text("On and on, please.")
-            await read_until(one, "I was told: On and on, please.")
-            await asyncio.to_thread(fake.drop)
-            await fake.until(lambda: fake.connections == 2)
-            await one.send_text("Who was here?")
-            await read_until(one, "Who was here?")
-
-    with FakeGemini([Call("slow"), "It runs.", Quote()], newer=True) as fake:
-        asyncio.run(asyncio.wait_for(talk(fake), BOUND))
-        assert ([], [], 1) == (fake.violations, fake.unanswered, fake.resumed)
-        for _, frame in fake.frames:
-            sdk.LiveClientMessage.model_validate(frame)
 
 
 def test_new_connection_without_resumption_gets_the_history_and_answers():

@@ -93,18 +93,3 @@ def waiting(server):
         if found := server.http.ask("GET", "/api/approvals").json["approvals"]:
             return found[0]
     raise AssertionError("no approval is pending")
-
-
-def test_call_denied_by_a_rule_is_an_error_for_the_model(flags):
-    with (
-        FakeOpenAI([Call("send_mail"), Quote()]) as fake,
-        calling_back(says({"output": "sent"})) as callback,
-        serving(fake, *flags) as server,
-    ):
-        server.http.register("send_mail", callback.url)
-        with server.session() as client:
-            assert "sent" not in client.answer("Send it.")
-            (result,) = client.of("tool_result")
-            assert (True, "tool_denied") == (result["is_error"], result["code"])
-        assert [] == callback.calls
-    assert [] == fake.unanswered
