@@ -91,14 +91,16 @@ def test_slow_reader_does_not_block_others_and_learns_how_many_events_it_missed(
     assert (["#0", "#1", "#2", 3], ["#6"]) == (first, then)
 
 
-async def test_queue_of_a_reader_is_bounded_in_bytes(monkeypatch):
+async def test_queue_of_a_reader_and_history_are_bounded_in_bytes(monkeypatch):
     size = len(encoded(event(1)))
     monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
     mounted = MountedStream()
     reader = mounted.stream.join()
     for number in range(5):
         await mounted.stream.on_runtime_event(event(number))
-    assert ["#0", "#1", "#2", 2] == numbers(await reader.read(30))
+    read = await reader.read(30)
+    assert ["#0", "#1", "#2", 2] == numbers(read)
+    assert [1, "#2", "#3", "#4"] == numbers(await mounted.stream.join(last_id=read[0].id).read(30))
 
 
 async def test_reader_gets_the_count_of_events_dropped_by_the_dispatcher():
@@ -137,17 +139,6 @@ def test_reconnected_reader_receives_missed_events(monkeypatch):
     assert [3, "#4", "#5", "#6", "#7"] == later  # 1, 2 and 3 are forgotten
     assert ["#4", "#5", "#6", "#7"] == other  # of a server that was restarted: all of this one is new
     assert [] == nothing
-
-
-async def test_history_is_bounded_in_bytes(monkeypatch):
-    size = len(encoded(event(1)))
-    monkeypatch.setattr(event_stream, "MAX_QUEUED_BYTES", 3 * size)
-    mounted = MountedStream()
-    reader = mounted.stream.join()
-    for number in range(5):
-        await mounted.stream.on_runtime_event(event(number))
-    last = (await reader.read(30))[0].id
-    assert [1, "#2", "#3", "#4"] == numbers(await mounted.stream.join(last_id=last).read(30))
 
 
 async def test_nothing_is_observed_before_the_first_reader_nor_buffered_long_after_the_last(monkeypatch):

@@ -112,18 +112,19 @@ def test_a_table_is_aligned_markdown() -> None:
     assert "|    |  b |\n| -- | -: |\n| aa |  1 |\n| a  | 22 |" == table.markdown(["", "b"], [["aa", "1"], ["a", "22"]])
 
 
-def test_only_the_tables_of_a_file_are_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        ("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n", "before\n<!-- bench: begin -->\nnew\n<!-- bench: end -->\nafter\n"),
+        ("before\n<!-- bench: begin -->\nold\n", "before\n<!-- bench: begin -->\nold\n"),
+    ],
+    ids=["markers", "no end marker"],
+)  # fmt: skip
+def test_only_text_between_markers_is_replaced(old: str, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "README.md"
-    file.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
+    file.write_text(old)
     write_between(file, "bench", "new")
-    assert "before\n<!-- bench: begin -->\nnew\n<!-- bench: end -->\nafter\n" == file.read_text()
-
-
-def test_file_without_markers_is_unchanged(tmp_path: Path) -> None:
-    file = tmp_path / "README.md"
-    file.write_text("before\n<!-- bench: begin -->\nold\n")
-    write_between(file, "bench", "new")
-    assert "before\n<!-- bench: begin -->\nold\n" == file.read_text()
+    assert expected == file.read_text()
 
 
 def test_tool_construction_is_measured_against_its_bar() -> None:

@@ -67,22 +67,40 @@ def test_correct_hook_passes_at_all_its_points(tmp_path):
     assert {} == outcomes(verdicts(script(tmp_path, body)))
 
 
+FAILURES = [
+    ('def on(method, params): answer({"action": 1})', "hook.before_tool", "action must be a string"),
+    ('def on(method, params): answer({"decision": "deny"})', "hook.before_tool", "'action' is meant"),
+    ('def on(method, params): answer({"action": "deny"})', "hook.before_tool", "the action 'deny' is not known there"),
+    ("def on(method, params): os._exit(3)", "hook.before_tool", "exit status 3"),
+    ("def on(method, params): sys.exit('no idea')", "hook.before_tool", "exit status 1 (no idea)"),
+    ("def on(method, params): print('debugging', flush=True); answer()", "standard output", "the first: debugging"),
+    ("def hello(params): sys.exit('no config')", "hook.hello", "exit status 1 (no config)"),
+    ("def hello(params): answer([])", "hook.hello", "the result is a list"),
+]
+WARNINGS = [
+    ('def on(method, params): answer({"action": "respond", "result": {}})', "hook.before_tool", "not its own"),
+    (
+        'def on(method, params): answer({"action": "modify", "result": {"for_llm": "x"}})',
+        "hook.after_tool",
+        "and taken",
+    ),
+    ('def on(method, params): answer({"vendor": 1})', "hook.before_tool", "'vendor' is not known"),
+    ("", "unknown method", "as if it knew"),
+    ("def on(method, params): answer(); answer()", "hook.runtime_event", "no id"),
+    (
+        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
+        "end of standard input",
+        "but on SIGTERM",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("body", "check", "words"),
-    [
-        ('def on(method, params): answer({"action": 1})', "hook.before_tool", "action must be a string"),
-        ('def on(method, params): answer({"decision": "deny"})', "hook.before_tool", "'action' is meant"),
-        ('def on(method, params): answer({"action": "deny"})', "hook.before_tool", "the action 'deny' is not known there"),
-        ("def on(method, params): os._exit(3)", "hook.before_tool", "exit status 3"),
-        ("def on(method, params): sys.exit('no idea')", "hook.before_tool", "exit status 1 (no idea)"),
-        ("def on(method, params): print('debugging', flush=True); answer()", "standard output", "the first: debugging"),
-        ("def hello(params): sys.exit('no config')", "hook.hello", "exit status 1 (no config)"),
-        ("def hello(params): answer([])", "hook.hello", "the result is a list"),
-    ],
+    ("outcome", "body", "check", "words"), [*(("failure", *row) for row in FAILURES), *(("warning", *row) for row in WARNINGS)]
 )
-def test_defect_is_a_failure_with_a_way_out(tmp_path, body, check, words):
+def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, words):
     verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
-    assert "failure" == verdict.outcome
+    assert outcome == verdict.outcome
     assert words in verdict.words
     assert verdict.way_out
 
@@ -223,32 +241,6 @@ def test_one_method_of_a_pair_is_a_failure(tmp_path):
     found = verdicts(script(tmp_path, body))
     assert "it knows before_tool and not after_tool" == found["hook.before_tool and hook.after_tool"].words
     assert "it knows before_llm and not after_llm" == found["hook.before_llm and hook.after_llm"].words
-
-
-@pytest.mark.parametrize(
-    ("body", "check", "words"),
-    [
-        ('def on(method, params): answer({"action": "respond", "result": {}})', "hook.before_tool", "not its own"),
-        (
-            'def on(method, params): answer({"action": "modify", "result": {"for_llm": "x"}})',
-            "hook.after_tool",
-            "and taken",
-        ),
-        ('def on(method, params): answer({"vendor": 1})', "hook.before_tool", "'vendor' is not known"),
-        ("", "unknown method", "as if it knew"),
-        ("def on(method, params): answer(); answer()", "hook.runtime_event", "no id"),
-        (
-            "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
-            "end of standard input",
-            "but on SIGTERM",
-        ),
-    ],
-)
-def test_harmless_defect_is_a_warning(tmp_path, body, check, words):
-    verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
-    assert "warning" == verdict.outcome
-    assert words in verdict.words
-    assert verdict.way_out
 
 
 def test_changes_the_host_would_undo_are_reported(tmp_path):

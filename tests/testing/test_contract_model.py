@@ -119,27 +119,22 @@ def test_without_a_contract_it_calls_nothing():
     assert () == parse(ask("Multiply 2 by 3", contract="You are helpful.")).tool_calls
 
 
-def test_contract_model_answers_with_the_values_of_the_results():
+FENCES = "before\n```python\nx\n```\nafter"
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(json.dumps({"product": 42, "note": "exact"}), "product 42, note exact"), (FENCES, FENCES)],
+    ids=["values", "text with fences"],
+)
+def test_contract_model_answers_with_the_results(result, words):
     call = {"id": "call_1", "type": "function", "function": {"name": "multiply", "arguments": '{"a": 6, "b": 7}'}}
     messages = flatten_messages(
         [
             {"role": "user", "content": "Multiply 6 by 7"},
             {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": json.dumps({"product": 42, "note": "exact"})},
+            {"role": "tool", "tool_call_id": "call_1", "content": result},
         ]
     )
     contract = {"role": "system", "content": render_contract(TOOLS)}
-    assert "(scripted model) The tools say: product 42, note exact." == ContractModel()({"messages": [contract, *messages]})
-
-
-def test_a_result_with_fences_in_it_is_read_whole():
-    text = "before\n```python\nx\n```\nafter"
-    call = {"id": "call_1", "type": "function", "function": {"name": "multiply", "arguments": "{}"}}
-    messages = flatten_messages(
-        [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": text},
-        ]
-    )
-    contract = {"role": "system", "content": render_contract(TOOLS)}
-    assert f"(scripted model) The tools say: {text}." == ContractModel()({"messages": [contract, *messages]})
+    assert f"(scripted model) The tools say: {words}." == ContractModel()({"messages": [contract, *messages]})

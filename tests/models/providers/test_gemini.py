@@ -173,9 +173,13 @@ def test_openai_parameters_are_translated_for_gemini() -> None:
     assert "tools" not in body
 
 
-def test_thinking_budget_is_sent_to_models_without_levels() -> None:
-    config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": "medium"})["config"]
-    assert {"thinking_budget": 8192, "include_thoughts": True} == config["thinking_config"]
+@pytest.mark.parametrize(
+    ("effort", "thinking"), [("medium", {"thinking_budget": 8192, "include_thoughts": True}), ("none", {"thinking_budget": 0})]
+)
+def test_thinking_budget_is_sent_to_models_without_levels(effort: str, thinking: dict[str, Any]) -> None:
+    """Gemini refuses to show thoughts that it does not think."""
+    config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": effort})["config"]
+    assert thinking == config["thinking_config"]
 
 
 @pytest.mark.parametrize(
@@ -278,12 +282,13 @@ def test_unreadable_gemini_answer_is_requested_again_and_counted_in_usage(stream
     assert Usage(14, 6, 20) == end.usage
 
 
-def test_answers_that_are_never_readable_end_in_an_error(stream: bool) -> None:
-    with GeminiServer(lambda _: response(finish="MALFORMED_FUNCTION_CALL")) as server:
+@pytest.mark.parametrize(("reason", "requests"), [("MALFORMED_FUNCTION_CALL", 3), ("MISSING_THOUGHT_SIGNATURE", 1)])
+def test_failed_answer_is_an_error_with_its_finish_reason(reason: str, requests: int, stream: bool) -> None:
+    with GeminiServer(lambda _: response(finish=reason)) as server:
         model = model_at(server)
-        with pytest.raises(UpstreamError, match="MALFORMED_FUNCTION_CALL"):
+        with pytest.raises(UpstreamError, match=reason):
             run(model, reply_of(model, [QUESTION], stream=stream))
-    assert 3 == len(server.requests)
+    assert requests == len(server.requests)
 
 
 def test_a_blocked_prompt_and_a_blocked_answer_are_filtered(stream: bool) -> None:
@@ -390,12 +395,6 @@ def test_tool_images_follow_the_results_for_gemini() -> None:
     assert [b"Rome", b"Oslo"] == [part.inline_data.data for part in shown.parts or [] if part.inline_data]
 
 
-def test_reasoning_is_not_requested_unless_configured() -> None:
-    """Gemini refuses to show thoughts that it does not think."""
-    config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": "none"})["config"]
-    assert {"thinking_budget": 0} == config["thinking_config"]
-
-
 def test_non_json_result_is_sent_verbatim() -> None:
     call_made = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     for written in ("NaN", '{"x": Infinity}', "-Infinity"):
@@ -406,13 +405,6 @@ def test_non_json_result_is_sent_verbatim() -> None:
         ]
         (part,) = gemini_request({"model": "m", "messages": messages})["contents"][2]["parts"]
         assert {"result": written} == part["function_response"]["response"]
-
-
-def test_gemini_finish_reason_of_a_failed_answer_is_in_the_error(stream: bool) -> None:
-    with GeminiServer(lambda _: response(finish="MISSING_THOUGHT_SIGNATURE")) as server:
-        model = model_at(server)
-        with pytest.raises(UpstreamError, match=r"gave up .*MISSING_THOUGHT_SIGNATURE"):
-            run(model, reply_of(model, [QUESTION], stream=stream))
 
 
 def event(piece: dict[str, Any]) -> bytes:
@@ -433,32 +425,21 @@ BEGUN = event(response(text("It is"), finish=None))
         Raw([]),
         Raw([event({"candidates": []})]),
         Raw([b"<html>Welcome to nginx</html>"], content_type="text/html"),
-    ],
-    ids=["cut", "cut in an event", "no end", "half an event", "an error", "nothing", "no candidate", "a page"],
-)
-def test_a_stream_that_breaks_off_is_an_error(answer: Raw) -> None:
-    with GeminiServer(lambda _: answer) as server:
-        model = model_at(server)
-        with pytest.raises(UpstreamError):
-            run(model, reply_of(model, [QUESTION], stream=True))
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
         Raw([b'{"candidates": [{"con'], content_type="application/json", end="cut"),
         Raw([b'{"candidates": [{"con'], content_type="application/json"),
         Raw([b'{"candidates": []}'], content_type="application/json"),
         Raw([b"{}"], content_type="application/json"),
-        Raw([b"<html>Welcome to nginx</html>"], content_type="text/html"),
     ],
-    ids=["cut", "half", "no candidate", "nothing", "a page"],
+    ids=[
+        *("cut", "cut in an event", "no end", "half an event", "an error", "nothing", "no candidate", "a page"),
+        *("JSON, cut", "half of JSON", "JSON without a candidate", "empty JSON"),
+    ],
 )
-def test_empty_answer_is_an_error(answer: Raw) -> None:
+def test_incomplete_answer_is_an_error(answer: Raw, stream: bool) -> None:
     with GeminiServer(lambda _: answer) as server:
         model = model_at(server)
         with pytest.raises(UpstreamError):
-            run(model, reply_of(model, [QUESTION]))
+            run(model, reply_of(model, [QUESTION], stream=stream))
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
