@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from itertools import pairwise
@@ -40,6 +41,24 @@ def streamed(case: Case, way: str, pieces: list[str]) -> Reply:
 def test_case_is_read_as_expected(case: Case) -> None:
     for way in case.ways:
         case.check(whole(case, way))
+
+
+@pytest.mark.parametrize("name", ["fenced", "qwen3_coder", "glm45", "deepseek_v31", "harmony", "minimax_m2", "gemma4"])
+def test_what_read_a_text_is_freed_without_the_garbage_collector(name: str) -> None:
+    """A server would pay for it with each answer. (The readers of calls that nothing marks still hold each other.)"""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        for case in OF_FORMAT[name]:
+            whole(case, name)
+            streamed(case, name, list(case.text))
+            assert 0 == gc.collect(), case.id
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 @pytest.mark.parametrize("name", OF_FORMAT)

@@ -30,6 +30,15 @@ class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of
         return value
 
 
+def forget_cached(*owners: object) -> None:
+    """Drop the values of these objects' cached attributes; one that is asked for again is computed again."""
+    for owner in owners:
+        attributes, values = vars(type(owner)), vars(owner)
+        for name in list(values):
+            if type(attributes.get(name)) is cached_attribute:
+                del values[name]
+
+
 _LABEL = re.compile(r"[ \t]*[\w.-]*")
 LABEL_ROOM = 80
 """How far a label is looked for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from patchbay.formats.codecs.elements import NestedCalls
@@ -21,9 +21,10 @@ from patchbay.formats.codecs.named import ArgumentCodec, BracketArguments, CodeC
 from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.codecs.xml import XmlCalls
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.emitter import Emitter
+from patchbay.formats.emitter import CallEmitter, Emitter
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, extent, marker_set
 from patchbay.formats.spec import AnswerMarkers, Wrapper, last_part
+from patchbay.formats.values.tool_names import ToolRules
 
 _TURN = re.compile("assistant|model|user", re.IGNORECASE)
 """What a token names that begins another turn."""
@@ -335,7 +336,7 @@ class JsonCalls:
         self.rules = context.rules
         self.sink = context.calls
         self.calls = CallReader(context.source, context.json, context.calls, context.rules, note=context.emitter.note)
-        self.calls.resolve = self._resolve
+        self.calls.resolve = partial(_tool_or_noop, self.sink, self.rules)  # no method of this: they would hold each other
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
         """Read one value; how many calls it held."""
@@ -389,8 +390,10 @@ class JsonCalls:
             pass
         self.sink.passed = self.source.offset
 
-    def _resolve(self, name: str) -> str | None:
-        return name if name in self.sink.noop_names else self.rules.resolve(name)
+
+def _tool_or_noop(sink: CallEmitter, rules: ToolRules, name: str) -> str | None:
+    """The tool that a name means, or the name itself where it means that none is called."""
+    return name if name in sink.noop_names else rules.resolve(name)
 
 
 class Codecs:

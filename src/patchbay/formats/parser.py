@@ -14,7 +14,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import choose, markers, unknown_format
 from patchbay.formats.channels import ChannelReader, channel_marks
 from patchbay.formats.codecs.xml_tools import XmlTools, check_xml_tools
-from patchbay.formats.context import Context, cached_attribute
+from patchbay.formats.context import Context, cached_attribute, forget_cached
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.envelopes import AnswerMarkerReader, Codecs, ControlTokenReader, WrapperReader, WrapperTable
 from patchbay.formats.events import Event, TextDelta
@@ -340,7 +340,9 @@ class StreamParser:
         for _ in self._steps:
             pass
         self._emitter.finish()
-        return self._emitter.flush()
+        events = self._emitter.flush()
+        forget_cached(self._readers, self._context)  # they hold each other: without the rings all is freed at once
+        return events
 
     @property
     def in_prose(self) -> bool:
