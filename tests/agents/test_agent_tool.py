@@ -50,7 +50,7 @@ def test_agent_tool_has_one_required_parameter():
     assert ["request"] == list(specs["helper"].parameters["properties"]) == specs["helper"].parameters["required"]
 
 
-def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_result():  # defect 19
+def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_result():
     inner = helper(call("look", "1"), "It is blue.", tools=[AgentTool(TextAgent("look", "blue"))])
     boss = agent_calling(inner)
     runner = Runner(boss)
@@ -64,7 +64,7 @@ def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_resul
     assert ["user: What colour?", "assistant > 1", "tool 1"] == roles(boss.model.requests[1])
 
 
-def test_the_users_question_stays_in_the_current_turn():  # defect 19
+def test_the_users_question_stays_in_the_current_turn():
     boss = agent_calling(helper("blue"), include_contents="current_turn")
     run(run_turn(Runner(boss), "What colour?"))
     assert "user: What colour?" == roles(boss.model.requests[1])[0]
@@ -138,7 +138,7 @@ def test_an_agent_that_fails_changes_nothing():
         (LlmAgent(name="helper"), "CONFIGURATION"),
     ],
 )
-def test_failure_of_the_agent_is_an_error_result(agent, words):  # defect 19
+def test_failure_of_the_agent_is_an_error_result(agent, words):
     boss = agent_calling(agent)
     events = run(run_turn(Runner(boss)))
     assert words in response(events)["error"]
@@ -165,7 +165,7 @@ def test_a_request_that_is_missing_is_answered_to_the_model():
     assert [] == inner.model.requests
 
 
-def test_two_at_the_same_time_do_not_see_each_other():  # defect 19
+def test_two_at_the_same_time_do_not_see_each_other():
     async def scenario():
         both = asyncio.Barrier(2)
 

@@ -58,7 +58,7 @@ async def test_an_event_arrives_with_its_data_time_and_source():
     assert [BusEvent("tool.call", {"tool": "f", "args": {"a": 1}}, 12.5, "agent")] == seen
 
 
-async def test_hanging_handler_does_not_block_publishers():  # defect 21
+async def test_hanging_handler_does_not_block_publishers():
     bus = EventBus(queue_size=3)
     stuck, go_on = asyncio.Event(), asyncio.Event()
 
@@ -84,7 +84,7 @@ async def test_hanging_handler_does_not_block_publishers():  # defect 21
     assert 4 + 6 == bus.get_stats()["delivered"]
 
 
-async def test_a_sync_handler_runs_in_a_thread_and_does_not_stall_the_loop():  # defect 21
+async def test_a_sync_handler_runs_in_a_thread_and_does_not_stall_the_loop():
     bus = EventBus()
     release, threads = threading.Event(), []
 
@@ -137,7 +137,7 @@ async def test_failing_handler_adds_a_dead_letter_and_gets_the_next_event(handle
     assert [] == bus.get_dead_letters()
 
 
-async def test_failing_filter_does_not_affect_other_subscribers():  # defect 21
+async def test_failing_filter_does_not_affect_other_subscribers():
     bus = EventBus()
     seen: list[str] = []
     bus.subscribe("*", recording(seen, "filtered"), filter_func=lambda event: event.data["unknown"])
@@ -158,7 +158,7 @@ async def test_filter_selects_the_events_of_its_handler():
     assert 1 == bus.get_stats()["delivered"]
 
 
-async def test_handlers_get_copies_and_can_change_nothing():  # defect 21
+async def test_handlers_get_copies_and_can_change_nothing():
     bus = EventBus()
     args = {"a": 1, "list": [1]}
     seen: list[BusEvent] = []

@@ -50,7 +50,7 @@ SIX = ["before_agent", "after_agent", "before_model", "after_model", "before_too
 
 
 @pytest.mark.parametrize("form", ["sync", "async", "list", "lambda", "object", "set later"])
-def test_each_callback_runs_at_its_point_in_any_form(form):  # defect 10
+def test_each_callback_runs_at_its_point_in_any_form(form):
     asked: list[tuple[str, Any]] = []
 
     def made(name: str) -> Any:
@@ -122,7 +122,7 @@ def cancelled(*_about: Any) -> None:
 @pytest.mark.parametrize("callback", [boom, boom_later])
 @pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
 @pytest.mark.parametrize("bus", [False, True])
-async def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback, bus):  # defect 16
+async def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback, bus):
     one = agent(["done", "fine"], **{f"{name}_callback": callback})
     chat = Chat(one, bus=EventBus() if bus else None)
     events = await chat.say()
@@ -349,7 +349,7 @@ def test_callback_can_add_and_remove_an_instruction():
     assert ["hi"] == [message["content"] for message in said_to(one.model)]
 
 
-async def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():  # defect 23
+async def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():
     def hide(ctx: Any, request: LlmRequest) -> None:
         for content in request.contents:
             for part in content.parts:
@@ -436,7 +436,7 @@ def test_an_answer_in_the_models_place_is_the_answer(answer, streaming):
     assert [] == one.model.requests
 
 
-def test_calls_in_place_of_the_model_run():  # defect 15
+def test_calls_in_place_of_the_model_run():
     def plan(ctx: Any, request: LlmRequest) -> Any:
         return calls("add", a=1) if ctx.llm_call_count == 1 else None
 
@@ -458,7 +458,7 @@ def test_calls_of_a_tool_added_by_the_same_callback_run():
     assert {"result": 2} == response_of(run_agent(["done"], before_model_callback=plan), "add")
 
 
-def test_a_callback_that_always_calls_ends_at_the_limit():  # defect 15
+def test_a_callback_that_always_calls_ends_at_the_limit():
     events = run_agent(
         [], add, before_model_callback=lambda ctx, request: calls("add", a=ctx.llm_call_count), settings={"max_llm_calls": 3}
     )

@@ -41,7 +41,7 @@ def contents(messages) -> list[str]:
     return [message.content for message in messages]
 
 
-async def test_both_sides_are_recorded_with_all_their_fields(history, user):  # defect 28
+async def test_both_sides_are_recorded_with_all_their_fields(history, user):
     await history.add_message(user, "bot", "s1", "user", "hello")
     await history.add_message(user, "bot", "s1", "assistant", "hi", '{"audit": 1}')
     answer, question = await history.get_agent_history(user, "bot")
@@ -53,7 +53,7 @@ async def test_both_sides_are_recorded_with_all_their_fields(history, user):  # 
     assert question.id < answer.id
 
 
-async def test_a_sessions_history_is_its_newest_messages_the_oldest_first(history, user):  # defect 28
+async def test_a_sessions_history_is_its_newest_messages_the_oldest_first(history, user):
     session = await add_messages(history, user, "a", "b", "c", "d")
     await add_messages(history, user, "elsewhere")
     assert ["c", "d"] == contents(await history.get_session_history(session, limit=2))
@@ -84,7 +84,7 @@ async def test_an_agents_history_is_of_one_user_the_newest_first(history, user):
         ("s" * 60_000, []),
     ],
 )
-async def test_search_matches_its_query_literally(history, user, keyword, expected):  # defect 28
+async def test_search_matches_its_query_literally(history, user, keyword, expected):
     await add_messages(history, user, "100% sure", "snake_case", "back\\slash", "Die STRASSE", "l'été")
     assert expected == contents(await history.search(user, "bot", keyword))
 

@@ -101,9 +101,7 @@ async def says(*events: Any) -> AsyncIterator[Any]:
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_failing_model_ends_the_run_with_an_event_and_the_session_stays_usable(
-    first, code, words, streaming, around
-):  # defect 16
+async def test_failing_model_ends_the_run_with_an_event_and_the_session_stays_usable(first, code, words, streaming, around):
     options, fields, settings = around
     chat = Chat(LlmAgent(name="a", model=Then(first, "better"), **fields), **options)
     (event,) = await chat.say(streaming=streaming, **settings)
@@ -138,7 +136,7 @@ def test_unusable_model_ends_the_run_with_an_event(around):
     ],
 )
 @pytest.mark.parametrize("bus", [False, True])
-async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):  # defect 16
+async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DASHSCOPE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     chat = Chat(LlmAgent(name="a", model=model), bus=EventBus() if bus else None)
@@ -190,7 +188,7 @@ def test_an_answer_that_breaks_off_in_a_later_round_brings_no_text_of_an_earlier
     assert "[UPSTREAM_ERROR]" == kinds(events)[-1]
 
 
-async def test_the_number_of_answers_is_limited():  # defect 16
+async def test_the_number_of_answers_is_limited():
     model = ScriptedModel([ADD, ADD, "better"])
     chat = Chat(agent(model, add))
     events = await chat.say(max_llm_calls=2)
@@ -357,7 +355,7 @@ def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
 
 
 @pytest.mark.usefixtures("time_jumps")
-async def test_slow_consumer_is_not_cancelled_and_does_not_use_the_models_time():  # defect 4
+async def test_slow_consumer_is_not_cancelled_and_does_not_use_the_models_time():
     """Every pause of the consumer is longer than the model has for its whole answer."""
     loop = asyncio.get_running_loop()
     model = Then(lambda _: says(*(TextDelta(letter) for letter in "answer"), ModelReply(Reply("answer"), "stop")), "never")

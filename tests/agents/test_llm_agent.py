@@ -64,7 +64,7 @@ def test_functions_and_tools_of_all_kinds_go_into_one_list():
     assert ("user", "a") == (responses.content.role, responses.author)
 
 
-async def test_tools_can_be_added_and_removed_during_the_agents_lifetime():  # defect 29
+async def test_tools_can_be_added_and_removed_during_the_agents_lifetime():
     one = agent(
         [ToolCall("1", "add", '{"a": 1}'), "a", ToolCall("2", "greet", '{"name": "Ann"}'), "b", ToolCall("3", "add"), "c"]
     )
@@ -102,7 +102,7 @@ def test_tool_added_later_under_a_taken_name_ends_the_run_with_an_event():
         ([Query], TypeError, "Query is a class"),
     ],
 )
-def test_invalid_and_duplicate_tools_are_rejected_at_agent_creation(tools, error, words):  # defect 29
+def test_invalid_and_duplicate_tools_are_rejected_at_agent_creation(tools, error, words):
     with pytest.raises(error, match=words):
         LlmAgent(name="a", model="m", tools=tools)
     for each in tools:
@@ -152,7 +152,7 @@ def test_a_field_that_cannot_work_is_refused_when_the_agent_is_made(fields, erro
         LlmAgent(**{"name": "a", "model": "m", **fields})
 
 
-def test_names_are_unique_in_a_tree_and_an_agent_has_one_parent():  # defect 29
+def test_names_are_unique_in_a_tree_and_an_agent_has_one_parent():
     leaf = LlmAgent(name="leaf")
     with pytest.raises(ConfigurationError, match="named 'leaf'"):
         LlmAgent(name="leaf", sub_agents=[leaf])
@@ -388,16 +388,6 @@ async def test_state_changes_of_a_tool_are_private_until_it_succeeds():
     later = await chat.say()
     assert [{}] == [event.actions.state_delta for event in later]
     assert {"from_works": 1} == (await chat.session()).state
-
-
-async def test_output_key_is_in_the_state_before_the_final_event():
-    chat = Chat(agent(["done"], output_key="out"))
-    events = chat.begin()
-    async for event in events:
-        if event.is_final_response():
-            break
-    assert {"out": "done"} == (await chat.session()).state
-    await events.aclose()
 
 
 def test_edits_of_requests_and_events_do_not_change_the_history():

@@ -259,7 +259,7 @@ async def test_cancelled_consumer_stops_the_tools_and_frees_the_session():
     )
 
 
-def test_runs_on_one_session_are_serialised():  # defect 24
+def test_runs_on_one_session_are_serialised():
     async def scenario():
         both = []
 
@@ -389,7 +389,7 @@ def test_bus_gets_the_events_of_a_run_in_order():
             told.append((event.type, event.data))
 
         bus.subscribe("*", listen)
-        runner = Runner(agent([call("noop"), call("noop", "2")], "done", "again", tools=[noop]), bus=bus)
+        runner = Runner(agent([call("noop"), call("missing", "2")], "done", "again", tools=[noop]), bus=bus)
         await run_turn(runner)
         await bus.drain()
         first = list(told)
@@ -408,6 +408,7 @@ def test_bus_gets_the_events_of_a_run_in_order():
         "tool.call",
         "tool.call",
         "tool.result",
+        "tool.error",
         "tool.result",
         "llm.request",
         "llm.response",
@@ -415,19 +416,9 @@ def test_bus_gets_the_events_of_a_run_in_order():
     ] == [topic for topic, _ in first]
     assert ("session.created", {"session_id": "s", "user_id": "u", "title": "hi"}) == first[0]
     assert ("tool.call", {"tool": "noop", "args": {}, "call_id": "1"}) == first[5]
-    assert ("tool.result", {"tool": "noop", "response": {"result": "ok"}, "call_id": "1"}) in first[7:9]
+    assert ("tool.result", {"tool": "noop", "response": {"result": "ok"}, "call_id": "1"}) in first[7:10]
     assert ("agent.response", {"agent": "a", "text": "done", "session_id": "s"}) == first[-1]
     assert ["session.updated", "agent.start", "llm.request", "llm.response", "agent.response"] == [topic for topic, _ in second]
-
-
-async def test_hanging_listener_does_not_delay_the_run():  # defect 21
-    bus = EventBus()
-    never = asyncio.Event()
-    bus.subscribe("*", lambda _event: never.wait())
-    events = await run_turn(Runner(agent(call("noop"), "done", tools=[noop]), bus=bus))
-    assert ["a > noop", "a < noop", "a: done"] == lines(events)
-    never.set()
-    await bus.drain()
 
 
 def test_messages_of_both_sides_are_in_the_history():

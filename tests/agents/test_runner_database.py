@@ -129,7 +129,7 @@ def a() -> str:
     return "ok"
 
 
-def test_runs_of_two_processes_on_one_session_never_interleave(database_url, session_id):  # defect 24
+def test_runs_of_two_processes_on_one_session_never_interleave(database_url, session_id):
     children = [spawn(database_url, session_id, 5) for _ in range(3)]
     try:
         for child in children:

@@ -68,7 +68,7 @@ async def test_ids_are_unique(service, names):
     await service.create_session(names.app, "another user", session_id=names.session)
 
 
-async def test_events_are_read_in_append_order_despite_their_times(service, names):  # defect 22
+async def test_events_are_read_in_append_order_despite_their_times(service, names):
     session = await begin(service, names)
     for text, timestamp in (("e0", 30.0), ("e1", 10.0), ("e2", 20.0)):
         await service.append_event(session, text_event(text, timestamp=timestamp))
@@ -97,7 +97,7 @@ async def test_partial_event_is_not_stored(service, names):
     assert ([], {}) == ((found := await service.get_session(*names.all)).events, found.state)
 
 
-async def test_keys_belong_to_the_application_the_user_or_the_session(service, names):  # defect 13
+async def test_keys_belong_to_the_application_the_user_or_the_session(service, names):
     first = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "temp:t": 1})
     await service.append_event(first, state_event({"app:b": 2, "user:v": 2, "r": 2, "temp:q": 2}))
     second = await service.create_session(names.app, names.user)
@@ -114,7 +114,7 @@ async def test_a_user_without_a_name_shares_nothing_with_the_others(service, nam
     assert {"app:a": 1} == (await service.create_session(names.app, names.user)).state
 
 
-async def test_temporary_keys_live_for_the_run(service, names):  # defect 13
+async def test_temporary_keys_live_for_the_run(service, names):
     session = await begin(service, names)
     mark = object()
     event = state_event({"temp:t": mark, "n": 1})
@@ -160,7 +160,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-async def test_values_without_json_are_stored_as_the_nearest_json_value(service, names, odd):  # defect 20
+async def test_values_without_json_are_stored_as_the_nearest_json_value(service, names, odd):
     response = FunctionResponse("look", {"result": odd, "well": 1}, "1")
     event = Event(content=Content("user", [Part(function_response=response)]), actions=EventActions({"k": odd, "well": 1}))
     session = await begin(service, names, state={"first": odd})
@@ -176,7 +176,7 @@ async def test_values_without_json_are_stored_as_the_nearest_json_value(service,
     assert odd is response.response["result"]
 
 
-async def test_dates_and_models_are_stored_readably(service, names):  # defect 20
+async def test_dates_and_models_are_stored_readably(service, names):
     session = await begin(service, names)
     await service.append_event(session, state_event({"date": ODD[0], "model": ODD[2], "row": ODD[3], "n": 10**30}))
     expected = {"date": "2026-01-01", "model": {"on": "2026-01-01"}, "row": {"colour": "red"}, "n": 10**30}
@@ -202,7 +202,7 @@ async def test_unstorable_id_is_refused_by_every_service(service, names, odd):
         await service.append_event(session, Event(id=odd))
 
 
-async def test_returned_sessions_are_copies(service, names):  # defect 23
+async def test_returned_sessions_are_copies(service, names):
     session = await begin(service, names, state={"list": [1]})
     event = response_event("1")
     event.actions = EventActions({"own": {"a": [1]}})
@@ -262,7 +262,7 @@ async def test_many_writers_at_once_get_one_order_and_lose_nothing(service, name
     assert (await service.get_session(*names.all)).events == shared.events
 
 
-async def test_two_runs_on_one_session_never_interleave(service, names):  # defect 24
+async def test_two_runs_on_one_session_never_interleave(service, names):
     async def one_run(number: int) -> None:
         async with service.lock(*names.all):
             session = await service.get_session(*names.all)
@@ -324,7 +324,7 @@ def test_one_service_can_be_used_from_one_event_loop_after_the_other(service, na
     assert ["0", "1", "2"] == texts_of(run(service.get_session(*names.all)).events)
 
 
-def test_runs_in_event_loops_of_several_threads_are_serialised(service, names):  # defect 24
+def test_runs_in_event_loops_of_several_threads_are_serialised(service, names):
     run(begin(service, names))
 
     async def one_run(number):

@@ -157,7 +157,7 @@ def test_processes_that_make_the_tables_at_once_do_not_hurt_each_other(new_datab
     assert ["s0", "s1", "s2", "s3"] == run(work())
 
 
-def test_run_waits_for_the_run_of_another_process_and_starts_after_its_kill(database_url, session_id):  # defect 24
+def test_run_waits_for_the_run_of_another_process_and_starts_after_its_kill(database_url, session_id):
     child = spawn(database_url, session_id, "hold")
     try:
         assert "held\n" == child.stdout.readline()

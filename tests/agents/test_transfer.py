@@ -89,7 +89,7 @@ def test_state_changes_of_a_transfer_call_are_stored():
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "Other", "root", "user"])
-def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):  # defects 17, 18
+def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):
     root = LlmAgent(name="root", model=ScriptedModel([transfer_call(name), "then I answer"]), sub_agents=[TextAgent("other")])
     events = run(run_turn(Runner(root)))
     assert ["root > transfer_to_agent", "root < transfer_to_agent", "root: then I answer"] == lines(events)
@@ -99,7 +99,7 @@ def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):
 
 
 @pytest.mark.parametrize(("name", "words"), [("nobody", "Unknown agent 'nobody'. Available: other."), ("root", "yourself")])
-def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, words):  # defects 17, 18
+def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, words):
     model = ScriptedModel([call("go"), "then I answer"])
     root = LlmAgent(name="root", model=model, tools=[transfer_tool(name)], sub_agents=[TextAgent("other")])
     runner = Runner(root)

@@ -181,7 +181,7 @@ def test_parallel_branches_with_equal_ids_keep_their_own_results():
         assert ["of a", "of b"] == [response.response["result"] for response in parts if response is not None]
 
 
-def test_editing_a_request_edits_no_history():  # defect 23
+def test_editing_a_request_edits_no_history():
     log = [text_event("hi"), call_event("1"), response_event("1")]
     log[1].content.extra_content = {"thought": {"signature": "s"}}
     log[1].content.parts[0].extra_content = {"thought": {"signature": "s"}}

@@ -223,7 +223,7 @@ async def test_all_branches_run_at_the_same_time():
     )
 
 
-def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
+def test_a_branch_sees_its_own_results_and_not_its_siblings():
     async def scenario():
         both = asyncio.Barrier(2)
 
@@ -285,7 +285,7 @@ def test_an_agent_sees_the_inner_branches_that_came_before_it_in_its_own_branch(
     assert "assistant: w" not in roles(model.requests[0])
 
 
-def test_calls_of_all_branches_share_one_budget():  # defect 30
+def test_calls_of_all_branches_share_one_budget():
     def noop() -> str:
         return "ok"
 

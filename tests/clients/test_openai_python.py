@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import openai
 import pytest
 
+from support.two_tools import SPECS, run_tool
+
 TOOLS = [
     {
         "type": "function",
@@ -25,10 +27,7 @@ TOOLS = [
             },
         },
     }
-    for name, description, properties in (
-        ("multiply", "Multiply two integers.", {"a": {"type": "integer"}, "b": {"type": "integer"}}),
-        ("measure", "Measure the length of a text.", {"text": {"type": "string"}}),
-    )
+    for name, description, properties in SPECS
 ]
 QUESTION = {"role": "user", "content": "Please multiply 12345678901234567890 by 3, and measure the length of `patchbay`."}
 CALLS = [("multiply", '{"a": 12345678901234567890, "b": 3}'), ("measure", '{"text": "patchbay"}')]
@@ -36,9 +35,7 @@ ANSWER = "(scripted model) The tools say: product 37037036703703703670; length 8
 
 
 def run(call) -> dict:
-    arguments = json.loads(call.function.arguments)
-    result = {"multiply": lambda a, b: {"product": a * b}, "measure": lambda text: {"length": len(text)}}
-    content = json.dumps(result[call.function.name](**arguments))
+    content = json.dumps(run_tool(call.function.name, json.loads(call.function.arguments)))
     return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 

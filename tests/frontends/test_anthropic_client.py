@@ -8,20 +8,18 @@ from contextlib import contextmanager
 import anthropic
 import pytest
 
+from support import two_tools
+from support.two_tools import ANSWER, CALLS, SPECS, run_tool
+
 TOOLS = [
     {
         "name": name,
         "description": description,
         "input_schema": {"type": "object", "properties": properties, "required": list(properties)},
     }
-    for name, description, properties in (
-        ("multiply", "Multiply two integers.", {"a": {"type": "integer"}, "b": {"type": "integer"}}),
-        ("measure", "Measure the length of a text.", {"text": {"type": "string"}}),
-    )
+    for name, description, properties in SPECS
 ]
-QUESTION = {"role": "user", "content": "Please multiply 12 by 3, and measure the length of `patchbay`."}
-CALLS = [("multiply", {"a": 12, "b": 3}), ("measure", {"text": "patchbay"})]
-ANSWER = "(scripted model) The tools say: product 36; length 8."
+QUESTION = {"role": "user", "content": two_tools.QUESTION}
 
 
 @contextmanager
@@ -32,8 +30,7 @@ def connected(proxied):
 
 
 def run(block) -> dict:
-    result = {"multiply": lambda a, b: {"product": a * b}, "measure": lambda text: {"length": len(text)}}
-    return {"type": "tool_result", "tool_use_id": block.id, "content": json.dumps(result[block.name](**block.input))}
+    return {"type": "tool_result", "tool_use_id": block.id, "content": json.dumps(run_tool(block.name, block.input))}
 
 
 def ask(client, messages, *, stream, **options):

@@ -8,6 +8,9 @@ import pytest
 from google import genai
 from google.genai import types
 
+from support import two_tools
+from support.two_tools import ANSWER, CALLS, run_tool
+
 TOOLS = [
     types.Tool(
         function_declarations=[
@@ -20,9 +23,7 @@ TOOLS = [
         ]
     )
 ]  # fmt: skip
-QUESTION = types.Content(role="user", parts=[types.Part(text="Please multiply 12 by 3, and measure the length of `patchbay`.")])
-CALLS = [("multiply", {"a": 12, "b": 3}), ("measure", {"text": "patchbay"})]
-ANSWER = "(scripted model) The tools say: product 36; length 8."
+QUESTION = types.Content(role="user", parts=[types.Part(text=two_tools.QUESTION)])
 
 
 @contextmanager
@@ -32,8 +33,7 @@ def connected(proxied):
 
 
 def run(call) -> types.Part:
-    result = {"multiply": lambda a, b: {"product": a * b}, "measure": lambda text: {"length": len(text)}}
-    response = types.FunctionResponse(id=call.id, name=call.name, response=result[call.name](**call.args))
+    response = types.FunctionResponse(id=call.id, name=call.name, response=run_tool(call.name, call.args))
     return types.Part(function_response=response)
 
 

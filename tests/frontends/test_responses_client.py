@@ -14,6 +14,8 @@ from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
 from structured import QUESTION as WARMTH
 from structured import RESULT, TOOL, WeatherModel
+from support import two_tools
+from support.two_tools import ANSWER, SPECS, run_tool
 
 TOOLS = [
     {
@@ -28,14 +30,10 @@ TOOLS = [
             "additionalProperties": False,
         },
     }
-    for name, description, properties in (
-        ("multiply", "Multiply two integers.", {"a": {"type": "integer"}, "b": {"type": "integer"}}),
-        ("measure", "Measure the length of a text.", {"text": {"type": "string"}}),
-    )
+    for name, description, properties in SPECS
 ]
-QUESTION = {"role": "user", "content": "Please multiply 12 by 3, and measure the length of `patchbay`."}
-CALLS = [("multiply", '{"a": 12, "b": 3}'), ("measure", '{"text": "patchbay"}')]
-ANSWER = "(scripted model) The tools say: product 36; length 8."
+QUESTION = {"role": "user", "content": two_tools.QUESTION}
+CALLS = [(name, json.dumps(arguments)) for name, arguments in two_tools.CALLS]
 
 
 @contextmanager
@@ -45,8 +43,7 @@ def connected(proxied):
 
 
 def run(call) -> dict:
-    result = {"multiply": lambda a, b: {"product": a * b}, "measure": lambda text: {"length": len(text)}}
-    output = json.dumps(result[call.name](**json.loads(call.arguments)))
+    output = json.dumps(run_tool(call.name, json.loads(call.arguments)))
     return {"type": "function_call_output", "call_id": call.call_id, "output": output}
 
 

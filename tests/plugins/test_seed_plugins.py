@@ -18,6 +18,7 @@ import pytest
 from patchbay.plugins.protocol import StartupResult
 from patchbay.testing import run_plugin
 from plugins.host_rig import BOUND, RigHost, run
+from support.seed_lifecycle import LIFECYCLE
 
 ENGLISH = """
 from plugin.sdk.plugin import neko_plugin, NekoPluginBase, llm_tool, lifecycle, Ok
@@ -65,49 +66,9 @@ class WeatherPlugin(NekoPluginBase):
         return {"city": city, "temp_c": 22, "weather": "晴"}
 """
 
-LIFECYCLE = '''
-import asyncio
-import httpx
-
-MAIN_SERVER = "http://127.0.0.1:48911"
-MY_PORT = 9876
-TOOL_NAME = "get_weather"
-
-async def register_with_retry():
-    """Call on plugin startup: register the tool once main_server is up,
-    retrying indefinitely."""
-    payload = {
-        "name": TOOL_NAME,
-        "description": "Look up the weather in a given city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-        "callback_url": f"http://127.0.0.1:{MY_PORT}/tool_invoke",
-        "role": None,
-        "source": "my_plugin",
-        "timeout_seconds": 30,
-    }
-    async with httpx.AsyncClient() as client:
-        while True:
-            try:
-                r = await client.post(f"{MAIN_SERVER}/api/tools/register",
-                                       json=payload, timeout=5)
-                if r.json().get("ok"):
-                    return
-            except (httpx.ConnectError, httpx.TimeoutException):
-                pass  # main_server isn't up yet, try again later
-            await asyncio.sleep(2)
-
-async def unregister_on_shutdown():
-    """Call before exit: unregister so the LLM doesn't hit a dead callback_url."""
-    try:
-        async with httpx.AsyncClient(timeout=2) as client:
-            await client.post(f"{MAIN_SERVER}/api/tools/unregister",
-                              json={"name": TOOL_NAME, "role": None})
-    except Exception:
-        pass  # main_server is down too — nothing we can do
+PLUGIN = (
+    LIFECYCLE
+    + """
 
 from plugin.sdk.plugin import NekoPluginBase, plugin
 
@@ -121,7 +82,8 @@ class WeatherPlugin(NekoPluginBase):
 
     async def on_shutdown(self):
         await unregister_on_shutdown()
-'''
+"""
+)
 
 IMPERATIVE = """
 from plugin.sdk.plugin import NekoPluginBase, neko_plugin, llm_tool
@@ -199,7 +161,7 @@ def test_the_full_lifecycle_pattern_registers_and_unregisters_by_itself(monkeypa
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             names: dict[str, object] = {"__name__": "weather"}
-            exec(with_our_import(LIFECYCLE).replace("48911", str(server.server_port)), names)
+            exec(with_our_import(PLUGIN).replace("48911", str(server.server_port)), names)
             run(main(names))
         finally:
             server.shutdown()
