@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from executor.virtual_time import later
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
-from patchbay.realtime.events import ConnectionEvent, RealtimeEvent
+from patchbay.realtime.events import ConnectionEvent, RealtimeEvent, ResponseEndEvent
+from patchbay.realtime.providers.registry import dialect_for
 from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import FakeRealtime
 from patchbay.tools import ToolDefinition
@@ -44,7 +45,9 @@ def limits(**fields: Any) -> RealtimeLimits:
 
 
 class Played:
-    """An open session, and its events as they came."""
+    """An open session, and its events as they came; ``fake`` is its server."""
+
+    fake: FakeRealtime
 
     def __init__(self, session: RealtimeSession) -> None:
         self.session = session
@@ -80,6 +83,18 @@ class Played:
                 except TimeoutError:
                     pass
 
+    async def say(self, text: str, *, answers: int) -> None:
+        """Send a text, and wait until there were so many responses since the session began."""
+        await self.session.send_text(text)
+        await self.answers(answers)
+
+    async def answers(self, count: int) -> None:
+        await self.until(lambda: len(self.of(ResponseEndEvent)) == count)
+
+    async def reconnected(self) -> None:
+        """Wait until the first connection is lost and another one open."""
+        await self.until(lambda: self.states == ["open", "lost", "open"])
+
     async def idle(self) -> None:
         """Wait until the session is idle and its events are read."""
         await self.until(lambda: self.session.idle and not self.session.unread)
@@ -104,29 +119,28 @@ class SlowTool:
 async def playing(
     fake: FakeRealtime, *tools: Any, settings: dict[str, Any] | None = None, **kwargs: Any
 ) -> AsyncIterator[Played]:
-    """Connect a session to a fake; at the end nothing was done that must not be, and each call was answered."""
-    from patchbay.realtime.providers.registry import dialect_for
-
-    bounds = kwargs.pop("limits", limits())
-    made = RealtimeSettings(
-        model="a-model",
-        provider=fake.provider,
-        url=fake.url,
-        api_key="a-secret-key",
-        output="text",
-        limits=bounds,
-        **(settings or {}),
-    )
-    session = RealtimeSession(made, tools=tools, dialect=dialect_for(made), **kwargs)
-    played = Played(session)
-    async with session:
-        reader = asyncio.get_running_loop().create_task(played.read())
-        try:
-            yield played
-        finally:
-            await session.close()
-            await reader
-    assert [] == fake.violations, fake.violations
+    """Connect a session to a fake, which is started if it does not run; at the end nothing was done that must not be."""
+    with nullcontext() if hasattr(fake, "url") else fake:
+        made = RealtimeSettings(
+            model="a-model",
+            provider=fake.provider,
+            url=fake.url,
+            api_key="a-secret-key",
+            output="text",
+            limits=kwargs.pop("limits", limits()),
+            **(settings or {}),
+        )
+        session = RealtimeSession(made, tools=tools, dialect=dialect_for(made), **kwargs)
+        played = Played(session)
+        played.fake = fake
+        async with session:
+            reader = asyncio.get_running_loop().create_task(played.read())
+            try:
+                yield played
+            finally:
+                await session.close()
+                await reader
+        assert [] == fake.violations, fake.violations
 
 
 async def connected(settings: RealtimeSettings, **kwargs: Any) -> RealtimeSession:

@@ -11,7 +11,7 @@ from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestEr
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolResultEvent
 from patchbay.realtime import RealtimeSession
-from patchbay.realtime.events import AudioEvent, ErrorEvent, ResponseEndEvent, TranscriptEvent
+from patchbay.realtime.events import AudioEvent, ErrorEvent, TranscriptEvent
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 
@@ -43,7 +43,7 @@ async def test_speech_arrives_as_audio_with_its_transcript():
         async with session:
             reader = asyncio.ensure_future(played.read())
             await session.send_text("Hello.")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            await played.answers(1)
         await bounded(reader)
         assert (24_000, b"\x01\x00" * 50) == (
             session.input_rate,
@@ -60,17 +60,14 @@ async def test_long_result_adds_a_tool_that_reads_it():
         return "x" * 60_000 + "the end" + "y" * 60_000
 
     script = [Call("much"), Call("read_result", {"result_id": "result_1", "find": "the end"}), Quote(), Call("much"), Quote()]
-    with FakeOpenAI(script) as fake:
-        async with playing(fake, much) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-            assert ["much", "read_result"] == fake.tools
-            first, second = (each.execution for each in played.of(ToolResultEvent))
-            assert len(first.content) < 60_000
-            assert "the end" in second.content
-            await played.session.send_text("Again.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 5)
-            assert ["much", "read_result"] == fake.tools
+    async with playing(FakeOpenAI(script), much) as played:
+        await played.say("Go.", answers=3)
+        assert ["much", "read_result"] == played.fake.tools
+        first, second = (each.execution for each in played.of(ToolResultEvent))
+        assert len(first.content) < 60_000
+        assert "the end" in second.content
+        await played.say("Again.", answers=5)
+        assert ["much", "read_result"] == played.fake.tools
 
 
 async def test_hook_abort_leaves_results_and_no_answer():
@@ -112,8 +109,7 @@ async def test_every_call_is_recorded_with_its_turn_and_context():
         async with playing(
             fake, look, hooks=hooks, agent_id="ann", session_key="s1", context=CONTEXT, limits=limits(flood_calls=1)
         ) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Go.", answers=2)
     assert [("look", "", "ann", "s1"), ("nobody", "rate_limited", "ann", "s1")] == sorted(
         (each.tool, each.code, each.meta.agent_id, each.meta.session_key) for each in records
     )

@@ -43,8 +43,7 @@ def reading(handler, name="look_up") -> ToolDefinition:
 async def test_call_runs_and_the_model_continues_with_its_result(provider):
     with provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
         async with playing(fake, get_weather) as played:
-            await played.session.send_text("What is the weather in Rome?")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("What is the weather in Rome?", answers=2)
             assert "sunny in Rome" in played.text
             assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
             assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
@@ -66,8 +65,7 @@ async def test_parallel_results_are_sent_in_call_order_with_one_response_request
 
     with provider([[Call("first"), Call("second")], Quote()]) as fake:
         async with playing(fake, first, second) as played:
-            await played.session.send_text("Both, please.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Both, please.", answers=2)
             assert ["second", "first"] == [each.execution.call.name for each in played.of(ToolResultEvent)]
         await wait_until_answered(fake)
         assert ["one", "two"] == [json_text(result) for call in fake.calls for result in call.results]
@@ -88,15 +86,14 @@ async def test_calls_of_an_incomplete_response_do_not_run_or_request_an_answer(s
     def pay(amount: int) -> None:
         ran.append(f"{amount}")
 
-    with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), status=status), Quote()]) as fake:
-        async with playing(fake, pay) as played:
-            await played.session.send_text("Pay.")
-            await fake.until(lambda: bool(fake.calls and fake.calls[0].results))
-            await played.idle()
-        assert [] == ran
-        assert "did not run" in fake.calls[0].results[0]
-        assert [status] == [each.status for each in played.of(ResponseEndEvent)]
-        assert 1 == fake.remaining
+    async with playing(FakeOpenAI([Answer((Call("pay", {"amount": 5}),), status=status), Quote()]), pay) as played:
+        await played.session.send_text("Pay.")
+        await played.fake.until(lambda: bool(played.fake.calls and played.fake.calls[0].results))
+        await played.idle()
+    assert [] == ran
+    assert "did not run" in played.fake.calls[0].results[0]
+    assert [status] == [each.status for each in played.of(ResponseEndEvent)]
+    assert 1 == played.fake.remaining
 
 
 async def test_only_read_only_tools_begin_before_their_response_ends():
@@ -118,8 +115,7 @@ async def test_only_read_only_tools_begin_before_their_response_ends():
 
     with FakeOpenAI([[Call("pay"), Call("look_up"), Say("One moment."), Pause(0.2)], Quote()]) as fake:
         async with playing(fake, reading(look), pay) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Go.", answers=2)
         assert [0] == over_when_looked
         assert [1] == over_when_paid
         assert ["paid", "found"] == [call.results[0] for call in fake.calls]  # in call order, not as they began
@@ -192,42 +188,39 @@ async def test_calls_cancelled_by_gemini_are_stopped_and_the_others_answered():
         return "two"
 
     calls = (Call("second", call_id="c1"), Call("first", call_id="c2"))
-    with FakeGemini([calls, Quote()]) as fake:
-        async with playing(fake, first, second) as played:
-            await played.session.send_text("Go.")
-            await asyncio.wait_for(began.wait(), 30)
-            fake.cancel("c2")
-            await asyncio.wait_for(stopped.wait(), 30)
-            may_end.set()
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert ["first"] == [each.tool for each in played.of(DroppedEvent)]
-        assert (1, []) == (len(fake.results("c1")), fake.results("c2"))
+    async with playing(FakeGemini([calls, Quote()]), first, second) as played:
+        await played.session.send_text("Go.")
+        await asyncio.wait_for(began.wait(), 30)
+        played.fake.cancel("c2")
+        await asyncio.wait_for(stopped.wait(), 30)
+        may_end.set()
+        await played.answers(2)
+        assert ["first"] == [each.tool for each in played.of(DroppedEvent)]
+    assert (1, []) == (len(played.fake.results("c1")), played.fake.results("c2"))
 
 
 async def test_interrupt_cancels_the_response_and_drops_its_remaining_text():
-    with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01)]) as fake:
-        async with playing(fake) as played:
-            await played.session.send_text("Tell me.")
-            await played.until(lambda: bool(played.of(TextEvent)))
-            await played.session.interrupt()
-            told = len(played.of(TextEvent))
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            assert told == len(played.of(TextEvent))
-            assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
+    async with playing(FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01)])) as played:
+        await played.session.send_text("Tell me.")
+        await played.until(lambda: bool(played.of(TextEvent)))
+        await played.session.interrupt()
+        told = len(played.of(TextEvent))
+        await played.answers(1)
+        assert told == len(played.of(TextEvent))
+        assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
 async def test_slow_tool_is_reported_as_running_and_its_result_sent_later():
     held = SlowTool("at last")
     with FakeOpenAI([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Go.", answers=2)
             assert "running" == json.loads(fake.calls[0].results[0])["status"]
             assert not played.session.idle
             await played.session.send_text("And what else?")  # a new turn leaves it running
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            await played.answers(3)
             held.may_end.set()
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 4)
+            await played.answers(4)
             await played.idle()
         lines = [told.text for told in fake.heard if "[Result of the tool slow" in told.text]
         assert 1 == len(lines)
@@ -241,14 +234,12 @@ async def test_calls_beyond_the_rate_limit_do_not_run_and_are_errors():
     def count() -> None:
         ran.append(1)
 
-    with FakeOpenAI([[Call("count")] * 3, Quote()]) as fake:
-        async with playing(fake, count, limits=limits(flood_calls=2)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-        assert [1, 1] == ran
-        assert {"stop": True} == {key: json.loads(fake.calls[2].results[0])[key] for key in ("stop",)}
-        errors = [str(each.execution.error) for each in played.of(ToolResultEvent) if each.execution.is_error]
-        assert ["tool-call rate limit reached"] == errors
+    async with playing(FakeOpenAI([[Call("count")] * 3, Quote()]), count, limits=limits(flood_calls=2)) as played:
+        await played.say("Go.", answers=2)
+    assert [1, 1] == ran
+    assert {"stop": True} == {key: json.loads(played.fake.calls[2].results[0])[key] for key in ("stop",)}
+    errors = [str(each.execution.error) for each in played.of(ToolResultEvent) if each.execution.is_error]
+    assert ["tool-call rate limit reached"] == errors
 
 
 async def test_rounds_and_calls_of_a_turn_are_bounded():
@@ -300,19 +291,16 @@ async def test_hook_denial_is_the_result_of_the_call():
     def pay() -> None:
         ran.append("paid")
 
-    with FakeOpenAI([Call("pay"), Quote()]) as fake:
-        async with playing(fake, pay, hooks=hooks, agent_id="ann", session_key="s1") as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+    async with playing(FakeOpenAI([Call("pay"), Quote()]), pay, hooks=hooks, agent_id="ann", session_key="s1") as played:
+        await played.say("Go.", answers=2)
     assert [] == ran
-    assert "not today" in fake.calls[0].results[0]
+    assert "not today" in played.fake.calls[0].results[0]
 
 
 async def test_unknown_tool_and_invalid_arguments_get_instructive_results():
     with FakeOpenAI([[Call("get_wether", {"city": "x"}), Call("get_weather", '{"city":')], Quote()]) as fake:
         async with playing(fake, get_weather) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Go.", answers=2)
         unknown, broken = (call.results[0] for call in fake.calls)
         assert "'get_weather'" in unknown
         assert "invalid arguments" in broken
@@ -320,25 +308,21 @@ async def test_unknown_tool_and_invalid_arguments_get_instructive_results():
 
 async def test_tool_with_a_disallowed_name_is_called_by_an_alias():
     tool = ToolDefinition("weather.now", handler=lambda arguments: "sunny")
-    with FakeOpenAI([Quote()]) as fake:
-        async with playing(fake, tool) as played:
-            (alias,) = fake.tools
-            fake.script.insert(0, Answer((Call(alias),)))
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert alias != "weather.now"
-            assert ["weather.now"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
-        assert ["sunny"] == fake.calls[0].results
+    async with playing(FakeOpenAI([Quote()]), tool) as played:
+        (alias,) = played.fake.tools
+        played.fake.script.insert(0, Answer((Call(alias),)))
+        await played.say("Go.", answers=2)
+        assert alias != "weather.now"
+        assert ["weather.now"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
+    assert ["sunny"] == played.fake.calls[0].results
 
 
 async def test_late_response_is_an_error_event_and_requested_once():
-    with FakeOpenAI([Answer((Say("Sorry."),), late=0.3)], faults=Faults()) as fake:
-        async with playing(fake, limits=limits(created=0.1)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
-            assert "Sorry." == played.text
-        assert 1 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
+    async with playing(FakeOpenAI([Answer((Say("Sorry."),), late=0.3)], faults=Faults()), limits=limits(created=0.1)) as played:
+        await played.say("Go.", answers=1)
+        assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
+        assert "Sorry." == played.text
+    assert 1 == sum(frame["type"] == "response.create" for _, frame in played.fake.frames)
 
 
 async def test_interrupt_answers_early_and_later_calls_together():
@@ -353,12 +337,11 @@ async def test_interrupt_answers_early_and_later_calls_together():
     def pay() -> None:
         ran.append("paid")
 
-    with FakeOpenAI([[Call("look_up"), Call("pay"), Pause(5.0)]]) as fake:
-        async with playing(fake, reading(look_up), pay) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolCallEvent)))
-            await played.session.interrupt()
-            await fake.until(lambda: [1, 1] == [len(call.results) for call in fake.calls])
-        assert "abandoned" in fake.calls[0].results[0]
-        assert "did not run" in fake.calls[1].results[0]
-        assert [] == ran
+    async with playing(FakeOpenAI([[Call("look_up"), Call("pay"), Pause(5.0)]]), reading(look_up), pay) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolCallEvent)))
+        await played.session.interrupt()
+        await played.fake.until(lambda: [1, 1] == [len(call.results) for call in played.fake.calls])
+    assert "abandoned" in played.fake.calls[0].results[0]
+    assert "did not run" in played.fake.calls[1].results[0]
+    assert [] == ran

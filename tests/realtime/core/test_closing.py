@@ -15,7 +15,7 @@ from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import connection
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.connection import AUDIO_BUFFER_LIMIT, SEND_BUFFER_LIMIT, Connection
-from patchbay.realtime.events import ConnectionEvent, ResponseEndEvent
+from patchbay.realtime.events import ConnectionEvent
 from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
@@ -93,12 +93,11 @@ async def test_closing_while_tools_run_stops_them_and_waits_for_their_end():
         finally:
             ended.set()
 
-    with FakeOpenAI([Call("tidy"), Quote()]) as fake:
-        async with playing(fake, tidy) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolCallEvent)))
-            await bounded(played.session.close())
-            assert ended.is_set()
+    async with playing(FakeOpenAI([Call("tidy"), Quote()]), tidy) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolCallEvent)))
+        await bounded(played.session.close())
+        assert ended.is_set()
 
 
 async def test_a_tool_can_close_the_session_that_called_it():
@@ -115,15 +114,14 @@ async def test_a_tool_can_close_the_session_that_called_it():
 
 async def test_closing_during_the_pause_before_another_connection_is_closing(complaints):
     complaining(complaints)
-    with FakeOpenAI() as fake:
-        async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
-            fake.drop()
-            await played.until(lambda: len(played.states) == 2)
-            waiting = asyncio.ensure_future(played.session.use_tools(_snapshot()))
-            await asyncio.sleep(0)
-            await bounded(played.session.close())
-            with pytest.raises(RuntimeError, match="closed"):
-                await waiting
+    async with playing(FakeOpenAI(), limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
+        played.fake.drop()
+        await played.until(lambda: len(played.states) == 2)
+        waiting = asyncio.ensure_future(played.session.use_tools(_snapshot()))
+        await asyncio.sleep(0)
+        await bounded(played.session.close())
+        with pytest.raises(RuntimeError, match="closed"):
+            await waiting
 
 
 def _snapshot():
@@ -297,7 +295,7 @@ async def test_unacknowledged_close_does_not_delay_the_next_connection(
         await peer.send(content(modelTurn={"parts": [{"text": "Yes."}]}), content(turnComplete=True))
 
     async with served(conduct, provider="gemini") as (played, _peers):
-        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        await played.answers(1)
         played.session._engine.reconnector._close_for_renewal()
         assert played.session._engine.reconnector.controller is None
         await played.session.send_text("Hello.")

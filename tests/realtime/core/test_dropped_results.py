@@ -48,18 +48,16 @@ async def test_text_waiting_for_silence_is_dropped_at_the_end_of_a_session():
 
 
 async def test_result_waiting_for_a_sibling_call_is_dropped_at_the_end_of_a_session():
-    with FakeOpenAI([[Call("quick"), Call("slow")], Quote()]) as fake:
-        async with playing(fake, quick, slow) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolResultEvent)))
-        first, second = dropped(played)
-        assert ("quick", "at once") == first
-        assert "slow" == second[0]  # ended with the session, and dropped then
+    async with playing(FakeOpenAI([[Call("quick"), Call("slow")], Quote()]), quick, slow) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolResultEvent)))
+    first, second = dropped(played)
+    assert ("quick", "at once") == first
+    assert "slow" == second[0]  # ended with the session, and dropped then
 
 
 async def test_sent_results_are_not_reported_as_dropped_at_the_end():
-    with FakeOpenAI([Call("quick"), Quote()]) as fake:
-        async with playing(fake, quick) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: "at once" in played.text)
-        assert [] == dropped(played)
+    async with playing(FakeOpenAI([Call("quick"), Quote()]), quick) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: "at once" in played.text)
+    assert [] == dropped(played)

@@ -31,54 +31,50 @@ async def test_idle_event_comes_once_after_each_turn_and_not_at_open(provider):
         return "found"
 
     session_of = []
-    with provider([[Call("look"), Call("look")], Call("look"), Quote(), "Again."]) as fake:
-        async with playing(fake, look) as played:
-            session_of.append(played.session)
-            await played.until(lambda: bool(played.of(ConnectionEvent)))
-            assert [ConnectionEvent("open")] == played.events
-            await played.session.send_text("Go.")
-            assert ("idle", 1, 3) == (
-                (kinds := await event_kinds(played))[-1],
-                kinds.count("idle"),
-                kinds.count("tool_result"),
-            )
-            assert played.session.idle
-            await played.session.send_text("Again?")
-            assert "idle" == (await event_kinds(played, 2))[-1]
+    async with playing(provider([[Call("look"), Call("look")], Call("look"), Quote(), "Again."]), look) as played:
+        session_of.append(played.session)
+        await played.until(lambda: bool(played.of(ConnectionEvent)))
+        assert [ConnectionEvent("open")] == played.events
+        await played.session.send_text("Go.")
+        assert ("idle", 1, 3) == (
+            (kinds := await event_kinds(played))[-1],
+            kinds.count("idle"),
+            kinds.count("tool_result"),
+        )
+        assert played.session.idle
+        await played.session.send_text("Again?")
+        assert "idle" == (await event_kinds(played, 2))[-1]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_idle_event_follows_an_interruption_even_without_a_response(provider):
-    with provider(["Never mind.", Answer((Say("Long."),), late=0.05)]) as fake:
-        async with playing(fake) as played:
-            await played.session.interrupt()
-            assert ["interrupted", "idle"] == await event_kinds(played)
-            await played.session.send_text("Go.")
-            await played.session.interrupt()
-            kinds = await event_kinds(played, 2)
-            assert "idle" == kinds[-1]
-            assert "text" not in kinds
+    async with playing(provider(["Never mind.", Answer((Say("Long."),), late=0.05)])) as played:
+        await played.session.interrupt()
+        assert ["interrupted", "idle"] == await event_kinds(played)
+        await played.session.send_text("Go.")
+        await played.session.interrupt()
+        kinds = await event_kinds(played, 2)
+        assert "idle" == kinds[-1]
+        assert "text" not in kinds
 
 
 async def test_idle_event_follows_the_late_result_of_a_slow_tool():
     held = SlowTool("the end")
-    with FakeOpenAI([Call("slow"), "I am at it.", Quote()]) as fake:
-        async with playing(fake, held.slow, limits=limits(slow_after=0.01)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: [event.type for event in played.events].count("response_end") == 2)
-            assert [] == played.of(IdleEvent)
-            held.may_end.set()
-            kinds = await event_kinds(played)
-            assert ("idle", 3) == (kinds[-1], kinds.count("response_end"))
+    async with playing(FakeOpenAI([Call("slow"), "I am at it.", Quote()]), held.slow, limits=limits(slow_after=0.01)) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: [event.type for event in played.events].count("response_end") == 2)
+        assert [] == played.of(IdleEvent)
+        held.may_end.set()
+        kinds = await event_kinds(played)
+        assert ("idle", 3) == (kinds[-1], kinds.count("response_end"))
 
 
 async def test_connection_loss_while_idle_emits_no_idle_event():
-    with FakeOpenAI(["Hello."]) as fake:
-        async with playing(fake) as played:
-            await asyncio.to_thread(fake.drop)
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            await played.session.send_text("Go.")
-            await event_kinds(played)
+    async with playing(FakeOpenAI(["Hello."])) as played:
+        await asyncio.to_thread(played.fake.drop)
+        await played.reconnected()
+        await played.session.send_text("Go.")
+        await event_kinds(played)
 
 
 async def test_no_idle_event_while_a_text_awaits_reconnection():
@@ -109,15 +105,14 @@ async def test_unanswered_speech_is_requested_from_the_server():
 async def test_program_interruption_of_a_tool_requests_no_response(provider, is_begun):
     """Gemini answers by itself to the result that the call has been given up."""
     held = SlowTool()
-    with provider([Answer((Call("slow"),), late=0.02), Say("Unasked."), Say("Asked.")]) as fake:
-        async with playing(fake, held.slow) as played:
-            await played.session.send_text("Go.")
-            if is_begun:
-                await held.began.wait()
-            await played.session.interrupt()
-            assert "idle" == (await event_kinds(played))[-1]
-            await fake.until(lambda: not fake.unanswered)
-            assert "" == played.text
-            await played.session.send_text("And now?")
-            await event_kinds(played, 2)
-            assert "sked." in played.text
+    async with playing(provider([Answer((Call("slow"),), late=0.02), Say("Unasked."), Say("Asked.")]), held.slow) as played:
+        await played.session.send_text("Go.")
+        if is_begun:
+            await held.began.wait()
+        await played.session.interrupt()
+        assert "idle" == (await event_kinds(played))[-1]
+        await played.fake.until(lambda: not played.fake.unanswered)
+        assert "" == played.text
+        await played.session.send_text("And now?")
+        await event_kinds(played, 2)
+        assert "sked." in played.text

@@ -71,16 +71,14 @@ async def test_new_connection_gets_finished_results_and_running_calls(provider):
         Say("Two are there."),
         Say("That was all."),
     ]
-    with provider(script) as fake:
-        async with playing(fake, quick, slow) as played:
-            await played.session.send_text("What is the answer?")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert ["open", "lost", "open"] == played.states
-            may_end.set()
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
-            await played.idle()
-        asked = [frame["type"] for connection, frame in fake.frames if connection == 2].count("response.create")
-        told = [(each.kind, each.text) for each in fake.heard if each.connection == 2]
+    async with playing(provider(script), quick, slow) as played:
+        await played.say("What is the answer?", answers=2)
+        assert ["open", "lost", "open"] == played.states
+        may_end.set()
+        await played.answers(3)
+        await played.idle()
+    asked = [frame["type"] for connection, frame in played.fake.frames if connection == 2].count("response.create")
+    told = [(each.kind, each.text) for each in played.fake.heard if each.connection == 2]
     assert 2 == asked  # once for the two that were there
     assert [
         ("user", "What is the answer?"),
@@ -96,46 +94,41 @@ async def test_truncated_response_runs_no_calls_and_fails():
     def pay(amount: int) -> None:
         ran.append("paid")
 
-    with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), kill="calls"), Say("Hm.")]) as fake:
-        async with playing(fake, pay) as played:
-            await played.session.send_text("Pay.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            assert ([], "Hm.") == (ran, played.text)
-            assert ["failed", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
+    async with playing(FakeOpenAI([Answer((Call("pay", {"amount": 5}),), kill="calls"), Say("Hm.")]), pay) as played:
+        await played.say("Pay.", answers=2)
+        assert ([], "Hm.") == (ran, played.text)
+        assert ["failed", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
 async def test_text_without_a_connection_is_sent_on_the_next():
-    with FakeOpenAI([Quote()]) as fake:
-        async with playing(fake) as played:
-            fake.drop()
-            await played.until(lambda: "lost" in played.states)
-            await played.session.send_text("Still there?")
-            await played.session.send_audio(bytes(100))
-            await played.until(lambda: "Still there?" in played.text)
+    async with playing(FakeOpenAI([Quote()])) as played:
+        played.fake.drop()
+        await played.until(lambda: "lost" in played.states)
+        await played.session.send_text("Still there?")
+        await played.session.send_audio(bytes(100))
+        await played.until(lambda: "Still there?" in played.text)
 
 
 async def test_a_server_that_is_away_for_a_while_is_tried_again():
-    with FakeOpenAI([Quote()]) as fake:
-        async with playing(fake) as played:
-            fake.faults = Faults(refuse=fake.attempts + 3, refuse_with="503")
-            fake.drop()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert 3 == sum("503" in str(each.error) for each in played.of(ErrorEvent))
-            await played.session.send_text("Hello?")
-            await played.until(lambda: "Hello?" in played.text)
+    async with playing(FakeOpenAI([Quote()])) as played:
+        played.fake.faults = Faults(refuse=played.fake.attempts + 3, refuse_with="503")
+        played.fake.drop()
+        await played.reconnected()
+        assert 3 == sum("503" in str(each.error) for each in played.of(ErrorEvent))
+        await played.session.send_text("Hello?")
+        await played.until(lambda: "Hello?" in played.text)
 
 
 @pytest.mark.parametrize("reconnects", [0, 2])
 async def test_a_server_that_stays_away_ends_the_session(reconnects):
-    with FakeOpenAI() as fake:
-        async with playing(fake, limits=limits(reconnects=reconnects)) as played:
-            fake.faults = Faults(refuse=1000)
-            fake.drop()
-            await played.until(lambda: "closed" in played.states)
-            assert not played.session.is_open
-            with pytest.raises(ConfigurationError, match="not open"):
-                await played.session.send_text("Hello?")
-        assert 1 + reconnects == fake.attempts
+    async with playing(FakeOpenAI(), limits=limits(reconnects=reconnects)) as played:
+        played.fake.faults = Faults(refuse=1000)
+        played.fake.drop()
+        await played.until(lambda: "closed" in played.states)
+        assert not played.session.is_open
+        with pytest.raises(ConfigurationError, match="not open"):
+            await played.session.send_text("Hello?")
+    assert 1 + reconnects == played.fake.attempts
 
 
 def session_at(url: str, **fields: object) -> RealtimeSession:
@@ -164,16 +157,15 @@ async def test_text_with_lone_surrogates_is_sent_and_the_session_continues():
         return "odd \ud800 result"
 
     script = [Quote("1: "), Quote("2: "), Call("odd"), Quote("3: ")]
-    with FakeOpenAI(script) as fake:
-        async with playing(fake, odd, settings={"instructions": "Be \udfff kind."}) as played:
-            await played.session.send_text("half \ud800 a character")
-            await played.until(lambda: "half" in played.text)
-            fake.drop()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            await played.session.send_text("Go on.")
-            await played.until(lambda: "2: " in played.text)
-            await played.session.send_text("Go.")
-            await played.until(lambda: "odd" in played.text)
+    async with playing(FakeOpenAI(script), odd, settings={"instructions": "Be \udfff kind."}) as played:
+        await played.session.send_text("half \ud800 a character")
+        await played.until(lambda: "half" in played.text)
+        played.fake.drop()
+        await played.reconnected()
+        await played.session.send_text("Go on.")
+        await played.until(lambda: "2: " in played.text)
+        await played.session.send_text("Go.")
+        await played.until(lambda: "odd" in played.text)
 
 
 async def test_failed_history_replay_closes_the_session():
@@ -190,7 +182,7 @@ async def test_failed_history_replay_closes_the_session():
         async with session:
             reader = asyncio.ensure_future(played.read())
             await session.send_text("Hello?")
-            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            await played.answers(1)
             fake.drop()
             await reader
         assert "closed" == played.states[-1]

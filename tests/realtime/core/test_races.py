@@ -39,12 +39,11 @@ def words(played: Any) -> str:
     "first", [Say("One."), Answer((Say("One."),), late=0.1), Answer((Say("One"), Pause(0.1), Say(" more.")))]
 )
 async def test_text_sent_before_the_previous_answer_began_is_answered(provider, first):
-    with provider([first, "Two.", "Three."]) as fake:
-        async with playing(fake) as played:
-            await played.session.send_text("a")
-            await played.session.send_text("b")
-            await played.until(lambda: "Two." in words(played))
-            await played.idle()
+    async with playing(provider([first, "Two.", "Three."])) as played:
+        await played.session.send_text("a")
+        await played.session.send_text("b")
+        await played.until(lambda: "Two." in words(played))
+        await played.idle()
 
 
 async def test_single_response_to_two_texts_is_delivered():
@@ -57,8 +56,7 @@ async def test_single_response_to_two_texts_is_delivered():
 
     async with served(conduct, provider="gemini") as (played, _):
         await played.session.send_text("a")
-        await played.session.send_text("b")
-        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        await played.say("b", answers=1)
         assert ("Both.", "completed") == (words(played), played.of(ResponseEndEvent)[0].status)
         await played.idle()
         assert [] == played.of(ErrorEvent)
@@ -197,9 +195,8 @@ async def test_text_that_crosses_with_a_late_cancel_is_answered(is_lost):
         await played.session.send_text("a")
         await played.until(lambda: bool(words(played)))
         await played.session.interrupt()
-        await played.until(lambda: len(played.of(ResponseEndEvent)) == 1)
-        await played.session.send_text("b")
-        await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        await played.answers(1)
+        await played.say("b", answers=2)
         assert not played.session.idle  # the server has not received the request yet, or its answer is on the way
         await played.session.send_audio(bytes(320))
         await played.until(lambda: "answer" in words(played))
@@ -217,7 +214,7 @@ async def test_a_cancel_that_the_server_has_refused_has_ended_nothing():
         await played.session.send_text("a")
         await played.until(lambda: bool(words(played)))
         await played.session.interrupt()
-        await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        await played.answers(2)
         await played.idle()
         assert (1, []) == (peers[0].kinds().count("response.create"), played.of(ErrorEvent))
 
@@ -235,8 +232,7 @@ async def test_text_interrupted_by_noise_is_answered_on_the_next_connection():
     async with served(conduct) as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: bool(words(played)))
-        await played.session.send_text("b")
-        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        await played.say("b", answers=1)
         assert 2 == len(played.of(InterruptedEvent))
         peers[0].kill()
         await played.until(lambda: "answer" in words(played))
@@ -255,8 +251,7 @@ async def test_connection_lost_during_call_collection_repeats_only_unanswered_in
             await peer.send(created("r2"), text_delta("r2", "answer"), done("r2"))
 
     async with served(conduct, grace=600.0) as (played, peers):
-        await played.session.send_text("a")
-        await played.until(lambda: bool(played.of(ResponseEndEvent)))
+        await played.say("a", answers=1)
         peers[0].kill()
         await played.until(lambda: bool(peers[-1].number == 2 and peers[-1].lines()) and played.session.idle)
         assert "a" == peers[1].lines()[0]
@@ -373,14 +368,13 @@ async def test_connection_is_not_renewed_between_an_abandoned_tool_and_its_text(
 
     manager = LLMSessionManager("ann")
     manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
-    with FakeGemini([Call("slow")]) as fake:
-        async with playing(fake, slow) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolCallEvent)))
-            changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
-            await asyncio.sleep(0)
-            await played.session.send_text("No, wait.")
-            await played.until(lambda: "No, wait." in words(played))
-            await bounded(changing)
-            assert [1] == [each.connection for each in fake.heard if each.text == "No, wait."]
-            assert 2 == fake.connections
+    async with playing(FakeGemini([Call("slow")]), slow) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolCallEvent)))
+        changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
+        await asyncio.sleep(0)
+        await played.session.send_text("No, wait.")
+        await played.until(lambda: "No, wait." in words(played))
+        await bounded(changing)
+        assert [1] == [each.connection for each in played.fake.heard if each.text == "No, wait."]
+        assert 2 == played.fake.connections

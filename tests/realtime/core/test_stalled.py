@@ -107,14 +107,13 @@ async def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connecti
 
 @pytest.mark.parametrize("moment", ["lost", "about to be lost"])
 async def test_send_audio_yields_to_the_event_loop(moment):
-    with FakeOpenAI() as fake:
-        async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
-            talk = played.session._engine.reconnector.controller
-            assert talk is not None
-            talk.wire.connection.abort("a test wants it")
-            if moment == "lost":
-                await played.until(lambda: "lost" in played.states)
-            turns: list[str] = []
-            asyncio.get_running_loop().call_soon(turns.append, "another's")
-            await played.session.send_audio(bytes(4))
-            assert ["another's"] == turns
+    async with playing(FakeOpenAI(), limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
+        talk = played.session._engine.reconnector.controller
+        assert talk is not None
+        talk.wire.connection.abort("a test wants it")
+        if moment == "lost":
+            await played.until(lambda: "lost" in played.states)
+        turns: list[str] = []
+        asyncio.get_running_loop().call_soon(turns.append, "another's")
+        await played.session.send_audio(bytes(4))
+        assert ["another's"] == turns

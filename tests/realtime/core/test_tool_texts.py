@@ -7,7 +7,6 @@ import json
 import pytest
 
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime.events import ResponseEndEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote, Say
 from patchbay.tools import ToolContext
 
@@ -27,10 +26,9 @@ async def test_late_result_is_sent_as_a_quoted_user_text(provider):
     held = SlowTool(HOSTILE)
     with provider([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Go.", answers=2)
             held.may_end.set()
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            await played.answers(3)
             await played.idle()
         told = [each for each in fake.heard if "still running]" in each.text]
     assert [("user", f"[Result of the tool slow that was still running] {quoted(HOSTILE)}")] == [
@@ -43,13 +41,12 @@ async def test_results_for_a_new_connection_are_quoted_user_texts(provider):
     def page() -> str:
         return HOSTILE
 
-    with provider([Answer((Call("page"),), kill="results"), Quote()]) as fake:
-        async with playing(fake, page) as played:
-            await played.session.send_text("Read it.")
-            await played.until(lambda: fake.connections == 2 and fake.remaining == 0)
-            await played.idle()
-            assert 1 == len(played.of(ToolCallEvent))
-        told = [each for each in fake.heard if each.connection == 2]
+    async with playing(provider([Answer((Call("page"),), kill="results"), Quote()]), page) as played:
+        await played.session.send_text("Read it.")
+        await played.until(lambda: played.fake.connections == 2 and played.fake.remaining == 0)
+        await played.idle()
+        assert 1 == len(played.of(ToolCallEvent))
+    told = [each for each in played.fake.heard if each.connection == 2]
     assert [("user", "Read it."), ("user", f"[The tool page returned] {quoted(HOSTILE)}")] == [
         (each.kind, each.text) for each in told
     ]

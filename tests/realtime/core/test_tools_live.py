@@ -50,15 +50,14 @@ async def test_synced_tool_is_available_to_the_model_on_return(provider):
 
 
 async def test_tool_change_waits_for_the_response_under_way():
-    with FakeOpenAI([Answer((Say("One"), Pause(0.2), Say(" moment.")))]) as fake:
-        async with playing(fake) as played:
-            manager = LLMSessionManager("ann")
-            manager.active = played.session
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(TextEvent)))
-            await bounded(manager.register_tool_and_sync(named("added")))
-            assert ["completed"] == [each.status for each in played.of(ResponseEndEvent)]
-            assert ["added"] == fake.tools
+    async with playing(FakeOpenAI([Answer((Say("One"), Pause(0.2), Say(" moment.")))])) as played:
+        manager = LLMSessionManager("ann")
+        manager.active = played.session
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(TextEvent)))
+        await bounded(manager.register_tool_and_sync(named("added")))
+        assert ["completed"] == [each.status for each in played.of(ResponseEndEvent)]
+        assert ["added"] == played.fake.tools
 
 
 async def test_tool_can_change_tools_during_its_run():
@@ -80,8 +79,7 @@ async def test_tool_can_change_tools_during_its_run():
     with FakeOpenAI([[Call("slow"), Call("swap")], Call("added"), Call("slow"), Quote()]) as fake:
         async with playing(fake, snapshot=manager.snapshot()) as played:
             manager.active = played.session
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 4)
+            await played.say("Go.", answers=4)
         results = [call.results[0] for call in fake.calls]
         assert ["slow is done", "swapped", "done"] == results[:3]
         assert "no tool 'slow'" in results[3]
@@ -101,40 +99,37 @@ async def test_rejected_or_unconfirmed_tool_change_is_an_error_and_the_retry_sen
 
 
 async def test_tool_change_without_a_connection_is_sent_with_the_next():
-    with FakeOpenAI() as fake:
-        async with playing(fake) as played:
-            manager = LLMSessionManager("ann")
-            manager.active = played.session
-            fake.drop()
-            await played.until(lambda: "lost" in played.states)
-            await bounded(manager.register_tool_and_sync(named("added")))
-            assert ["added"] == fake.tools
+    async with playing(FakeOpenAI()) as played:
+        manager = LLMSessionManager("ann")
+        manager.active = played.session
+        played.fake.drop()
+        await played.until(lambda: "lost" in played.states)
+        await bounded(manager.register_tool_and_sync(named("added")))
+        assert ["added"] == played.fake.tools
 
 
 async def test_concurrent_tool_changes_are_coalesced_and_the_last_wins():
-    with FakeOpenAI() as fake:
-        async with playing(fake) as played:
-            await asyncio.gather(*(change(played, f"t{number}") for number in range(20)))
-            assert ["t19"] == fake.tools
-            assert len(fake.sessions) <= 4
+    async with playing(FakeOpenAI()) as played:
+        await asyncio.gather(*(change(played, f"t{number}") for number in range(20)))
+        assert ["t19"] == played.fake.tools
+        assert len(played.fake.sessions) <= 4
 
 
 async def test_gemini_tools_change_only_without_running_calls():
     held = SlowTool("slow is done")
-    with FakeGemini([Call("slow"), Quote()]) as fake:
-        async with playing(fake, held.slow) as played:
-            manager = LLMSessionManager("ann")
-            manager.active = played.session
-            await played.session.send_text("Go.")
-            await held.began.wait()
-            syncing = asyncio.ensure_future(manager.register_tool_and_sync(named("added")))
-            await asyncio.sleep(0)
-            assert 1 == fake.connections
-            held.may_end.set()
-            await bounded(syncing)
-            assert {"slow", "added"} == set(fake.tools)
-            assert 1 == len(played.of(ToolCallEvent))
-        assert 1 == len(fake.calls[0].results)
+    async with playing(FakeGemini([Call("slow"), Quote()]), held.slow) as played:
+        manager = LLMSessionManager("ann")
+        manager.active = played.session
+        await played.session.send_text("Go.")
+        await held.began.wait()
+        syncing = asyncio.ensure_future(manager.register_tool_and_sync(named("added")))
+        await asyncio.sleep(0)
+        assert 1 == played.fake.connections
+        held.may_end.set()
+        await bounded(syncing)
+        assert {"slow", "added"} == set(played.fake.tools)
+        assert 1 == len(played.of(ToolCallEvent))
+    assert 1 == len(played.fake.calls[0].results)
 
 
 class Picky(OpenAIConnection):

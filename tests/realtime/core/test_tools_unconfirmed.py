@@ -40,7 +40,7 @@ async def names_its_tools(peer: Peer) -> None:
 
 async def reconnected(played: Played, peers: list[Peer]) -> None:
     peers[0].kill()
-    await played.until(lambda: played.states == ["open", "lost", "open"])
+    await played.reconnected()
 
 
 # Another connection
@@ -48,17 +48,16 @@ async def reconnected(played: Played, peers: list[Peer]) -> None:
 
 @pytest.mark.parametrize("provider", EVENTS)
 async def test_unconfirmed_tools_are_sent_on_reconnect_and_marked_in_sync(provider):
-    with provider(faults=Faults(updates=("ok", "silent"))) as fake:
-        async with playing(fake, limits=limits(update=0.1)) as played:
-            manager = managing(played)
-            with pytest.raises(ToolSyncError, match="did not confirm"):
-                await bounded(manager.register_tool_and_sync(named("added")))
-            assert [*manager.out_of_sync] == ["active"]
-            fake.drop()
-            await played.until(lambda: played.states == ["open", "lost", "open"])
-            assert ["added"] == fake.tools
-            assert {} == manager.out_of_sync
-            assert played.session.is_synced
+    async with playing(provider(faults=Faults(updates=("ok", "silent"))), limits=limits(update=0.1)) as played:
+        manager = managing(played)
+        with pytest.raises(ToolSyncError, match="did not confirm"):
+            await bounded(manager.register_tool_and_sync(named("added")))
+        assert [*manager.out_of_sync] == ["active"]
+        played.fake.drop()
+        await played.reconnected()
+        assert ["added"] == played.fake.tools
+        assert {} == manager.out_of_sync
+        assert played.session.is_synced
 
 
 async def test_gemini_session_is_in_sync_after_a_reconnect():
@@ -113,13 +112,12 @@ async def test_closed_session_is_out_of_sync():
 @pytest.mark.parametrize("provider", EVENTS)
 @pytest.mark.parametrize("next_tools", [("one",), ("one", "two")])
 async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its_own(provider, next_tools):
-    with provider(faults=Faults(updates=("ok", "silent"))) as fake:
-        async with playing(fake, limits=limits(update=0.1)) as played:
-            await change(played, "one", error="did not confirm")
-            without_timeouts(played)
-            await change(played, *next_tools)
-            await change(played, "three")
-            assert ["three"] == fake.tools
+    async with playing(provider(faults=Faults(updates=("ok", "silent"))), limits=limits(update=0.1)) as played:
+        await change(played, "one", error="did not confirm")
+        without_timeouts(played)
+        await change(played, *next_tools)
+        await change(played, "three")
+        assert ["three"] == played.fake.tools
 
 
 async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them():

@@ -77,10 +77,9 @@ async def forever() -> str:
 
 async def test_realtime_turn_emits_the_events_of_a_chat_turn():
     watching = Watching()
-    with FakeOpenAI([[Call("look"), Call("nobody")], Say("It is sunny.")]) as fake:
-        async with watching.playing(fake, look) as played:
-            await played.session.send_text("How is the weather?")
-            await ended(played, 2)
+    async with watching.playing(FakeOpenAI([[Call("look"), Call("nobody")], Say("It is sunny.")]), look) as played:
+        await played.session.send_text("How is the weather?")
+        await ended(played, 2)
     assert [
         "turn.start", "llm.request", "llm.response", "tool.exec_skipped", "tool.exec_start", "tool.exec_end",
         "llm.request", "llm.response", "turn.end",
@@ -100,26 +99,24 @@ async def test_realtime_turn_emits_the_events_of_a_chat_turn():
 
 async def test_text_typed_during_an_answer_aborts_the_previous_turn():
     watching = Watching()
-    with FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Say("Well.")]) as fake:
-        async with watching.playing(fake) as played:
-            await played.session.send_text("Tell me.")
-            await played.until(lambda: bool(played.of(TextEvent)))
-            await played.session.send_text("Shorter!")
-            await ended(played, 2)
+    async with watching.playing(FakeOpenAI([Say("A long story. " * 40, piece=5, gap=0.01), Say("Well.")])) as played:
+        await played.session.send_text("Tell me.")
+        await played.until(lambda: bool(played.of(TextEvent)))
+        await played.session.send_text("Shorter!")
+        await ended(played, 2)
     assert [("Tell me.", "aborted"), ("Shorter!", "completed")] == [each[:2] for each in watching.ends()]
 
 
 @pytest.mark.parametrize("first", [Say("Well, where to begin?", gap=0.2), Answer((Say("Well."),), late=0.2)])
 async def test_server_reporting_typed_text_as_an_interruption_begins_no_other_turn(first):
     watching = Watching()
-    with FakeGemini([first, "Very well."]) as fake:
-        async with watching.playing(fake) as played:
-            await played.session.send_text("Go.")
-            if isinstance(first, Say):
-                await played.until(lambda: bool(played.of(TextEvent)))
-            await played.session.send_text("Briefly.")
-            await played.until(lambda: "Very well." in played.text)
-            await played.until(lambda: played.session.idle)
+    async with watching.playing(FakeGemini([first, "Very well."])) as played:
+        await played.session.send_text("Go.")
+        if isinstance(first, Say):
+            await played.until(lambda: bool(played.of(TextEvent)))
+        await played.session.send_text("Briefly.")
+        await played.until(lambda: "Very well." in played.text)
+        await played.until(lambda: played.session.idle)
     assert [("Go.", "aborted"), ("Briefly.", "completed")] == [(said, status) for said, status, *_ in watching.ends()]
 
 
@@ -134,17 +131,15 @@ async def test_turn_left_during_its_tools_ends_after_them():
             await may_end.wait()
         return "never"
 
-    with FakeOpenAI([Call("stubborn"), Say("Well.")]) as fake:
-        async with watching.playing(fake, stubborn) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolCallEvent)))
-            await asyncio.sleep(0)
-            await played.session.send_text("Never mind.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            await watching.hooks.events.flush()
-            assert [("Never mind.", "completed")] == [each[:2] for each in watching.ends()]
-            may_end.set()
-            await played.idle()
+    async with watching.playing(FakeOpenAI([Call("stubborn"), Say("Well.")]), stubborn) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolCallEvent)))
+        await asyncio.sleep(0)
+        await played.say("Never mind.", answers=2)
+        await watching.hooks.events.flush()
+        assert [("Never mind.", "completed")] == [each[:2] for each in watching.ends()]
+        may_end.set()
+        await played.idle()
     assert [("Never mind.", "completed"), ("Go.", "aborted")] == [each[:2] for each in watching.ends()]
     assert ["turn.start", "llm.request", "llm.response", "tool.exec_start", "tool.exec_end", "turn.end"] == watching.kinds(0)
     (execution,) = watching.of("agent.turn.end")[1]["ToolExecutions"]
@@ -153,14 +148,13 @@ async def test_turn_left_during_its_tools_ends_after_them():
 
 async def test_an_interruption_by_the_program_and_the_end_of_the_session_end_a_turn():
     watching = Watching()
-    with FakeOpenAI([Call("forever"), Call("forever")]) as fake:
-        async with watching.playing(fake, forever) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolCallEvent)))
-            await played.session.interrupt()
-            await played.idle()
-            await played.session.send_text("Again.")
-            await played.until(lambda: len(played.of(ToolCallEvent)) == 2)
+    async with watching.playing(FakeOpenAI([Call("forever"), Call("forever")]), forever) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolCallEvent)))
+        await played.session.interrupt()
+        await played.idle()
+        await played.session.send_text("Again.")
+        await played.until(lambda: len(played.of(ToolCallEvent)) == 2)
     assert [("Go.", "aborted", "", 1), ("Again.", "aborted", "", 1)] == watching.ends()
 
 
@@ -193,8 +187,7 @@ async def test_turn_lasts_until_its_slow_tools_are_answered():
     held = SlowTool("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Done.")]) as fake:
         async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.say("Go.", answers=2)
             await watching.hooks.events.flush()
             assert [] == watching.ends()
             held.may_end.set()
@@ -207,10 +200,8 @@ async def test_late_result_of_a_slow_tool_is_a_new_turn():
     held = SlowTool("at last")
     with FakeOpenAI([Call("slow"), Say("Wait."), Say("Something else."), Say("Done.")]) as fake:
         async with watching.playing(fake, held.slow, limits=limits(slow_after=0.02)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
-            await played.session.send_text("And else?")
-            await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+            await played.say("Go.", answers=2)
+            await played.say("And else?", answers=3)
             held.may_end.set()
             await ended(played, 4)
             await watching.hooks.events.flush()
@@ -234,11 +225,10 @@ async def test_turn_ended_by_a_hook_has_its_reason(decision):
 
     watching = Watching()
     watching.hooks.mount("end", End())
-    with FakeOpenAI([Call("look"), Quote()]) as fake:
-        async with watching.playing(fake, look) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            await played.idle()
+    async with watching.playing(FakeOpenAI([Call("look"), Quote()]), look) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        await played.idle()
     hard = isinstance(decision, HardAbort)
     assert ["aborted" if hard else "error"] == [each[1] for each in watching.ends()]
     assert ([] if hard else ["before_tool"]) == [each["Stage"] for each in watching.of("agent.error")]
@@ -250,10 +240,9 @@ async def test_a_tool_that_answers_the_user_completes_the_turn():
     def show() -> ToolOutput:
         return ToolOutput("shown", for_user="Look here.", response_handled=True)
 
-    with FakeOpenAI([Call("show")]) as fake:
-        async with watching.playing(fake, show) as played:
-            await played.session.send_text("Go.")
-            await ended(played, 1)
+    async with watching.playing(FakeOpenAI([Call("show")]), show) as played:
+        await played.session.send_text("Go.")
+        await ended(played, 1)
     assert ["completed"] == [each[1] for each in watching.ends()]
     assert ["Look here."] == [each["Text"] for each in watching.of("agent.user_output")]
     assert [("Look here.", True)] == [(each.text, each.handled) for each in played.of(UserOutputEvent)]
@@ -269,11 +258,10 @@ async def test_a_tool_that_answers_the_user_completes_the_turn():
 )
 async def test_an_answer_that_fails_ends_the_turn_with_an_error(answer, bounds, words):
     watching = Watching()
-    with FakeOpenAI([answer]) as fake:
-        async with watching.playing(fake, limits=limits(**bounds)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            await played.idle()
+    async with watching.playing(FakeOpenAI([answer]), limits=limits(**bounds)) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        await played.idle()
     assert "error" == watching.ends()[0][1]
     assert words in watching.of("agent.error")[0]["Message"]
 
@@ -327,24 +315,22 @@ async def test_turn_that_loses_its_answer_ends_while_disconnected():
 
 async def test_speech_resumed_before_the_answer_is_one_turn():
     watching = Watching()
-    with FakeOpenAI([Say("Indeed.")], hears=["It rains."]) as fake:
-        async with watching.playing(fake, settings={"detect_turns": False}) as played:
-            await played.session.send_audio(bytes(4000))
-            for count in (1, 2):
-                fake.send({"type": "input_audio_buffer.speech_started", "event_id": "e", "audio_start_ms": 0, "item_id": "i"})
-                await played.until(lambda: len(played.of(InterruptedEvent)) == count)  # noqa: B023
-            await played.session.respond()
-            await ended(played, 1)
+    async with watching.playing(FakeOpenAI([Say("Indeed.")], hears=["It rains."]), settings={"detect_turns": False}) as played:
+        await played.session.send_audio(bytes(4000))
+        for count in (1, 2):
+            played.fake.send({"type": "input_audio_buffer.speech_started", "event_id": "e", "audio_start_ms": 0, "item_id": "i"})
+            await played.until(lambda: len(played.of(InterruptedEvent)) == count)  # noqa: B023
+        await played.session.respond()
+        await ended(played, 1)
     assert [("completed", "Indeed.", 1)] == [each[1:] for each in watching.ends()]
 
 
 async def test_response_interrupted_before_it_began_is_not_a_turn():
     watching = Watching()
-    with FakeOpenAI([Answer((Say("Too late."),), late=0.05)]) as fake:
-        async with watching.playing(fake) as played:
-            await played.session.send_text("Go.")
-            await played.session.interrupt()
-            await ended(played, 1)
+    async with watching.playing(FakeOpenAI([Answer((Say("Too late."),), late=0.05)])) as played:
+        await played.session.send_text("Go.")
+        await played.session.interrupt()
+        await ended(played, 1)
     assert [("Go.", "aborted", "", 0)] == watching.ends()
 
 
@@ -361,12 +347,11 @@ async def test_hooks_mounted_during_a_turn_apply_from_the_next():
         hooks.mount("watching", watching)
         return "mounted"
 
-    with FakeOpenAI([Call("mounts"), Say("Done."), Say("Hello.")]) as fake:
-        async with playing(fake, mounts, hooks=hooks) as played:
-            await played.session.send_text("Go.")
-            await ended(played, 2)
-            await played.session.send_text("Hello.")
-            await ended(played, 3)
+    async with playing(FakeOpenAI([Call("mounts"), Say("Done."), Say("Hello.")]), mounts, hooks=hooks) as played:
+        await played.session.send_text("Go.")
+        await ended(played, 2)
+        await played.session.send_text("Hello.")
+        await ended(played, 3)
     await hooks.events.flush()
     watching.judge()
     assert [("Hello.", "completed", "Hello.", 1)] == watching.ends()
@@ -376,9 +361,8 @@ async def test_turn_end_lists_a_bounded_number_of_calls(monkeypatch):
     monkeypatch.setattr("patchbay.realtime.turns._MAX_EXECUTIONS", 3)
     watching = Watching()
     calls = [Call("look", call_id=f"c{number}") for number in range(6)]
-    with FakeGemini([*calls, Say("Sunny.")]) as fake:
-        async with watching.playing(fake, look, limits=limits(max_rounds=1)) as played:
-            await played.session.send_text("Go.")
-            await ended(played, 7)
+    async with watching.playing(FakeGemini([*calls, Say("Sunny.")]), look, limits=limits(max_rounds=1)) as played:
+        await played.session.send_text("Go.")
+        await ended(played, 7)
     [end] = watching.of("agent.turn.end")
     assert (3, "error") == (len(end["ToolExecutions"]), end["Status"])

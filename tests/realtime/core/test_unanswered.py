@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime.events import ErrorEvent, IdleEvent, InterruptedEvent, ResponseEndEvent
+from patchbay.realtime.events import ErrorEvent, IdleEvent, InterruptedEvent
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
@@ -231,8 +231,7 @@ async def test_complete_answer_is_not_repeated_after_a_cancelled_call(way):
             peer.kill()
 
     async with served(conduct, slow, slow2, provider="gemini", settings=way) as (played, peers):
-        await played.session.send_text("a")
-        await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+        await played.say("a", answers=2)
         await played.session.send_audio(bytes(320))
         await played.until(lambda: len(played.states) == 3)
         await asyncio.sleep(0.05)
