@@ -12,8 +12,10 @@ import sys
 import tempfile
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 import sqlalchemy as sa
 from hypothesis import settings
@@ -26,6 +28,15 @@ from support.processes import listening
 # Servers that tests start mount no MCP servers of the person who runs the tests.
 _config_home = tempfile.TemporaryDirectory(prefix="patchbay-tests-")
 os.environ["XDG_CONFIG_HOME"] = _config_home.name
+
+# No test calls a public server, and each HTTP client that one makes reads all trusted authorities, which takes 20 ms of CPU time.
+# One of them will do.
+_authority = Path(_config_home.name, "authority.pem")
+_authority.write_text(
+    Path(certifi.where()).read_text(encoding="utf-8").partition("\n-----END CERTIFICATE-----\n")[0]
+    + "\n-----END CERTIFICATE-----\n"
+)
+os.environ["SSL_CERT_FILE"] = str(_authority)
 
 # No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
