@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import pytest
 
@@ -26,31 +25,30 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import ToolRegistry
 
-T = TypeVar("T")
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    async def bounded() -> T:
-        async with asyncio.timeout(30):
-            result = await work
-        assert [] == [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        return result
-
-    return asyncio.run(bounded())
-
 
 class SessionsUnderTest:
-    """A door before a fake, and its roles."""
+    """The sessions of a server before a fake, which is started if it does not run, and their roles. They are closed at the end."""
 
     def __init__(
         self, fake: FakeRealtime, roles: tuple[str, ...] = ("ann",), *, url: str = "", reconnects: int = 8, **settings: Any
     ) -> None:
+        self.fake = fake
+        self._running = contextlib.ExitStack()
+        if not hasattr(fake, "url"):
+            self._running.enter_context(fake)
         registry = ToolRegistry(roles)
         self.managers = {role: LLMSessionManager(role, registry, retry_delays=()) for role in roles}
         self.governance = Governance()
         limits = RealtimeLimits(connect=60.0, first_pause=0.01, reconnects=reconnects)
         realtime = RealtimeSettings(model=f"{fake.provider}/m", url=url or fake.url, api_key="k", limits=limits, output="text")
         self.door = LiveSessionsApp(self.managers, self.governance, LiveSessionsSettings(realtime=realtime, **settings))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with self._running:
+            await self.close()
 
     async def close(self) -> None:
         await self.door.aclose()
@@ -123,53 +121,44 @@ class Client:
 
 
 async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
-    with FakeOpenAI(["Hello."]) as fake:
-        doorway = SessionsUnderTest(fake, send_timeout=0.05)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=0.05) as doorway:
         client = Client(doorway, takes=2)
         client.text("Hi.")
         await client.task
         assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
-        await doorway.close()
 
 
 async def test_client_that_reads_nothing_does_not_delay_the_server_beyond_its_timeout():
-    with FakeOpenAI(["Hello."]) as fake:
-        doorway = SessionsUnderTest(fake, send_timeout=3_600)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=3_600) as doorway:
         client = Client(doorway, takes=2)
         client.text("Hi.")
         await client.until("ready")
         doorway.door.stopping()
         client.task.cancel()  # as a server does when its drain is over
         await asyncio.wait([client.task])
-        await doorway.close()
 
 
 async def test_socket_closed_by_the_server_counts_as_gone():
-    with FakeOpenAI(["Hello."]) as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as doorway:
         client = Client(doorway, refuses=3)
         client.text("Hi.")
         await client.task
         assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
-        await doorway.close()
 
 
 @pytest.mark.parametrize("moment", range(12))
 async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
-    with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(30)))])) as doorway:
         client = Client(doorway)
         client.text("Count.")
         for _ in range(moment**2):
             await asyncio.sleep(0.0005)
         client.task.cancel()
         await asyncio.wait([client.task])
-        await doorway.close()
 
 
 async def test_client_that_left_during_open_holds_nothing():
-    with FakeOpenAI(["Hello."]) as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as doorway:
         client = Client(doorway)
         client.leave()
         await client.task
@@ -178,12 +167,10 @@ async def test_client_that_left_during_open_holds_nothing():
         await other.until("response_end")
         other.leave()
         await other.task
-        await doorway.close()
 
 
 async def test_takeover_waits_a_bounded_time_for_idle():
-    with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-        doorway = SessionsUnderTest(fake, swap_wait=0.1)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(60)))]), swap_wait=0.1) as doorway:
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
@@ -192,9 +179,8 @@ async def test_takeover_waits_a_bounded_time_for_idle():
         assert 4410 == await first.code()
         third = Client(doorway)
         assert 4409 == await third.code()
-        await doorway.close()
-        assert 1001 == await second.code()
-        assert 1001 == await Client(doorway).code()
+    assert 1001 == await second.code()
+    assert 1001 == await Client(doorway).code()
 
 
 async def test_session_of_the_program_is_taken_over_only_on_request():
@@ -204,8 +190,7 @@ async def test_session_of_the_program_is_taken_over_only_on_request():
         async def use_tools(self, snapshot: Any) -> None:
             self.told += 1
 
-    with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake, free_wait=0.05)
+    async with SessionsUnderTest(FakeOpenAI(), free_wait=0.05) as doorway:
         manager, own = doorway.managers["ann"], Own()
         await manager.prepare(own)
         await manager.swap()
@@ -214,18 +199,16 @@ async def test_session_of_the_program_is_taken_over_only_on_request():
         await taking.until("ready")
         told = own.told
         await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
-        assert (told, ["added"]) == (own.told, fake.tools)
-        await doorway.close()
+        assert (told, ["added"]) == (own.told, doorway.fake.tools)
 
 
 async def test_disconnected_client_does_not_take_over():
-    with FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."]) as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."])) as doorway:
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
         ghost = Client(doorway, query="takeover=1")
-        await fake.until(lambda: fake.connections == 2)
+        await doorway.fake.until(lambda: doorway.fake.connections == 2)
         ghost.text("Hello?")
         ghost.leave()
         await ghost.task
@@ -233,8 +216,7 @@ async def test_disconnected_client_does_not_take_over():
         assert doorway.managers["ann"].pending is None
         first.text("Go on.")
         await first.until("idle", times=2)
-        assert ["Count.", "Go on."] == [told.text for told in fake.heard if told.kind == "user"]
-        await doorway.close()
+        assert ["Count.", "Go on."] == [told.text for told in doorway.fake.heard if told.kind == "user"]
 
 
 async def test_client_that_leaves_during_open_frees_its_role():
@@ -263,19 +245,16 @@ async def test_client_that_leaves_during_open_frees_its_role():
 
 
 async def test_concurrent_takeovers_happen_in_order():
-    with FakeOpenAI(["Hello."]) as fake:
-        doorway = SessionsUnderTest(fake, free_wait=0.05)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."]), free_wait=0.05) as doorway:
         clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
         await clients[-1].until("ready")
         assert [4410, 4410] == [await client.code() for client in clients[:2]]
         clients[-1].text("Hi.")
         await clients[-1].until("response_end")
-        await doorway.close()
 
 
 async def test_takeover_behind_a_stuck_takeover_times_out():
-    with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-        doorway = SessionsUnderTest(fake, swap_wait=0.3)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(60)))]), swap_wait=0.3) as doorway:
         first = Client(doorway)
         first.text("Count.")
         await first.until("text")
@@ -290,12 +269,10 @@ async def test_takeover_behind_a_stuck_takeover_times_out():
         assert 4409 == await late.code()
         assert "Another client is taking over" in late.frames[0]["error"]["message"]
         manager.leave(manager.pending)
-        await doorway.close()
 
 
 async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
-    with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake, free_wait=60)
+    async with SessionsUnderTest(FakeOpenAI(), free_wait=60) as doorway:
         first = Client(doorway)
         await first.until("ready")
         second = Client(doorway)
@@ -303,8 +280,7 @@ async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
         doorway.door.stopping()
         assert (1001, 1001) == (await first.code(), await second.code())
         assert [] == second.frames
-        assert 1 == fake.attempts
-        await doorway.close()
+        assert 1 == doorway.fake.attempts
 
 
 async def test_client_waiting_for_a_role_does_not_delay_server_stop():
@@ -312,8 +288,7 @@ async def test_client_waiting_for_a_role_does_not_delay_server_stop():
         async def use_tools(self, snapshot: Any) -> None:
             pass
 
-    with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake, free_wait=3_600)
+    async with SessionsUnderTest(FakeOpenAI(), free_wait=3_600) as doorway:
         manager = doorway.managers["ann"]
         await manager.prepare(own := Own())
         await manager.swap()  # the program's own, which the door has no hand in
@@ -322,12 +297,10 @@ async def test_client_waiting_for_a_role_does_not_delay_server_stop():
         await doorway.door.aclose()
         assert 1001 == await client.code()
         manager.leave(own)
-        await doorway.close()
 
 
 async def test_removed_role_closes_waiting_clients():
-    with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake, ("ann", "ben"), free_wait=60)
+    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben"), free_wait=60) as doorway:
         first = Client(doorway)
         await first.until("ready")
         second = Client(doorway)
@@ -335,8 +308,7 @@ async def test_removed_role_closes_waiting_clients():
         doorway.managers["ann"].registry.remove_role("ann")
         assert (4404, 4404) == (await first.code(), await second.code())
         assert ["unknown_role"] == [frame["error"]["code"] for frame in second.frames]
-        assert 1 == fake.attempts
-        await doorway.close()
+        assert 1 == doorway.fake.attempts
 
 
 async def test_failed_takeover_closes_its_client_and_the_other_continues():
@@ -359,8 +331,7 @@ async def test_failed_takeover_closes_its_client_and_the_other_continues():
 
 
 async def test_a_session_ends_with_its_role():
-    with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake, ("ann", "ben"))
+    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben")) as doorway:
         client, other = Client(doorway), Client(doorway, "ben")
         await client.until("ready")
         await other.until("ready")
@@ -372,7 +343,6 @@ async def test_a_session_ends_with_its_role():
         again = Client(doorway)
         await again.until("ready")
         assert not other.task.done()
-        await doorway.close()
 
 
 class Told:
@@ -496,8 +466,7 @@ async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
 
 
 async def test_stopping_server_completes_current_answers_and_accepts_no_new_input():
-    with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake:
-        doorway = SessionsUnderTest(fake, ("ann", "ben"))
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]), ("ann", "ben")) as doorway:
         idle, talking = Client(doorway, "ben"), Client(doorway)
         await idle.until("ready")
         talking.text("Count.")
@@ -508,5 +477,4 @@ async def test_stopping_server_completes_current_answers_and_accepts_no_new_inpu
         assert 1001 == await talking.code()
         assert "One two." == "".join(frame.get("delta", "") for frame in talking.frames)
         assert ["server_stopping"] == [frame["error"]["code"] for frame in talking.frames if frame["type"] == "error"]
-        await doorway.close()
-    assert [] == fake.violations
+    assert [] == doorway.fake.violations

@@ -47,11 +47,9 @@ def session_log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
-    with FakeOpenAI(api_key="another") as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI(api_key="another")) as doorway:
         client = DoorClient(doorway, query="session=mondays")
         assert 4502 == await client.code()
-        await doorway.close()
     (line,) = session_log_lines(caplog)
     assert all(each in line for each in ("'ann'", "'mondays'", "could not be opened", "HTTP 401"))
     assert [logging.WARNING] == [record.levelno for record in caplog.records if record.name.startswith("patchbay.server")]
@@ -60,8 +58,7 @@ async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_
 async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
     broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
     script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
-    with FakeOpenAI(script) as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI(script)) as doorway:
         client = DoorClient(doorway, query="session=mondays")
         client.text("Count.")
         await client.until("idle")
@@ -69,7 +66,6 @@ async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
         await client.until("error")
         client.leave()
         await client.task
-        await doorway.close()
     lost, failed = session_log_lines(caplog)
     assert ("is lost" in lost, "'mondays'" in lost, "'ann'" in lost) == (True, True, True), lost
     assert ("'mondays'" in failed, "It is broken." in failed) == (True, True), failed
@@ -100,10 +96,8 @@ def test_no_model_or_client_text_breaks_a_log_line(caplog):
 
 
 async def test_client_mistakes_are_not_logged_as_warnings(caplog):
-    with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI()) as doorway:
         assert [4404, 4400] == [await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))]
-        await doorway.close()
     assert [] == session_log_lines(caplog)
 
 
@@ -261,8 +255,7 @@ def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
 
 
 async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
-    with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
-        doorway = SessionsUnderTest(fake)
+    async with SessionsUnderTest(FakeOpenAI(faults=Faults(updates=("ok", "refuse")))) as doorway:
         client = DoorClient(doorway)
         await client.until("ready")
         manager = doorway.managers["ann"]
@@ -273,7 +266,6 @@ async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
             await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
         client.leave()
         await client.task
-        await doorway.close()
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert any("'ann'" in line and "refused" in line for line in lines), lines
 
