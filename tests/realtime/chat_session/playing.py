@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from patchbay.realtime import ChatSession, ConnectionEvent, TextEvent
+from patchbay.realtime import ChatSession, ConnectionEvent
 from patchbay.tools import ToolDefinition
 from patchbay.types import ToolCall
-
-T = TypeVar("T")
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test within its bound, and see that it has left no task."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(60):
-            result = await work
-            while asyncio.all_tasks() - {asyncio.current_task()}:  # an HTTP client's generators end a moment later
-                await asyncio.sleep(0)
-        return result
-
-    return asyncio.run(bounded())
+from realtime.core import playing as core
 
 
-class Played:
-    """An open session, and its events as they came."""
-
-    def __init__(self, session: ChatSession) -> None:
-        self.session = session
-        self.events: list[Any] = []
-
-    async def read(self) -> None:
-        async for event in self.session.events():
-            self.events.append(event)
-
-    def of(self, kind: type[T]) -> list[T]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def text(self) -> str:
-        return "".join(event.delta for event in self.of(TextEvent))
+class Played(core.Played):
+    """An open chat, and its events as they came."""
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -53,7 +24,7 @@ class Played:
     async def idle(self) -> None:
         await self.until(lambda: self.session.idle)
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str) -> None:  # type: ignore[override]
         await self.session.send_text(text)
         await self.idle()
 
@@ -61,7 +32,7 @@ class Played:
 @asynccontextmanager
 async def playing(model: Any, *tools: Any, **fields: Any) -> AsyncIterator[Played]:
     session = ChatSession(model, tools=tools, **fields)
-    played = Played(session)
+    played = Played(session)  # type: ignore[arg-type]
     reader = asyncio.get_running_loop().create_task(played.read())
     async with session:
         yield played

@@ -19,7 +19,7 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.types import Attachment, Reply, ToolCall
 
-from .playing import assert_answered_once, call, named, playing, run
+from .playing import assert_answered_once, call, named, playing
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 SIGNED = {"extra_content": {"google": {"thought_signature": "abc"}}}
@@ -29,7 +29,7 @@ def roles(messages: Any) -> list[str]:
     return [each["role"] for each in messages]
 
 
-def test_chat_session_can_be_interrupted_at_every_step():
+async def test_chat_session_can_be_interrupted_at_every_step():
     class Model:
         def __init__(self) -> None:
             self.asked = 0
@@ -70,14 +70,11 @@ def test_chat_session_can_be_interrupted_at_every_step():
             assert_answered_once(played.session.messages)
         return was_over
 
-    async def work() -> None:
-        steps = 0
-        while not await interrupted_after(steps):
-            steps += 1
-            assert steps < 500
-        assert steps > 10
-
-    run(work())
+    steps = 0
+    while not await interrupted_after(steps):
+        steps += 1
+        assert steps < 500
+    assert steps > 10
 
 
 async def test_interrupted_answer_is_repeated_on_request():

@@ -15,7 +15,6 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import (
     Answer,
     Call,
-    FakeGemini,
     FakeGLM,
     FakeOpenAI,
     FakeQwen,
@@ -28,7 +27,6 @@ from patchbay.testing.realtime import (
 from .playing import Played, after_a_minute, limits, playing, run
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
-ALL = [*EVENTS, FakeGemini]
 
 
 async def test_results_without_a_connection_are_sent_together_on_the_next():

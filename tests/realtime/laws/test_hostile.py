@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
 
 from patchbay.loop import ToolCallEvent
 from patchbay.realtime import call_assembly, response_state
@@ -19,11 +17,10 @@ from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
+from realtime.core.peers import SECRET, Handle, Peer, served, serving
 from realtime.core.playing import Played, bounded, limits
 
-Attack: TypeAlias = Callable[[ServerConnection], Any]
 MEGABYTE = 1_000_000
-SECRET = "sk-a-key-that-nobody-may-see"
 BEGUN = {"type": "response.created", "response": {"id": "r1"}}
 DONE = {"type": "response.done", "response": {"id": "r1", "status": "completed", "output": []}}
 
@@ -43,41 +40,12 @@ def complete_call(number: int, **fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def attacked_session(attack: Attack, *tools: Any, **bounds: Any) -> AsyncIterator[tuple[Played, list[dict[str, Any]]]]:
+async def attacked_session(attack: Handle, *tools: Any, **bounds: Any) -> AsyncIterator[tuple[Played, list[dict[str, Any]]]]:
     """A session with a server that lets it in and then does what ``attack`` says; also what the server was sent."""
-    came: list[dict[str, Any]] = []
-
-    async def handle(socket: ServerConnection) -> None:
-        try:
-            await socket.send(json.dumps({"type": "session.created", "session": {}}))
-            came.append(json.loads(await socket.recv()))
-            await socket.send(json.dumps({"type": "session.updated", "session": {}}))
-            attacking = asyncio.ensure_future(attack(socket))
-            async for message in socket:
-                came.append(json.loads(message))  # noqa: PERF401  (looked at before the end)
-            await attacking
-        except ConnectionClosed:
-            pass
-
-    async with serve(handle, "127.0.0.1", 0, close_timeout=0.2, max_size=None) as server:
-        port = server.sockets[0].getsockname()[1]
-        url = f"ws://127.0.0.1:{port}/"
-        settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(reconnects=0, **bounds))
-        session = RealtimeSession(settings, tools=tools)
-        played = Played(session)
-        await bounded(session.connect())
-        reader = asyncio.ensure_future(played.read())
-        yield played, came
-        await bounded(session.close())
-        await bounded(reader)
-        assert "closed" == played.states[-1]
-        assert SECRET not in repr(played.events)
-        assert [] == [each for each in played.of(ErrorEvent) if "went wrong here" in str(each.error)]
-
-
-async def send(socket: ServerConnection, *frames: Any) -> None:
-    for frame in frames:
-        await socket.send(json.dumps(frame))
+    async with served(attack, *tools, reconnects=0, **bounds) as (played, peers):
+        yield played, peers[0].came
+    assert "closed" == played.states[-1]
+    assert [] == [each for each in played.of(ErrorEvent) if "went wrong here" in str(each.error)]
 
 
 async def test_answered_calls_of_one_response_are_bounded():
@@ -86,8 +54,8 @@ async def test_answered_calls_of_one_response_are_bounded():
     def pay() -> None:
         ran.append(1)
 
-    async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN, *map(complete_call, range(5000)), DONE)
+    async def attack(peer: Peer) -> None:
+        await peer.send(BEGUN, *map(complete_call, range(5000)), DONE)
 
     async with attacked_session(attack, pay) as (played, came):
         await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._engine.calls.is_idle)
@@ -101,13 +69,13 @@ async def test_answered_calls_of_one_response_are_bounded():
 async def test_argument_deltas_without_an_end_are_bounded():
     sent = asyncio.Event()
 
-    async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN)
+    async def attack(peer: Peer) -> None:
+        await peer.send(BEGUN)
         delta = {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c"}
         text = json.dumps({**delta, "delta": "x" * 65_536})
         for _ in range(5 * MAX_ARGUMENT_CHARS // 65_536):
-            await socket.send(text)
-        await (await socket.ping())
+            await peer.socket.send(text)
+        await (await peer.socket.ping())
         sent.set()
 
     async with attacked_session(attack) as (played, _):
@@ -127,8 +95,8 @@ async def test_calls_beyond_the_argument_limit_of_a_response_do_not_run(monkeypa
     def pay(to: str = "") -> None:
         ran.append(len(to))
 
-    async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN, *(complete_call(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
+    async def attack(peer: Peer) -> None:
+        await peer.send(BEGUN, *(complete_call(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
 
     async with attacked_session(attack, pay, flood_calls=10) as (played, came):
         await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
@@ -144,8 +112,8 @@ async def test_call_with_overlong_arguments_does_not_run(monkeypatch):
     def pay() -> None:
         ran.append(1)
 
-    async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN, complete_call(1, arguments="{}" + " " * 100 + "and more"), DONE)
+    async def attack(peer: Peer) -> None:
+        await peer.send(BEGUN, complete_call(1, arguments="{}" + " " * 100 + "and more"), DONE)
 
     async with attacked_session(attack, pay) as (played, came):
         await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
@@ -157,23 +125,20 @@ async def test_call_with_overlong_arguments_does_not_run(monkeypatch):
 async def test_memory_of_unread_events_is_bounded():
     sent = asyncio.Event()
 
-    async def attack(socket: ServerConnection) -> None:
-        await send(socket, BEGUN)
+    async def attack(peer: Peer) -> None:
+        await peer.send(BEGUN)
         text = json.dumps({"type": "response.output_text.delta", "response_id": "r1", "delta": "y" * 1000})
         for _ in range(10_000):
-            await socket.send(text)
-        await (await socket.ping())
+            await peer.socket.send(text)
+        await (await peer.socket.ping())
         sent.set()
 
-    async def handle(socket: ServerConnection) -> None:
-        await send(socket, {"type": "session.created"})
-        await socket.recv()
-        await send(socket, {"type": "session.updated"})
-        await attack(socket)
-        await socket.wait_closed()
+    async def handle(peer: Peer) -> None:
+        await peer.open()
+        await attack(peer)
+        await peer.listen()
 
-    async with serve(handle, "127.0.0.1", 0, close_timeout=0.2) as server:
-        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with serving(handle) as (url, _):
         settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(waiting=500))
         async with RealtimeSession(settings) as session:
             tracemalloc.start()
@@ -191,12 +156,12 @@ async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_r
         ran.append(1)
         return f"receipt {len(ran)}"
 
-    async def attack(socket: ServerConnection) -> None:
+    async def attack(peer: Peer) -> None:
         for number in (1, 2):
             response = {"id": f"r{number}"}
-            await send(socket, {"type": "response.created", "response": response})
-            await send(socket, complete_call(7, response_id=f"r{number}"))
-            await send(socket, {"type": "response.done", "response": {**response, "status": "completed", "output": []}})
+            await peer.send({"type": "response.created", "response": response})
+            await peer.send(complete_call(7, response_id=f"r{number}"))
+            await peer.send({"type": "response.done", "response": {**response, "status": "completed", "output": []}})
 
     async with attacked_session(attack, pay) as (played, came):
         await played.until(lambda: 2 == sum(frame["type"] == "conversation.item.create" for frame in came))
@@ -204,8 +169,8 @@ async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_r
 
 
 async def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program():
-    async def attack(socket: ServerConnection) -> None:
-        await send(socket, {"type": "x", "long": "z" * 200_000})
+    async def attack(peer: Peer) -> None:
+        await peer.send({"type": "x", "long": "z" * 200_000})
 
     async with attacked_session(attack, max_frame=100_000) as (played, _):
         await played.until(lambda: "closed" in played.states)
@@ -213,11 +178,11 @@ async def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program(
 
 
 async def test_invalid_and_too_deep_json_is_skipped():
-    async def attack(socket: ServerConnection) -> None:
+    async def attack(peer: Peer) -> None:
         for text in ("{", "", "nonsense", "[" * 100_000, '{"type":' * 50_000, '{"type": 1e999}', '"\\ud800"', "\x00"):
-            await socket.send(text)
-        await socket.send(b"\xff\xfe\x00")
-        await send(socket, BEGUN, {**DONE})
+            await peer.socket.send(text)
+        await peer.socket.send(b"\xff\xfe\x00")
+        await peer.send(BEGUN, {**DONE})
 
     async with attacked_session(attack) as (played, _):
         await played.until(lambda: bool(played.of(ResponseEndEvent)))
@@ -240,15 +205,15 @@ FRAMES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame["type"]))
 async def test_members_of_any_wrong_type_leave_a_session_that_still_answers(frame):
-    async def attack(socket: ServerConnection) -> None:
+    async def attack(peer: Peer) -> None:
         for name in frame:
             for wrong in WRONG:
-                await send(socket, {**frame, name: wrong})
+                await peer.send({**frame, name: wrong})
                 for inner in frame[name] if isinstance(frame[name], dict) else ():
-                    await send(socket, {**frame, name: {**frame[name], inner: wrong}})
-        await send(socket, {"type": "response.created", "response": {"id": "last"}})
-        await send(socket, {"type": "response.output_text.delta", "response_id": "last", "delta": "At last."})
-        await send(socket, {"type": "response.done", "response": {"id": "last", "status": "completed", "output": []}})
+                    await peer.send({**frame, name: {**frame[name], inner: wrong}})
+        await peer.send({"type": "response.created", "response": {"id": "last"}})
+        await peer.send({"type": "response.output_text.delta", "response_id": "last", "delta": "At last."})
+        await peer.send({"type": "response.done", "response": {"id": "last", "status": "completed", "output": []}})
 
     async with attacked_session(attack) as (played, _):
         await played.until(lambda: "At last." in [getattr(each, "delta", "") for each in played.events])
@@ -258,9 +223,9 @@ async def test_members_of_any_wrong_type_leave_a_session_that_still_answers(fram
 async def test_key_appears_in_no_log_error_repr_or_event(caplog):
     caplog.set_level("DEBUG")
 
-    async def attack(socket: ServerConnection) -> None:
-        await socket.send("not json, and long")
-        await send(socket, {"type": "error", "error": {"message": f"Incorrect API key provided: {SECRET}"}})
+    async def attack(peer: Peer) -> None:
+        await peer.socket.send("not json, and long")
+        await peer.send({"type": "error", "error": {"message": f"Incorrect API key provided: {SECRET}"}})
 
     async with attacked_session(attack) as (played, _):
         await played.until(lambda: bool(played.of(ErrorEvent)))
