@@ -50,25 +50,6 @@ FAMILIES = {
 THOUGHTS = {"hunyuan_v4": "<think:v4>A boat.</think:v4>", "k2_horizon": "<ifm|think_faster>A boat.</ifm|think_faster>"}
 
 
-@pytest.mark.parametrize("way", ["named", "auto"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_two_calls_are_read_after_reasoning_and_prose(name: str, way: str) -> None:
-    thought = THOUGHTS.get(name, "<think>A boat.</think>")
-    reply = read(f"{thought}I book it.{FAMILIES[name]}", TOOLS, format=name if way == "named" else "auto")
-    assert [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})] == calls_of(reply)
-    assert "I book it." == reply.content
-    assert "A boat." == reply.reasoning
-    assert () == reply.incomplete
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_of_a_tool_that_was_not_offered_is_prose_to_the_letter(name: str) -> None:
-    text = "Before. " + FAMILIES[name].replace("book_boat", "sink_boat").replace("moor", "drift") + " And after."
-    reply = read(text, TOOLS, format=name)
-    assert text == reply.content
-    assert () == reply.tool_calls == reply.incomplete
-
-
 @pytest.mark.parametrize("suffix", ["opensource", "a.b-1", "x"])
 def test_every_tag_of_a_checkpoint_may_have_a_suffix(suffix: str) -> None:
     reply = read(suffixed(f"A boat.</think>I book it.{_HUNYUAN}", suffix), TOOLS)

@@ -117,25 +117,6 @@ THOUGHTS = {
 BOAT: list[tuple[str, Any]] = [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})]
 
 
-@pytest.mark.parametrize("way", ["named", "auto"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_two_calls_are_read_after_reasoning_and_prose(name: str, way: str) -> None:
-    thought = THOUGHTS.get(name, "<think>A boat.</think>")
-    reply = read(f"{thought}I book it.\n{FAMILIES[name]}", TOOLS, format=name if way == "named" else "auto")
-    assert BOAT == calls_of(reply)
-    assert "I book it." == reply.content
-    assert ("A boat." if thought else None) == reply.reasoning
-    assert () == reply.incomplete
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_of_a_tool_that_was_not_offered_is_prose_to_the_letter(name: str) -> None:
-    text = "Before.\n" + FAMILIES[name].replace("book_boat", "sink_boat").replace("moor", "drift") + " And after."
-    reply = read(text, TOOLS, format=name)
-    assert text == reply.content
-    assert () == reply.tool_calls == reply.incomplete
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_call_that_is_cut_off_in_a_value_is_incomplete(name: str) -> None:
     text = FAMILIES[name]

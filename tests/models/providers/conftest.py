@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,3 +79,30 @@ async def turn(
         conversation += answered_messages(end)
         if not end.reply.tool_calls:
             return ends, conversation
+
+
+def cancel_closes_response(model: Any, server: Any, arrived: threading.Event, **asked: Any) -> bool:
+    """Cancel a request once it has arrived; true once the server has seen its client leave."""
+
+    async def cancelled() -> bool:
+        work = asyncio.create_task(reply_of(model, [QUESTION], **asked))
+        assert await asyncio.to_thread(arrived.wait, 30)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        return await asyncio.to_thread(server.requests[0].left.wait, 30)
+
+    return run(model, cancelled())
+
+
+def first_event(model: Any, tools: Any = ()) -> Any:
+    """The first event of a stream that is left then."""
+
+    async def first() -> Any:
+        answer = model.respond(ChatRequest([QUESTION], tools, stream=True))
+        try:
+            return await anext(answer)
+        finally:
+            await answer.aclose()
+
+    return run(model, first())

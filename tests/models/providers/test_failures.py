@@ -15,13 +15,12 @@ import pytest
 import patchbay
 from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolChoiceError, UpstreamError
-from patchbay.models.chat_model import ChatRequest
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import Message, Raw, Recorded, ScriptedUpstream, Text, events
 from patchbay.testing.script import error
 
-from .conftest import QUESTION, WEATHER, reply_of, run
+from .conftest import QUESTION, WEATHER, cancel_closes_response, first_event, reply_of, run
 from .test_chat_providers import piece
 
 KEY = "my-own-secret-key-7"
@@ -160,30 +159,13 @@ def test_cancellation_closes_the_response(begun: bytes, tools: Any, stream: bool
 
     with ScriptedUpstream(script) as server:
         model = model_at(server)
-
-        async def cancelled() -> bool:
-            asked = asyncio.create_task(reply_of(model, [QUESTION], tools=tools, stream=stream))
-            assert await asyncio.to_thread(arrived.wait, 30)
-            asked.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asked
-            return await asyncio.to_thread(server.requests[0].left.wait, 30)
-
-        assert run(model, cancelled())
+        assert cancel_closes_response(model, server, arrived, tools=tools, stream=stream)
 
 
 def test_leaving_a_stream_closes_the_response(tools: Any) -> None:
     with ScriptedUpstream(lambda _: Raw([events(BEGUN, done=False)], end="hang")) as server:
         model = model_at(server, tool_mode="native")
-
-        async def first() -> Any:
-            answer = model.respond(ChatRequest([QUESTION], tools, stream=True))
-            try:
-                return await anext(answer)
-            finally:
-                await answer.aclose()
-
-        assert "It is " == run(model, first()).text
+        assert "It is " == first_event(model, tools).text
         assert server.requests[0].left.wait(30)
 
 

@@ -22,7 +22,7 @@ from patchbay.models.resolve import resolve_model
 from patchbay.testing import Raw
 from patchbay.types import ToolSpec, Usage
 
-from .conftest import QUESTION, TIME, WEATHER, events_of, reply_of, run, turn
+from .conftest import QUESTION, TIME, WEATHER, cancel_closes_response, events_of, first_event, reply_of, run, turn
 from .gemini_server import GeminiServer, call, error, response, text
 
 # google-genai derives a class from one of aiohttp's, which aiohttp does not like to see.
@@ -325,15 +325,7 @@ def test_leaving_a_stream_closes_the_response() -> None:
     piece = f"data: {json.dumps(response(text('It is'), finish=None))}\r\n\r\n".encode()
     with GeminiServer([Raw([piece], end="hang")]) as server:
         model = model_at(server)
-
-        async def first() -> Any:
-            events = model.respond(ChatRequest([QUESTION], stream=True))
-            try:
-                return await anext(events)
-            finally:
-                await events.aclose()
-
-        assert TextDelta("It is") == run(model, first())
+        assert TextDelta("It is") == first_event(model)
         assert server.requests[0].left.wait(30)
 
 
@@ -494,16 +486,7 @@ def test_cancellation_closes_the_response(begun: list[bytes], stream: bool) -> N
 
     with GeminiServer(script) as server:
         model = model_at(server)
-
-        async def cancelled() -> bool:
-            asked = asyncio.create_task(reply_of(model, [QUESTION], stream=stream))
-            assert await asyncio.to_thread(arrived.wait, 30)
-            asked.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asked
-            return await asyncio.to_thread(server.requests[0].left.wait, 30)
-
-        assert run(model, cancelled())
+        assert cancel_closes_response(model, server, arrived, stream=stream)
 
 
 def test_model_works_in_successive_event_loops_and_keeps_its_capabilities() -> None:
