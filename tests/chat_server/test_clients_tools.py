@@ -32,7 +32,7 @@ def result(message: dict[str, Any], content: str = "open", at: int = 0) -> dict[
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_call_of_the_clients_alone_is_handed_out_as_it_is(streamed: bool) -> None:
+def test_client_call_alone_is_returned_unchanged(streamed: bool) -> None:
     with serve_chat([calls(call("open_door", '{"city":"Rome"}', "call_x"), content="I will."), "done"]) as at:
         at.server.register("weather")
         message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
@@ -43,7 +43,7 @@ def test_a_call_of_the_clients_alone_is_handed_out_as_it_is(streamed: bool) -> N
         assert [USER, message, result(message)] == at.asked[1]["messages"]
 
 
-def test_the_clients_definitions_reach_the_model_as_they_were_written() -> None:
+def test_client_tool_definitions_reach_the_model_unchanged() -> None:
     odd = {"type": "function", "function": {"name": "开门", "parameters": {"type": "object", "properties": {}}}}
     with serve_chat([calls(call("开门", "{}", "call_x"))]) as at:
         at.server.register("weather")
@@ -53,7 +53,7 @@ def test_the_clients_definitions_reach_the_model_as_they_were_written() -> None:
         assert ("tool_calls", "开门") == (reason, message["tool_calls"][0]["function"]["name"])
 
 
-def test_a_clients_tool_wins_over_a_registered_one_of_its_name() -> None:
+def test_client_tool_takes_precedence_over_a_registered_one() -> None:
     with calling_back(SUNNY) as callback, serve_chat([calls(call("open_door"))]) as at:
         at.server.register("open_door", callback.url)
         _, reason, _ = handed_out(at, streamed=False, tools=[THEIRS])
@@ -61,7 +61,7 @@ def test_a_clients_tool_wins_over_a_registered_one_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_of_both_kinds_in_one_reply_each_is_carried_out_where_it_belongs(streamed: bool) -> None:
+def test_client_and_registry_calls_of_one_reply_each_run_on_their_side(streamed: bool) -> None:
     both = calls(
         call("weather", WEATHER, "a"),
         call("open_door", "{}", "b"),
@@ -89,7 +89,7 @@ def test_of_both_kinds_in_one_reply_each_is_carried_out_where_it_belongs(streame
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_the_rounds_before_are_kept_too_also_over_several_requests(streamed: bool) -> None:
+def test_earlier_rounds_are_stored_across_requests(streamed: bool) -> None:
     def script(body: dict[str, Any]) -> Any:
         results = sum(message["role"] == "tool" for message in body["messages"])
         return [
@@ -127,7 +127,7 @@ def test_a_text_model_sees_it_all_too() -> None:
         assert "No result" not in seen
 
 
-def test_ids_are_made_anew_where_something_is_kept_and_cannot_be_guessed() -> None:
+def test_hidden_turn_ids_are_random_and_unguessable() -> None:
     both = calls(call("weather", WEATHER, "call_0"), call("open_door", "{}", "call_1"))
     with calling_back(SUNNY) as callback, serve_chat([both, both]) as at:
         at.server.register("weather", callback.url)
@@ -136,7 +136,7 @@ def test_ids_are_made_anew_where_something_is_kept_and_cannot_be_guessed() -> No
         assert all(len(each) == len("call_") + 32 for each in ids)
 
 
-def test_kept_is_what_was_asked_even_if_it_is_gone_on_with_twice() -> None:
+def test_stored_turn_can_be_continued_twice() -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
     with calling_back(SUNNY) as callback, serve_chat([both, "one", "two"]) as at:
         at.server.register("weather", callback.url)
@@ -147,7 +147,7 @@ def test_kept_is_what_was_asked_even_if_it_is_gone_on_with_twice() -> None:
 
 
 @pytest.mark.parametrize("chat", [{"max_kept": 0}, {"max_kept_size": 10}, {"kept_for": 0.0}])
-def test_where_nothing_is_kept_any_more_the_clients_own_history_goes_on(chat: dict[str, Any]) -> None:
+def test_client_history_is_used_after_the_stored_turn_expired(chat: dict[str, Any]) -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
     with calling_back(SUNNY) as callback, serve_chat([both, "done"], chat=chat) as at:
         at.server.register("weather", callback.url)
@@ -159,7 +159,7 @@ def test_where_nothing_is_kept_any_more_the_clients_own_history_goes_on(chat: di
 
 
 @pytest.mark.parametrize("fields", [{"tools": [THEIRS], "tool_choice": "none"}, {}])
-def test_what_is_kept_counts_also_where_no_tool_may_be_called_any_more(fields: dict[str, Any]) -> None:
+def test_stored_turn_is_used_even_if_no_tool_may_be_called(fields: dict[str, Any]) -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
     with calling_back(SUNNY) as callback, serve_chat([both, "done"]) as at:
         at.server.register("weather", callback.url)
@@ -171,7 +171,7 @@ def test_what_is_kept_counts_also_where_no_tool_may_be_called_any_more(fields: d
         assert fields.get("tools") == at.asked[1].get("tools")
 
 
-def test_a_call_that_the_client_took_out_of_its_history_is_not_left_dangling() -> None:
+def test_call_removed_from_the_clients_history_is_not_left_dangling() -> None:
     made = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"), call("open_door", "{}", "c"))
     with calling_back(SUNNY) as callback, serve_chat([made, "done"]) as at:
         at.server.register("weather", callback.url)
@@ -198,7 +198,7 @@ def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
         assert "found" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
 
 
-def test_a_call_bears_what_its_server_wants_to_see_again() -> None:
+def test_call_keeps_the_fields_its_provider_needs_back() -> None:
     signed = {**call("open_door", "{}", "call_x"), "extra_content": {"google": {"thought_signature": "abc"}}}
     with serve_chat([Message({"tool_calls": [signed]}, finish_reason="tool_calls")] * 2) as at:
         at.server.register("weather")

@@ -27,7 +27,7 @@ def refusal(status: int, **headers: str) -> Raw:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("status", [401, 429, 500])
-def test_an_upstreams_refusal_keeps_its_status(status: int, streamed: bool) -> None:
+def test_upstream_refusal_keeps_its_status(status: int, streamed: bool) -> None:
     with serve_chat([refusal(status, **{"retry-after": "7"})]) as at:
         at.server.register("weather")
         with pytest.raises(openai.APIStatusError, match="no such luck") as caught:
@@ -50,7 +50,7 @@ def test_error_after_a_tool_ran_forbids_automatic_retries() -> None:
             )
 
 
-def test_a_failure_in_a_stream_that_has_begun_is_its_last_event() -> None:
+def test_failure_during_a_stream_is_its_last_event() -> None:
     with calling_back(SUNNY) as callback, serve_chat([calls(call("weather"), content="Let me see."), refusal(503)]) as at:
         at.server.register("weather", callback.url)
         answer = at.post({**BODY, "stream": True})
@@ -88,7 +88,7 @@ def test_json_response_to_a_stream_request_is_streamed() -> None:
         assert ("Clear.", 1) == (text_of(chunks), len(report_of(chunks)["calls"]))
 
 
-def test_what_the_upstream_refuses_by_name_is_left_out() -> None:
+def test_field_refused_by_the_upstream_is_left_out() -> None:
     def script(body: dict[str, Any]) -> Any:
         if any("reasoning_content" in message for message in body["messages"]):
             body = {"error": {"message": "property 'reasoning_content' is unsupported", "type": "x", "param": None, "code": None}}
@@ -110,7 +110,7 @@ def leaving(at: Any, *, streamed: bool) -> Any:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_client_that_leaves_stops_the_tool_at_once(streamed: bool) -> None:
+def test_disconnected_client_stops_the_tool_at_once(streamed: bool) -> None:
     called, closed = threading.Event(), threading.Event()
 
     def waits(connection: socket.socket, _end: threading.Event) -> None:
@@ -127,7 +127,7 @@ def test_a_client_that_leaves_stops_the_tool_at_once(streamed: bool) -> None:
         assert 1 == len(at.asked)
 
 
-def test_a_client_that_leaves_stops_the_model_at_once() -> None:
+def test_disconnected_client_stops_the_model_at_once() -> None:
     arrived = threading.Event()
 
     def hangs(_: Any) -> Raw:
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_stops_the_model_at_once() -> None:
         assert at.upstream.chats[0].left.wait(BOUND)
 
 
-def test_a_slow_tool_is_no_silent_upstream_and_keeps_the_stream_alive() -> None:
+def test_slow_tool_keeps_the_stream_alive_and_is_no_upstream_timeout() -> None:
     beaten = threading.Event()
 
     def waits(connection: socket.socket, end: threading.Event) -> None:
@@ -170,7 +170,7 @@ def test_an_upstream_that_falls_silent_is_504() -> None:
         assert (504, "upstream_timeout") == ((answer := at.post()).status, answer.json["error"]["code"])
 
 
-def test_a_request_that_is_none_is_400() -> None:
+def test_invalid_request_is_400() -> None:
     with serve_chat([]) as at:
         at.server.register("weather")
         for body in (

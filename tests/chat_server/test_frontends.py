@@ -27,7 +27,7 @@ TOOLS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_registered_tool_runs_and_the_clients_own_is_handed_out(name: str, stream: bool) -> None:
+def test_registered_tool_runs_and_the_clients_own_is_returned(name: str, stream: bool) -> None:
     path, body = REQUESTS[name]
     path = STREAMS.get(name, path) if stream else path
     body = {**body, "tools": TOOLS[name], **({"stream": True} if stream and name != "gemini" else {})}

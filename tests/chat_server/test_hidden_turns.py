@@ -43,7 +43,7 @@ def test_restored_message_is_replaced_by_its_hidden_turns() -> None:
     assert ("said", USER, 5) == (restored.messages[1]["content"], restored.messages[4], len(restored.messages))
 
 
-def test_those_that_were_not_asked_about_for_longest_make_room() -> None:
+def test_least_recently_used_turns_are_evicted() -> None:
     stretches = store()
     first, second, third = (kept(stretches, str(n)) for n in range(3))
     assert is_found(stretches, first)
@@ -66,7 +66,7 @@ def quoted(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [USER, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "B"}]
 
 
-def test_long_results_of_turns_that_ended_are_not_kept_beside_the_limit() -> None:
+def test_results_of_finished_turns_count_against_the_limit() -> None:
     stretches = store()
     message = kept(stretches)
     results = stretches.restored(quoted(message)).results
@@ -96,7 +96,7 @@ def test_unused_hidden_turns_expire() -> None:
     assert 0 == len(stretches)
 
 
-def test_only_a_message_of_nothing_but_its_calls_is_taken_for_it() -> None:
+def test_hidden_turn_is_matched_only_by_a_message_of_its_calls() -> None:
     stretches = store()
     one, other = kept(stretches), kept(stretches)
     foreign = {"id": "call_1", "type": "function", "function": {"name": "x", "arguments": "{}"}}

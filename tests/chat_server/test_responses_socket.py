@@ -39,7 +39,7 @@ def answer_on(socket: ClientConnection, **fields: Any) -> dict[str, Any]:
             return event
 
 
-def test_the_registrys_tools_run_for_a_message_beside_a_session(upstream: ScriptedUpstream) -> None:
+def test_registry_tools_run_for_a_message_beside_a_session(upstream: ScriptedUpstream) -> None:
     with calling_back(SUNNY) as callback, serving(upstream=upstream.url) as server:
         server.http.register("weather", callback.url, role="ben")
         with server.session(query="model=m"), responses_socket(server, **{"X-Patchbay-Role": "ben"}) as socket:

@@ -54,7 +54,7 @@ def test_a_role_that_does_not_exist_is_404_in_openais_words() -> None:
         assert [] == at.upstream.requests
 
 
-def test_a_tool_that_no_provider_takes_is_left_out_alone() -> None:
+def test_tool_no_provider_accepts_is_left_out() -> None:
     with serve_chat(["fine"]) as here:
         for name, parameters in (
             ("no_object", {"type": "string"}),

@@ -16,7 +16,7 @@ from tools_server.rig import BOUND, Server, calling_back, says
 SERVE = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory"]
 
 
-def test_a_text_model_uses_a_registered_tool_of_another_process() -> None:
+def test_text_model_uses_a_plugin_tool() -> None:
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, calling_back(says({"output": "21 degrees"})) as callback:
         command = [*SERVE, "--upstream", upstream.url, "--tag", "use_tool", "--roles", "ann,ben"]
         with (

@@ -24,7 +24,7 @@ def rome(name: str = "weather") -> Message:
     return calls(call(name, '{"city": "Rome"}'))
 
 
-def test_a_whole_answer_has_used_the_tool() -> None:
+def test_whole_answer_has_used_the_tool() -> None:
     with calling_back(SUNNY) as callback, serve_chat([rome(), "It is clear."]) as at:
         at.server.register("weather", callback.url, description="The sky.")
         answer = at.ask(temperature=0.5, seed=7)
@@ -59,7 +59,7 @@ def test_a_streamed_answer_has_used_the_tool() -> None:
         assert True is at.asked[1]["stream"]
 
 
-def test_the_usage_of_all_rounds_is_summed_also_its_details() -> None:
+def test_usage_and_its_details_are_summed_over_all_rounds() -> None:
     def usage(body: dict[str, Any]) -> Any:
         round_ = sum(message["role"] == "tool" for message in body["messages"]) + 1
         message = rome().message if round_ == 1 else {"content": "Clear."}
@@ -148,7 +148,7 @@ def test_a_choice_of_no_tool_is_400() -> None:
         assert "tool_choice" == caught.value.param
 
 
-def test_several_answers_cannot_be_gone_on_with() -> None:
+def test_several_choices_with_tools_are_refused() -> None:
     with serve_chat(["a"]) as at:
         at.server.register("weather")
         with pytest.raises(openai.BadRequestError, match="'n' must be 1") as caught:
@@ -158,7 +158,7 @@ def test_several_answers_cannot_be_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_what_a_callback_says_went_wrong_reaches_the_model(streamed: bool) -> None:
+def test_callback_error_reaches_the_model(streamed: bool) -> None:
     script = says({"output": None, "is_error": True, "error": "city not found"})
     with calling_back(script) as callback, serve_chat([rome(), "I do not know."]) as at:
         at.server.register("weather", callback.url)
@@ -168,7 +168,7 @@ def test_what_a_callback_says_went_wrong_reaches_the_model(streamed: bool) -> No
         assert True is report["calls"][0]["is_error"]
 
 
-def test_an_unknown_tool_and_arguments_that_are_none_are_answered_too() -> None:
+def test_unknown_tool_and_invalid_arguments_get_results() -> None:
     made = calls(call("wether", "{}", "a"), call("weather", '{"city": ', "b"))
     with calling_back(SUNNY) as callback, serve_chat([made, "sorry"]) as at:
         at.server.register("weather", callback.url)
@@ -179,7 +179,7 @@ def test_an_unknown_tool_and_arguments_that_are_none_are_answered_too() -> None:
         assert {"_raw": '{"city": '} == callback.calls[0].json["arguments"]
 
 
-def test_text_of_all_rounds_is_the_same_whole_and_streamed() -> None:
+def test_text_of_all_rounds_is_equal_whole_and_streamed() -> None:
     script = [calls(call("weather"), content="Let me see."), "It is clear."]
     with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
         at.server.register("weather", callback.url)
@@ -199,7 +199,7 @@ def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
-def test_a_text_only_model_uses_the_tool_and_gives_the_json_that_was_asked_for(kind: Any, streamed: bool) -> None:
+def test_text_only_model_uses_the_tool_and_returns_the_requested_json(kind: Any, streamed: bool) -> None:
     with calling_back(says({"output": RESULT})) as callback, serve_chat(WeatherModel(kind), tools="auto") as at:
         at.server.register("get_degrees", callback.url)
         wanted = {"response_format": RESPONSE_FORMAT}
@@ -260,7 +260,7 @@ def test_a_long_result_can_be_read_on() -> None:
         assert ["weather", "read_result"] == [tool["function"]["name"] for tool in at.asked[1]["tools"]]
 
 
-def test_what_the_report_quotes_is_bounded() -> None:
+def test_quoted_report_is_bounded() -> None:
     with (
         calling_back(says({"output": "x" * 9000})) as callback,
         serve_chat([calls(call("weather", json.dumps({"a": "y" * 9000}))), "ok"]) as at,
@@ -286,7 +286,7 @@ def test_logprobs_are_returned_on_request() -> None:
         assert "Cl" == told.content[0].token
 
 
-def test_tools_of_this_process_are_carried_out_too() -> None:
+def test_in_process_tools_run() -> None:
     from patchbay.tools import ToolDefinition
 
     async def handler(arguments: dict[str, Any]) -> Any:
@@ -304,7 +304,7 @@ def test_tools_of_this_process_are_carried_out_too() -> None:
      {"type": "object", "properties": {"a": {"pattern": "(?=x"}}}, {"$ref": "https://example.com/x.json"}, {"type": "object", "required": "a"}],
 )  # fmt: skip
 @pytest.mark.parametrize("tools", ["native", "text"])
-def test_unsupported_schema_leaves_out_its_tool_alone(parameters: Any, tools: str) -> None:
+def test_unsupported_schema_leaves_out_only_its_tool(parameters: Any, tools: str) -> None:
     def script(body: dict[str, Any]) -> Any:
         if "sky" in json.dumps(body["messages"][-1]):
             return "done"
@@ -328,7 +328,7 @@ def test_model_answers_without_tools_if_no_schema_is_supported(streamed: bool, a
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_when_the_time_is_up_the_answer_is_what_was_said(streamed: bool) -> None:
+def test_deadline_ends_the_turn_with_the_partial_answer(streamed: bool) -> None:
     script = [calls(call("weather"), content="Let me see."), Raw([b": wait\n\n"], end="hang")]
     with calling_back(SUNNY) as callback, serve_chat(script, chat={"max_seconds": 1.0}) as at:
         at.server.register("weather", callback.url)

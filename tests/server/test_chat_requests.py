@@ -47,7 +47,7 @@ def refusing(status: int, body: bytes, content_type: str = "application/json") -
     return script
 
 
-def test_a_chat_goes_through_the_exchange_and_keeps_the_true_headers() -> None:
+def test_chat_uses_the_exchange_and_keeps_upstream_headers() -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
         answer = ask(port, "POST", CHAT + "/", chat_body(), headers={"openai-project": "p", "accept-encoding": "gzip"})
         assert (200, {"id": "1", "said": "exchange"}) == (answer.status, answer.json)
@@ -64,7 +64,7 @@ def test_without_tools_bytes_pass_as_they_are_both_ways() -> None:
         assert body == upstream.seen[0].body
 
 
-def test_a_stream_goes_through_the_exchange_event_by_event() -> None:
+def test_stream_uses_the_exchange_event_by_event() -> None:
     script = stream_of(b'data: {"said": "up', b'stream"}\n', b"\ndata: 2\n\n")
     with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
         answer = ask(port, "POST", CHAT, chat_body(stream=True))
@@ -87,7 +87,7 @@ def test_a_json_answer_to_a_stream_becomes_a_stream() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_upstream_is_asked_again_as_often_as_the_exchange_says(stream: bool) -> None:
+def test_upstream_is_requested_as_often_as_the_exchange_demands(stream: bool) -> None:
     script = stream_of(b"data: upstream\n\n") if stream else json_answer
     with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
         answer = ask(port, "POST", CHAT, chat_body(stream=stream, fake={"again": 2}))
@@ -96,7 +96,7 @@ def test_the_upstream_is_asked_again_as_often_as_the_exchange_says(stream: bool)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_was_kept_is_given_when_asking_again_fails(stream: bool) -> None:
+def test_buffered_answer_is_sent_if_the_retry_fails(stream: bool) -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         if len(upstream.seen) > 1:
             return web.json_response({"error": {"message": "overloaded"}}, status=503)
@@ -107,7 +107,7 @@ def test_an_answer_that_was_kept_is_given_when_asking_again_fails(stream: bool) 
         assert (200, b"the first answer") == (answer.status, answer.body)
 
 
-def test_a_refusal_that_the_exchange_learns_from_is_not_shown() -> None:
+def test_refusal_used_for_capabilities_is_not_sent() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         if b"contract" in await request.read():
             return web.json_response({"said": "upstream"})
@@ -118,7 +118,7 @@ def test_a_refusal_that_the_exchange_learns_from_is_not_shown() -> None:
         assert (200, {"said": "exchange"}) == (answer.status, answer.json)
 
 
-def test_the_upstream_is_let_go_when_the_exchange_is_finished() -> None:
+def test_upstream_is_closed_when_the_exchange_is_finished() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -137,7 +137,7 @@ def test_the_upstream_is_let_go_when_the_exchange_is_finished() -> None:
     [(b"data: enough\n\n", b"data: [DONE]\n\n"), (b"data: wrong\n\n", b"CUDA OOM")],
     ids=["nothing more is wanted", "failure"],
 )
-def test_what_a_later_piece_of_a_stream_brings_ends_it_at_once(second: bytes, end: bytes) -> None:
+def test_later_chunk_of_a_stream_can_end_it_at_once(second: bytes, end: bytes) -> None:
     is_read = threading.Event()
 
     async def script(request: web.Request) -> web.StreamResponse:
@@ -199,7 +199,7 @@ def test_the_connection_serves_on_after_a_refused_body() -> None:
         connection.close()
 
 
-def test_an_upstream_that_is_not_there_is_502() -> None:
+def test_unreachable_upstream_is_502() -> None:
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
         taken.bind(("127.0.0.1", 0))  # keeps the port from other processes
@@ -223,7 +223,7 @@ def test_an_upstream_that_is_not_there_is_502() -> None:
     ],
     ids=["nothing", "not http", "cut json", "html", "redirect"],
 )  # fmt: skip
-def test_an_upstream_that_answers_nonsense_is_502_and_says_what_came(sent: bytes, said: str, stream: bool) -> None:
+def test_invalid_upstream_response_is_502_and_quoted(sent: bytes, said: str, stream: bool) -> None:
     with raw_upstream(sent) as url, serving(make_proxy(url)) as port:
         answer = ask(port, "POST", CHAT, chat_body(stream=stream))
         assert (502, "upstream_error") == (answer.status, answer.json["error"]["type"])
@@ -291,7 +291,7 @@ def test_a_bug_is_500_without_its_details() -> None:
         assert b"secret" not in answer.body
 
 
-def test_the_upstreams_error_keeps_its_status_body_and_retry_headers() -> None:
+def test_upstream_error_keeps_its_status_body_and_retry_headers() -> None:
     body = b'{"error": {"message": "slow down", "type": "rate", "n": 1.0}}'
     with running_upstream(refusing(429, body)) as upstream, serving(make_proxy(upstream.url)) as port:
         for fields in ({}, {"stream": True}, {"tools": None}):
@@ -308,7 +308,7 @@ def test_the_upstreams_error_keeps_its_status_body_and_retry_headers() -> None:
         (401, b"nope", "refused the proxy's API key for it (HTTP 401)."),
     ],
 )  # fmt: skip
-def test_an_upstream_that_refuses_a_key_says_so_and_why(status: int, body: bytes, said: str) -> None:
+def test_refused_key_is_reported_with_its_cause(status: int, body: bytes, said: str) -> None:
     with (
         running_upstream(refusing(status, body)) as upstream,
         serving(make_proxy(upstream.url, upstream_key="sk-up-0123456789abcdef")) as port,
@@ -333,7 +333,7 @@ def test_a_large_request_and_a_large_answer_pass_whole() -> None:
         assert (len(body), 3_000_000) == (answer.json["size"], len(answer.json["pad"]))
 
 
-def test_a_connection_that_the_upstream_gives_up_as_the_request_is_sent_is_no_error() -> None:
+def test_connection_closed_while_sending_is_retried() -> None:
     """What happens when both sides' idle timeouts race: the pool's connection takes a request and is closed without an answer."""
     served: list[int] = []
 
@@ -363,7 +363,7 @@ def test_a_connection_that_the_upstream_gives_up_as_the_request_is_sent_is_no_er
 
 
 @pytest.mark.parametrize("pad", [0, 170, 180, 190])
-def test_no_part_of_a_key_is_shown_where_a_message_is_shortened(pad: int) -> None:
+def test_truncated_message_shows_no_part_of_a_key(pad: int) -> None:
     key = "up-0123456789-abcdefghij"
 
     async def script(request: web.Request) -> web.StreamResponse:

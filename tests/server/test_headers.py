@@ -18,7 +18,7 @@ def test_repeated_headers_stay_repeated() -> None:
     assert [(b"vary", b"a"), (b"vary", b"b")] == downward([(b"Vary", b"a"), (b"vary", b"b")])
 
 
-def test_what_connection_names_stays_on_its_hop() -> None:
+def test_headers_named_by_connection_stay_on_their_hop() -> None:
     assert [(b"x-b", b"2")] == downward([(b"Connection", b"close, X-A"), (b"X-A", b"1"), (b"X-B", b"2")])
     assert [(b"x-b", b"2")] == upward([(b"x-a", b"1"), (b"connection", b"x-a"), (b"x-b", b"2")], with_keys=False)
 
@@ -29,6 +29,6 @@ def test_keys_go_up_only_where_they_are_the_upstreams_business() -> None:
     assert headers == upward(headers, with_keys=True)
 
 
-def test_own_headers_replace_those_of_the_same_name_and_keep_their_spelling() -> None:
+def test_own_headers_replace_equal_names_and_keep_their_spelling() -> None:
     headers = [(b"accept", b"a"), (b"x-b", b"2"), (b"accept", b"b")]
     assert [(b"x-b", b"2"), (b"Accept", b"c")] == upward(headers, with_keys=False, own=own_headers({"Accept": "c"}))

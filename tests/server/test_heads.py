@@ -74,7 +74,7 @@ def answered(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nHost:"])
-def test_a_connection_without_a_whole_head_is_closed(client: socket.socket, first: bytes) -> None:
+def test_connection_without_a_complete_head_is_closed(client: socket.socket, first: bytes) -> None:
     client.sendall(first)
     assert b"" == client.recv(1000)
 
@@ -89,7 +89,7 @@ def test_a_head_that_drips_is_cut(client: socket.socket, first: bytes, piece: by
     drip(client, piece)
 
 
-def test_an_answer_may_take_its_time_and_the_next_request_comes_on_the_same_connection(client: socket.socket) -> None:
+def test_slow_response_is_allowed_and_the_connection_reused(client: socket.socket) -> None:
     for body in (b"..", b"ok", b".."):
         client.sendall(HEAD)
         client.sendall(body)

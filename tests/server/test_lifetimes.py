@@ -56,7 +56,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
     [(endless, True, b"data: "), (silent_after_one_event, True, b"data: "), (silent, True, b""), (silent, False, b"")],
     ids=["mid-stream", "idle mid-stream", "before the first token", "not streaming"],
 )
-def test_a_client_that_leaves_frees_the_upstream(script: object, stream: bool, mark: bytes, tools: object) -> None:
+def test_disconnected_client_closes_the_upstream(script: object, stream: bool, mark: bytes, tools: object) -> None:
     with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
         client = open_chat(port, chat_body(stream=stream, tools=tools))
         assert upstream.arrived.wait(BOUND)
@@ -66,7 +66,7 @@ def test_a_client_that_leaves_frees_the_upstream(script: object, stream: bool, m
         assert upstream.left.wait(BOUND)
 
 
-def test_a_client_that_leaves_a_passthrough_frees_the_upstream() -> None:
+def test_disconnected_passthrough_client_closes_the_upstream() -> None:
     with running_upstream(silent) as upstream, serving(make_proxy(upstream.url)) as port:
         for request in (
             b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -81,7 +81,7 @@ def test_a_client_that_leaves_a_passthrough_frees_the_upstream() -> None:
             assert upstream.left.wait(BOUND)
 
 
-def test_a_client_that_leaves_while_its_body_is_awaited_is_forgotten() -> None:
+def test_client_disconnected_during_its_body_is_forgotten() -> None:
     with running_upstream(silent) as upstream, serving(make_proxy(upstream.url)) as port:
         client = socket.create_connection(("127.0.0.1", port), BOUND)
         client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
@@ -90,7 +90,7 @@ def test_a_client_that_leaves_while_its_body_is_awaited_is_forgotten() -> None:
         assert [] == upstream.seen
 
 
-def test_the_request_task_ends_when_its_client_leaves() -> None:
+def test_request_task_ends_when_its_client_disconnects() -> None:
     """Nothing of a request outlives it: its task, its listener and its timer are gone when the upstream is freed."""
     counts: list[set[str]] = []
     counted = threading.Event()
@@ -116,7 +116,7 @@ def test_the_request_task_ends_when_its_client_leaves() -> None:
             assert not [name for name in counts[-1] if name.startswith("Watch.")]
 
 
-def test_a_slow_client_holds_back_the_upstream_and_not_memory() -> None:
+def test_slow_client_applies_backpressure_to_the_upstream() -> None:
     written = 0
     stuck = threading.Event()
     piece = b"data: " + b"u" * 65_000 + b"\n\n"
@@ -149,7 +149,7 @@ def test_a_slow_client_holds_back_the_upstream_and_not_memory() -> None:
 
 
 @pytest.mark.parametrize("tools", [[{}], None], ids=["exchange", "transparent"])
-def test_an_idle_stream_is_kept_alive_also_before_its_first_event(tools: object) -> None:
+def test_idle_stream_is_kept_alive_even_before_its_first_event(tools: object) -> None:
     begin, go_on = threading.Event(), threading.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -261,7 +261,7 @@ def test_a_stream_with_steady_signs_of_life_outlives_the_timeout() -> None:
         assert b"[DONE]" in read_until(client, b"\r\n0\r\n\r\n")
 
 
-def test_a_slow_client_is_not_taken_for_a_silent_upstream() -> None:
+def test_slow_client_is_not_an_upstream_timeout() -> None:
     clock, stuck = MovedClock(), threading.Event()
     piece = b"data: " + b"u" * 65_000 + b"\n\n"
 
@@ -313,7 +313,7 @@ def test_an_upstream_that_never_answers_its_first_line_is_504() -> None:
         assert 504 == ask(port, "POST", CHAT, chat_body()).status
 
 
-async def test_a_cancel_from_outside_goes_on_to_the_outside() -> None:
+async def test_external_cancellation_is_propagated() -> None:
     async def never() -> dict:
         await asyncio.Event().wait()
         return {}

@@ -75,7 +75,7 @@ FAILED = [
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "", "--verbose"])
-def test_a_proxy_shows_what_it_learns_and_which_requests_fail(flag):
+def test_proxy_logs_learnt_capabilities_and_failed_requests(flag):
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
         patchbay("proxy", "--upstream", upstream.url, *filter(None, [flag])) as (process, url),
@@ -89,7 +89,7 @@ def test_a_proxy_shows_what_it_learns_and_which_requests_fail(flag):
     assert ([] if flag == "--quiet" else LEARNT + FAILED) == [line for line in lines if not line.startswith("DEBUG")]
 
 
-def test_a_registry_shows_which_registrations_are_refused_without_their_content():
+def test_registry_logs_refused_registrations_without_their_content():
     with patchbay("serve", "--store", "memory") as (process, url):
         assert 422 == post(f"{url}/api/tools/register", {"description": "a-secret"})
         lines = lines_of(process)
@@ -116,7 +116,7 @@ def test_registry_logs_requests_refused_without_the_token(tmp_path: Path):
     assert [f"WARNING {line}" for line in refused] == lines
 
 
-def test_no_line_shows_what_looks_like_a_key():
+def test_log_lines_show_no_keys():
     with patchbay("proxy", "--upstream", "http://127.0.0.1:9/v1", "--verbose") as (process, url):
         assert 404 == post(f"{url}/models/sk-0123456789abcdefghij", {})
         lines = lines_of(process)
@@ -126,7 +126,7 @@ def test_no_line_shows_what_looks_like_a_key():
     )
 
 
-def test_a_registry_says_where_chat_completions_are():
+def test_registry_404_names_the_chat_completions_path():
     with patchbay("serve", "--store", "memory") as (_, url):
         request = Request(f"{url}/chat/completions", b"{}", {"content-type": "application/json"})
         with pytest.raises(HTTPError) as caught:
@@ -148,7 +148,7 @@ def test_a_path_outside_of_the_api_is_answered_with_where_the_api_is():
         assert "The API is below /v1: POST /v1/chat/completions, /v1/responses and /v1/messages" in message
 
 
-def test_other_paths_keep_the_upstreams_own_404():
+def test_other_paths_keep_the_upstream_404():
     with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
         assert {"detail": "Not Found"} == json.loads(ask(port, "GET", "/v1/embeddings").body)
 

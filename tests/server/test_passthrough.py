@@ -16,7 +16,7 @@ from proxy_rig import BOUND, ask, json_answer, make_proxy, raw_upstream, read_un
 from patchbay.errors import ConfigurationError
 
 
-def test_method_path_query_and_body_reach_the_upstream_as_they_were() -> None:
+def test_method_path_query_and_body_reach_the_upstream_unchanged() -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
         for method, path, body in [
             ("GET", "/v1/models?limit=2&after=a%20b", None),
@@ -46,7 +46,7 @@ def test_method_path_query_and_body_reach_the_upstream_as_they_were() -> None:
         "/v1/..%5csecret", "/v1/./x", "/v1/%25252525252525252e", "/v1/x%00", "/v2/models", "/v1x", "/",
     ],
 )  # fmt: skip
-def test_no_path_leaves_the_base(path: str) -> None:
+def test_no_path_escapes_the_base(path: str) -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
         answer = ask(port, "POST", path, b"{}")
         assert (404, "not_found") == (answer.status, answer.json["error"]["code"])
@@ -85,13 +85,13 @@ def test_the_proxys_upstream_key_replaces_the_clients_keys() -> None:
         assert ("Bearer up-key-1", "e", None) == (headers["Authorization"], headers["X-Extra"], headers.get("x-api-key"))
 
 
-def test_a_bearer_that_opens_the_proxy_is_not_shown_to_the_upstream() -> None:
+def test_key_of_the_proxy_is_not_sent_upstream() -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="door-key")) as port:
         assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "bearer door-key"}).status
         assert "Authorization" not in upstream.seen[0].headers
 
 
-def test_status_headers_and_compressed_bodies_come_back_as_they_are() -> None:
+def test_status_headers_and_compressed_bodies_are_forwarded_unchanged() -> None:
     packed = gzip.compress(b"audio" * 1000)
 
     async def script(request: web.Request) -> web.StreamResponse:
@@ -217,12 +217,12 @@ def test_the_operators_headers_cannot_break_a_requests_frame(name: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "bü..cher"])
-def test_an_upstream_whose_name_cannot_be_looked_up_is_refused_at_once(host: str) -> None:
+def test_upstream_with_an_unresolvable_name_is_refused_at_once(host: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a URL"):
         make_proxy(f"http://{host}/v1")
 
 
-def test_a_client_that_leaves_during_its_upload_frees_the_upstream() -> None:
+def test_client_disconnected_during_an_upload_closes_the_upstream() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         async for _ in request.content.iter_any():
             upstream.arrived.set()
@@ -237,7 +237,7 @@ def test_a_client_that_leaves_during_its_upload_frees_the_upstream() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", b"def"], ids=["during", "after"])
-def test_a_client_that_leaves_its_upload_is_logged_as_gone(rest: bytes, tmp_path: Path) -> None:
+def test_client_disconnected_during_an_upload_is_logged(rest: bytes, tmp_path: Path) -> None:
     log = tmp_path / "log"
     received = threading.Event()
 
@@ -263,7 +263,7 @@ def test_a_client_that_leaves_its_upload_is_logged_as_gone(rest: bytes, tmp_path
 @pytest.mark.parametrize(
     "head", [b"content-length: 100\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n4\r\n"], ids=["length", "chunked"]
 )
-def test_a_body_that_the_upstream_cuts_never_looks_complete(head: bytes) -> None:
+def test_truncated_upstream_body_is_not_ended_cleanly(head: bytes) -> None:
     with (
         raw_upstream(b"HTTP/1.1 200 OK\r\n" + head + b"half") as url,
         serving(make_proxy(url)) as port,

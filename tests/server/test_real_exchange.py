@@ -70,7 +70,7 @@ def gathered(events: list[Any]) -> tuple[str, str, str, str | None]:
 
 @pytest.mark.parametrize("size", [0, 1, 7])
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"], ids=["lf", "crlf"])
-def test_a_written_call_reaches_the_client_as_a_call_however_the_stream_is_split(size: int, end: str) -> None:
+def test_written_call_is_a_call_in_any_split_of_the_stream(size: int, end: str) -> None:
     pieces = [chunk(role="assistant", content="")] + [chunk(content=CALL[at : at + 4]) for at in range(0, len(CALL), 4)]
     data = sse(*pieces, chunk(finish="stop"), end=end)
     with running_upstream(over(data, size=size)) as upstream, serving(real(upstream.url)) as port:
@@ -84,7 +84,7 @@ def test_a_written_call_reaches_the_client_as_a_call_however_the_stream_is_split
         assert "lookup" in sent["messages"][0]["content"]
 
 
-def test_a_written_call_in_a_whole_answer_is_a_call() -> None:
+def test_written_call_in_a_whole_response_is_a_call() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         message = {"role": "assistant", "content": "Let me see.\n" + CALL}
         return web.json_response(
@@ -97,7 +97,7 @@ def test_a_written_call_in_a_whole_answer_is_a_call() -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
-def test_the_upstreams_finish_reason_is_kept_in_a_stream(reason: str) -> None:
+def test_finish_reason_of_the_upstream_is_kept_in_a_stream(reason: str) -> None:
     with running_upstream(over(sse(chunk(content="Ro"), chunk(finish=reason)))) as upstream, serving(real(upstream.url)) as port:
         assert ("Ro", "", "", reason) == gathered(read_stream(ask(port, "POST", CHAT, body(stream=True))))
 
@@ -110,7 +110,7 @@ def test_an_error_inside_a_stream_reaches_the_client_as_an_error() -> None:
         assert b"[DONE]" not in answer.body
 
 
-def test_a_key_in_an_error_inside_a_stream_is_not_shown() -> None:
+def test_key_in_a_stream_error_is_redacted() -> None:
     data = sse(chunk(content="Hello there. "), {"error": {"message": "refused up-key-0123456789"}})
     with running_upstream(over(data)) as upstream, serving(real(upstream.url, upstream_key="up-key-0123456789")) as port:
         answer = ask(port, "POST", CHAT, body(stream=True))
@@ -125,7 +125,7 @@ def test_an_error_as_the_first_event_has_a_status() -> None:
         assert "CUDA OOM" in answer.message
 
 
-def test_a_stream_that_holds_nothing_is_an_error() -> None:
+def test_empty_stream_is_an_error() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
     with raw_upstream(head + b"content-length: 0\r\n\r\n") as url, serving(real(url)) as port:
         assert 502 == ask(port, "POST", CHAT, body(stream=True)).status
@@ -146,7 +146,7 @@ def test_the_clients_mistakes_are_400_in_openais_shape(wrong: bytes) -> None:
         assert {"message", "type", "code", "param"} == set(answer.json["error"])
 
 
-def test_a_null_stream_is_no_mistake() -> None:
+def test_null_stream_is_valid() -> None:
     with running_upstream(over(sse())) as upstream, serving(real(upstream.url)) as port:
         assert 400 != ask(port, "POST", CHAT, body(stream=None)).status
 

@@ -60,7 +60,7 @@ def test_streamed_answers_are_logged_as_the_client_saw_them(tmp_path: Path) -> N
     assert ["data: exchange\n\ndata: 2\n\ndata: [DONE]\n\n", "data: upstream\n\ndata: 2\n\n"] == bodies
 
 
-def test_failures_are_logged_with_what_the_upstream_said_and_without_keys(tmp_path: Path) -> None:
+def test_failures_are_logged_with_the_upstreams_error_and_without_keys(tmp_path: Path) -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {"message": f"no {KEY}"}}, status=400)
 
@@ -91,7 +91,7 @@ def test_passthrough_logs_json_and_not_uploads(tmp_path: Path) -> None:
     assert {"id": "1", "said": "upstream"} in [entry.get("body") for entry in read(log)]
 
 
-def test_the_file_is_this_users_alone_also_when_it_was_not(tmp_path: Path) -> None:
+def test_log_file_is_private_even_if_it_was_not(tmp_path: Path) -> None:
     for path in (tmp_path / "new", tmp_path / "old"):
         if path.name == "old":
             path.write_text("")
@@ -120,7 +120,7 @@ def test_both_files_together_stay_within_the_limit_over_restarts(tmp_path: Path)
     assert "x-39" == read(path)[-1]["request"]
 
 
-def test_a_lowered_limit_keeps_the_newest_lines(tmp_path: Path) -> None:
+def test_lowered_limit_keeps_the_newest_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     write_many(path, 200, max_size=1_000_000)
     write_many(path, 1, max_size=8000, name="new")
@@ -128,7 +128,7 @@ def test_a_lowered_limit_keeps_the_newest_lines(tmp_path: Path) -> None:
     assert ["x-198", "x-199", "new-0"] == [entry["request"] for entry in entries[-3:]]
 
 
-def test_several_processes_append_whole_lines_and_turn_over_once(tmp_path: Path) -> None:
+def test_several_processes_append_whole_lines_and_rotate_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     spawn = multiprocessing.get_context("spawn")
     processes = [
@@ -146,7 +146,7 @@ def test_several_processes_append_whole_lines_and_turn_over_once(tmp_path: Path)
         assert sorted(numbers) == numbers
 
 
-def test_nothing_is_written_while_another_process_holds_the_file(tmp_path: Path) -> None:
+def test_nothing_is_written_while_another_process_locks_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     journal = RequestLog(path, max_size=10_000, redact=Redactor())
     with path.open() as other:
@@ -161,7 +161,7 @@ def test_nothing_is_written_while_another_process_holds_the_file(tmp_path: Path)
     assert ["1"] == [entry["request"] for entry in read(path)]
 
 
-def test_what_does_not_fit_the_queue_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_beyond_the_queue_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("patchbay.server.request_log._QUEUE_LIMIT", 2000)
     journal = RequestLog(tmp_path / "log", max_size=100_000, redact=Redactor())
     journal.record("response", "big", body=b"x" * 5000)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_the_queue_is_counted(tmp_path: Path, monkeypatch: pyt
     assert [("response", None), ("dropped", 1)] == [(entry["event"], entry.get("entries")) for entry in read(tmp_path / "log")]
 
 
-def test_an_entry_larger_than_the_file_says_how_large_it_was(tmp_path: Path) -> None:
+def test_entry_larger_than_the_file_reports_its_size(tmp_path: Path) -> None:
     journal = RequestLog(tmp_path / "log", max_size=8000, redact=Redactor())
     journal.record("response", "1", body=b"x" * 9000)
     journal.close()
@@ -185,7 +185,7 @@ def test_any_bytes_become_one_line_of_json(tmp_path: Path, body: bytes) -> None:
     assert 1 == len(read(tmp_path / "log"))
 
 
-def test_a_streamed_body_is_kept_up_to_a_limit() -> None:
+def test_logged_part_of_a_streamed_body_is_bounded() -> None:
     capture = BodyCapture()
     capture.add(b"x" * (CAPTURE_LIMIT - 1))
     capture.add(b"yz")

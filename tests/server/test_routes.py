@@ -42,7 +42,7 @@ def test_the_key_opens_and_nothing_else_does(given: str | None, status: int) -> 
         assert (status == 200) == bool(upstream.seen)
 
 
-def test_a_wrong_key_is_refused_before_the_body_is_asked_for() -> None:
+def test_wrong_key_is_refused_before_the_body_is_read() -> None:
     with (
         serving(make_proxy("http://127.0.0.1:9/v1", api_key="door-key")) as port,
         socket.create_connection(("127.0.0.1", port), BOUND) as client,
@@ -51,14 +51,14 @@ def test_a_wrong_key_is_refused_before_the_body_is_asked_for() -> None:
         assert read_until(client, b"}}").startswith(b"HTTP/1.1 401")
 
 
-def test_options_needs_no_key_and_says_nothing_of_origins_without_cors() -> None:
+def test_options_needs_no_key_and_has_no_cors_headers_by_default() -> None:
     with serving(make_proxy("http://127.0.0.1:9/v1", api_key="door-key")) as port:
         answer = ask(port, "OPTIONS", CHAT)
         assert 204 == answer.status
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_cors_lets_any_page_send_what_it_asks_to_send() -> None:
+def test_cors_allows_any_origin_and_its_requested_headers() -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, cors=True, api_key="door-key")) as port:
         headers = {"access-control-request-headers": "authorization, x-stainless-lang", "origin": "http://page"}
         preflight = ask(port, "OPTIONS", CHAT, headers=headers)
@@ -75,13 +75,13 @@ def test_cors_lets_any_page_send_what_it_asks_to_send() -> None:
 @pytest.mark.parametrize(
     ("base", "path"), [("v2", "/v2/chat/completions"), ("/a/b/", "/a/b/chat/completions"), ("", "/chat/completions")]
 )
-def test_the_base_path_is_taken_in_any_spelling(base: str, path: str) -> None:
+def test_base_path_is_accepted_in_any_spelling(base: str, path: str) -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, base_path=base)) as port:
         assert {"id": "1", "said": "exchange"} == ask(port, "POST", path, chat_body()).json
         assert 404 == ask(port, "POST", "/elsewhere/chat/completionsx", chat_body()).status or base == ""
 
 
-def test_it_works_mounted_under_another_application_without_a_lifespan() -> None:
+def test_app_works_mounted_without_a_lifespan() -> None:
     with running_upstream(json_answer) as upstream:
         proxy = make_proxy(upstream.url)
 
@@ -102,7 +102,7 @@ def test_it_works_mounted_under_another_application_without_a_lifespan() -> None
             assert 404 == ask(port, "GET", "/models/v2/models").status
 
 
-def test_the_mount_is_found_however_the_server_says_it() -> None:
+def test_mount_path_is_found_in_any_asgi_spelling() -> None:
     assert "/v1/x%2Fy" == own_path({"raw_path": b"/mount/v1/x%2Fy", "path": "/mount/v1/x/y", "root_path": "/mount"})
     assert "/v1/x" == own_path({"raw_path": b"/v1/x", "path": "/v1/x", "root_path": "/mount"})
     assert "/v1/a%20b" == own_path({"path": "/mount/v1/a b", "root_path": "/mount"})
@@ -110,7 +110,7 @@ def test_the_mount_is_found_however_the_server_says_it() -> None:
     assert "/" == own_path({"path": "/mount", "root_path": "/mount"})
 
 
-def test_chat_is_known_in_any_encoding() -> None:
+def test_chat_path_is_recognised_in_any_encoding() -> None:
     assert is_chat("/chat/%63ompletions")
     assert is_chat("/chat%2Fcompletions")
     assert not is_chat("/chat/completions/abc")

@@ -64,7 +64,7 @@ async def quick(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stop_lets_running_requests_finish_and_ends_with_status_0(number: signal.Signals, workers: str) -> None:
+def test_stop_finishes_running_requests_and_exits_0(number: signal.Signals, workers: str) -> None:
     go = threading.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -176,7 +176,7 @@ def test_workers_leave_when_their_parent_is_killed() -> None:
         assert [] == [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
-def test_the_server_process_holds_no_parser_of_flags_and_shows_no_key() -> None:
+def test_server_process_has_no_flag_parser_and_shows_no_key() -> None:
     with (
         running_upstream(quick) as upstream,
         proxy_process("--upstream", upstream.url, "--upstream-key", "up-key-123", env={"PROXY_API_KEY": "door-key"}) as (

@@ -58,7 +58,7 @@ def admitted(
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::FFFF:127.0.0.1", "localhost"])
-def test_programs_on_this_machine_are_let_in(peer: str) -> None:
+def test_local_programs_are_admitted(peer: str) -> None:
     assert 200 == admitted(peer=(peer, 5))[0]
 
 
@@ -100,7 +100,7 @@ def test_hosts_can_be_listed_and_a_star_alone_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:5", "HTTP://LOCALHOST:80"])
-def test_a_page_of_this_machine_is_let_in(origin: str) -> None:
+def test_local_pages_are_admitted(origin: str) -> None:
     assert 200 == admitted([*LOCAL, ("origin", origin)])[0]
 
 
@@ -110,7 +110,7 @@ def test_a_page_of_this_machine_is_let_in(origin: str) -> None:
      ["http://localhost@evil.com"], ["http://evil.com#localhost"], ["chrome-extension://localhost"], ["http://localhost/x"],
      ["http://127.0.0.1.nip.io"], ["localhost"], ["http://localhost:99999"], ["http://[::1"]],
 )  # fmt: skip
-def test_a_page_of_another_site_is_403(origins: list[str]) -> None:
+def test_page_of_another_site_is_403(origins: list[str]) -> None:
     status, body, _ = admitted([*LOCAL, *(("origin", origin) for origin in origins)])
     assert (403, "untrusted_origin") == (status, body["error_code"])
 
@@ -126,7 +126,7 @@ def test_request_through_an_unconfigured_proxy_is_403(name: str, value: str) -> 
     assert (403, "unexpected_proxy") == (status, body["error_code"])
 
 
-def test_what_comes_through_a_configured_proxy_must_show_the_token() -> None:
+def test_request_through_a_configured_proxy_needs_the_token() -> None:
     for peer in ("127.0.0.1", "172.17.0.1"):
         through = {"peer": (peer, 5), "proxies": ("127.0.0.1", "172.17.0.1"), "token": TOKEN}
         forwarded = [*LOCAL, ("x-forwarded-for", "127.0.0.1")]
@@ -151,7 +151,7 @@ def test_the_token_among_several_authorizations_is_401() -> None:
     assert 401 == admitted([*LOCAL, *shown], token=TOKEN)[0]
 
 
-def test_without_a_token_of_its_own_the_server_passes_over_what_is_shown() -> None:
+def test_authorization_is_ignored_without_a_configured_token() -> None:
     status, seen, _ = admitted([*LOCAL, ("authorization", "Bearer anything")])
     assert (200, False) == (status, seen["trusted"])
 
@@ -164,7 +164,7 @@ def test_a_json_body_is_passed_on_whole(kind: str) -> None:
 
 @pytest.mark.parametrize("kinds", [[], ["text/plain"], ["application/x-www-form-urlencoded"], ["multipart/form-data"], [""],
                                    ["application/json", "text/plain"], ["application/jsonx"], ["text/plain; application/json"]])  # fmt: skip
-def test_a_body_of_another_type_is_422_and_not_read(kinds: list[str]) -> None:
+def test_body_of_another_type_is_422_and_not_read(kinds: list[str]) -> None:
     status, body, read = admitted([*LOCAL, *(("content-type", kind) for kind in kinds)], method="POST")
     assert (422, "model_attributes_type", ["body"], 0) == (status, body["detail"][0]["type"], body["detail"][0]["loc"], read)
 
@@ -186,11 +186,11 @@ def test_a_body_of_exactly_the_limit_is_taken() -> None:
     assert 200 == admitted([*JSON, ("content-length", "10")], method="POST", body=[b"x" * 10], max_body_size=10)[0]
 
 
-def test_a_length_that_is_no_number_is_400() -> None:
+def test_non_numeric_length_is_400() -> None:
     assert 400 == admitted([*JSON, ("content-length", "-1")], method="POST")[0]
 
 
-def test_websockets_are_not_let_in() -> None:
+def test_websockets_are_refused() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -268,7 +268,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None
         ToolsSettings(**settings)
 
 
-def test_settings_do_not_show_the_token() -> None:
+def test_settings_hide_the_token() -> None:
     assert TOKEN not in repr(ToolsSettings(token=TOKEN))
 
 

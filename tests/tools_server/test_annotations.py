@@ -32,13 +32,13 @@ def refusal(server: Any, annotations: Any) -> str:
 @pytest.mark.parametrize(
     "said", [BOTH, {"readOnlyHint": False, "destructiveHint": True}, {"read_only": False, "destructiveHint": True}]
 )
-def test_a_tool_says_of_itself_what_it_does_by_our_names_or_by_mcps(server: Any, said: dict[str, bool]) -> None:
+def test_annotations_are_read_under_our_names_and_mcp_names(server: Any, said: dict[str, bool]) -> None:
     assert server.register(annotations=said)["ok"]
     assert BOTH == server.tools()["a"]["annotations"]
     assert BOTH == server.app.registry.snapshot("ann").tools["a"].annotations
 
 
-def test_a_tool_that_says_nothing_of_itself_says_nothing(server: Any) -> None:
+def test_missing_annotations_stay_missing(server: Any) -> None:
     server.register()
     assert {} == server.tools()["a"]["annotations"]
 
@@ -66,14 +66,14 @@ def test_invalid_annotations_are_rejected_with_their_path(server: Any, said: Any
     assert {} == server.tools()
 
 
-def test_to_register_again_is_a_change_where_the_tool_says_something_else_of_itself(server: Any) -> None:
+def test_registering_with_other_annotations_is_a_change(server: Any) -> None:
     revision = server.register(secret="s", annotations={"destructive": True})["revision"]
     assert revision == server.register(secret="s", annotations={"destructiveHint": True})["revision"]
     assert revision < server.register(secret="s", annotations={"destructive": False})["revision"]
     assert {"destructive": False} == server.tools()["a"]["annotations"]
 
 
-def test_what_a_tool_says_of_itself_outlives_the_server(tmp_path: Path) -> None:
+def test_annotations_survive_a_restart(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'tools.db'}"
     with serving(store=store) as server:
         server.register(annotations=BOTH)
@@ -85,7 +85,7 @@ def test_what_a_tool_says_of_itself_outlives_the_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [{"metadata": {}}, {"metadata": {"annotations": "no object"}}, {}])
-def test_what_was_stored_by_an_older_version_is_there(tmp_path: Path, body: dict[str, Any]) -> None:
+def test_registrations_of_an_older_version_are_restored(tmp_path: Path, body: dict[str, Any]) -> None:
     file = tmp_path / "tools.db"
     with serving(store=f"sqlite:///{file}") as server:
         server.register(annotations=BOTH)
@@ -116,7 +116,7 @@ def codes(server: Server, **named: dict[str, bool]) -> dict[str, str | None]:
         return {name: server.call(name).get("code") for name in named}
 
 
-def test_a_policy_goes_by_what_a_registered_tool_says_against_itself(tmp_path: Path) -> None:
+def test_policy_applies_restricting_annotations_of_a_registered_tool(tmp_path: Path) -> None:
     policy = {"rules": [{"annotations": ["destructive"], "outcome": "deny"}]}
     with serving(app=governed(tmp_path, policy)) as server:
         expected = {"ours": "tool_denied", "mcps": "tool_denied", "not_so": None, "silent": None}
@@ -125,7 +125,7 @@ def test_a_policy_goes_by_what_a_registered_tool_says_against_itself(tmp_path: P
         )
 
 
-def test_a_registered_tool_does_not_spare_itself_a_no_by_what_it_says_of_itself(tmp_path: Path) -> None:
+def test_annotations_of_a_registered_tool_cannot_relax_the_policy(tmp_path: Path) -> None:
     policy = {
         "default": "deny",
         "rules": [

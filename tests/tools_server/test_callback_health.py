@@ -27,7 +27,7 @@ def states(server: Any, role: str = "ann") -> dict[str, str]:
     return {name: tool["state"] for name, tool in server.tools(role).items()}
 
 
-def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(server: Any) -> None:
+def test_first_failed_connection_hides_only_the_tools_of_that_callback(server: Any) -> None:
     gone = kept_port()
     with calling_back(says("done")) as there:
         plugin(server, "a", gone)
@@ -94,7 +94,7 @@ def fail(server: Any, tool: Any) -> None:
     "script",
     [says({"is_error": True, "error": "x"}), says(b"", status="500 Oops"), says(b"", status="404 Not Found")],
 )  # fmt: skip
-def test_any_answer_begins_the_count_anew(server: Any, script: Any) -> None:
+def test_any_response_resets_the_failure_count(server: Any, script: Any) -> None:
     port = kept_port()
     plugin(server, "a", port)
     tool = server.app.registry.snapshot("ann").tools["a"]
@@ -128,7 +128,7 @@ def test_repeated_registration_resets_the_failure_count(server: Any) -> None:
     assert "hidden" == states(server)["a"]
 
 
-def test_a_look_from_time_to_time_hides_what_is_gone_and_shows_what_is_back() -> None:
+def test_periodic_check_hides_lost_tools_and_shows_returned_ones() -> None:
     with serving(lease=0.02) as server, ExitStack() as callbacks:
         callback = callbacks.enter_context(calling_back(says("done"), port=kept_port()))
         server.register("a", callback.url, source="my_plugin")

@@ -61,7 +61,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("url", "why"), REFUSED.items())
-def test_any_other_url_is_refused_and_the_reason_said(url: str, why: str) -> None:
+def test_other_urls_are_refused_with_the_reason(url: str, why: str) -> None:
     with pytest.raises(CallbackUrlError, match=why):
         read_callback_url(url)
 

@@ -35,7 +35,7 @@ def ask(server: Any) -> Any:
     return call
 
 
-def test_a_call_is_posted_as_the_seeds_show_it(server: Any) -> None:
+def test_call_is_posted_as_documented(server: Any) -> None:
     with calling_back(says({"output": {"temp_c": 22}, "is_error": False})) as callback:
         secret = server.register("get_weather", callback.url)["secret"]
         answer = server.call("get_weather", raw_arguments='{"city": "Beijing"}', call_id="call_abc123")
@@ -59,14 +59,14 @@ def test_a_call_is_posted_as_the_seeds_show_it(server: Any) -> None:
      ("not json", {"_raw": "not json"}), ('{"a": NaN}', {"_raw": '{"a": NaN}'}), ('{"a": 1', {"_raw": '{"a": 1'}),
      ('{"a": "\\ud800"}', {"a": "\ud800"})],
 )  # fmt: skip
-def test_whatever_the_model_wrote_is_passed_on(server: Any, raw: str, arguments: Any) -> None:
+def test_any_arguments_of_the_model_are_forwarded(server: Any, raw: str, arguments: Any) -> None:
     with calling_back(says("done")) as callback:
         server.register(callback_url=callback.url)
         assert server.call(raw_arguments=raw)["ok"]
     assert (arguments, raw) == (callback.calls[0].json["arguments"], callback.calls[0].json["raw_arguments"])
 
 
-def test_with_strict_arguments_only_what_fits_the_schema_is_passed_on() -> None:
+def test_strict_arguments_forward_only_valid_ones() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     with serving(strict_arguments=True) as server, calling_back(says("done")) as callback:
         server.register(callback_url=callback.url, parameters=schema)
@@ -179,7 +179,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_answer_is_an_error_that_says_what_came(ask: Any, name: str) -> None:
+def test_hostile_response_is_an_error_that_quotes_it(ask: Any, name: str) -> None:
     script, said = HOSTILE[name]
     answer = ask(script)
     assert (False, "callback_failed", None) == (answer["ok"], answer["code"], answer["output"])
@@ -188,7 +188,7 @@ def test_a_hostile_answer_is_an_error_that_says_what_came(ask: Any, name: str) -
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
-def test_where_a_redirect_leads_to_is_never_asked(server: Any, status: str) -> None:
+def test_redirect_is_not_followed(server: Any, status: str) -> None:
     with calling_back(says("not this one")) as other:
         with calling_back(says(b"", status=status, more=f"Location: {other.url}\r\n")) as callback:
             server.register(callback_url=callback.url)
@@ -198,7 +198,7 @@ def test_where_a_redirect_leads_to_is_never_asked(server: Any, status: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
-def test_a_large_answer_is_cut_and_says_so(kind: str) -> None:
+def test_large_response_is_truncated_with_a_notice(kind: str) -> None:
     body = b'{"output": "' + b"x" * 5000 + b'"}'
     with serving(max_result_size=1000) as server, calling_back(says(body, kind=kind)) as callback:
         server.register(callback_url=callback.url)
@@ -250,20 +250,20 @@ def drips_progress(connection: socket.socket, end: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("script", [hangs, hangs_after_the_head, drips, drips_its_head, drips_progress])
-def test_one_deadline_holds_for_all_of_a_call(ask: Any, script: Any) -> None:
+def test_one_deadline_covers_the_whole_call(ask: Any, script: Any) -> None:
     answer = ask(script, timeout_seconds=0.2)
     assert (False, "tool_timeout") == (answer["ok"], answer["code"])
     assert "timed out after 0.2s" in answer["content"]
 
 
-def test_a_callback_that_is_not_there_has_not_run(server: Any) -> None:
+def test_unreachable_callback_has_not_run(server: Any) -> None:
     server.register(callback_url=f"http://127.0.0.1:{kept_port()}/")
     answer = server.call()
     assert "callback_failed" == answer["code"]
     assert "Connection refused; the tool did not run" in answer["content"]
 
 
-def test_a_call_that_a_kept_connection_ends_under_is_not_sent_again(server: Any) -> None:
+def test_call_lost_on_a_pooled_connection_is_not_repeated(server: Any) -> None:
     """The callback may have carried it out before it died; only who made the call can know whether to make it again."""
     heads: list[bytes] = []
 
@@ -292,7 +292,7 @@ def test_a_call_may_bring_its_own_idempotency_key(server: Any) -> None:
         assert 422 == server.post("call", name="a", idempotency_key=wrong).status
 
 
-def test_64_calls_of_a_slow_callback_do_not_hold_up_another(server: Any) -> None:
+def test_slow_callback_with_64_calls_does_not_delay_another(server: Any) -> None:
     with calling_back(hangs) as slow, calling_back(says("quick")) as quick, ThreadPoolExecutor(64) as threads:
         server.register("slow", slow.url)
         server.register("quick", quick.url)
@@ -307,7 +307,7 @@ def test_64_calls_of_a_slow_callback_do_not_hold_up_another(server: Any) -> None
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1"])
-def test_localhost_is_never_looked_up(server: Any, host: str, monkeypatch: Any) -> None:
+def test_localhost_is_not_resolved(server: Any, host: str, monkeypatch: Any) -> None:
     def look_up(*_: Any, **__: Any) -> Any:
         raise AssertionError("a name was looked up")
 
@@ -324,7 +324,7 @@ def test_localhost_is_never_looked_up(server: Any, host: str, monkeypatch: Any) 
     assert f"{host.lower()}:{callback.port}" == callback.calls[0].header("host")
 
 
-def test_proxies_of_the_environment_are_not_asked(server: Any, monkeypatch: Any) -> None:
+def test_environment_proxies_are_not_used(server: Any, monkeypatch: Any) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{kept_port()}")
     with calling_back(says("done")) as callback:
@@ -346,7 +346,7 @@ def test_a_tool_of_this_process_can_be_called_too(server: Any) -> None:
     assert {"sum": 3} == server.call("add", role="ben", arguments={"a": 1, "b": 2})["output"]
 
 
-def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server: Any) -> None:
+def test_non_json_result_is_rendered_as_for_a_model(server: Any) -> None:
     from patchbay.tools import ToolDefinition
 
     server.app.managers["ann"].register_tool(
@@ -383,7 +383,7 @@ async def test_a_client_that_makes_room_for_another_ends_its_running_call(monkey
         assert ["done"] * 2 == values
 
 
-def test_a_stored_tool_whose_port_is_not_allowed_any_more_is_left_out(tmp_path: Any, caplog: Any) -> None:
+def test_stored_tool_with_a_disallowed_port_is_left_out(tmp_path: Any, caplog: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with calling_back(says("done")) as callback:
         with serving(store=store) as server:

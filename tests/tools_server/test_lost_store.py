@@ -57,7 +57,7 @@ def stored(store: str) -> dict[str, str]:
     return asyncio.run(load())
 
 
-def test_a_session_that_ends_is_noticed_and_the_lock_taken_again(store: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_database_session_is_detected_and_the_lock_reacquired(store: str, caplog: pytest.LogCaptureFixture) -> None:
     with serving(store=store) as server:
         assert server.register("a")["stored"]
         was = holder(store)
@@ -70,7 +70,7 @@ def test_a_session_that_ends_is_noticed_and_the_lock_taken_again(store: str, cap
     assert "Traceback" not in caplog.text
 
 
-def test_what_is_registered_right_after_the_session_ended_is_stored_or_not_said_to_be(store: str) -> None:
+def test_registration_right_after_the_lost_lock_is_stored_or_reported(store: str) -> None:
     with serving(store=store) as server:
         for number in range(5):
             terminate(store)
@@ -103,7 +103,7 @@ def test_registrations_are_not_stored_while_another_server_has_the_lock(
     assert "Dropped the tool 'b' of 'first'" in caplog.text
 
 
-def test_what_was_unsaved_is_saved_when_another_server_has_let_go(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsaved_registrations_are_saved_when_the_lock_is_free(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
     with serving(store=store) as first:
         first.register("gone")
@@ -135,7 +135,7 @@ def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: 
         assert {"a", "b"} == set(stored(store))
 
 
-def test_a_server_whose_store_hangs_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_with_a_hanging_store_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "SAVE_TIMEOUT", 0.2)
     with serving(store=store) as server:
         hung = holder(store)

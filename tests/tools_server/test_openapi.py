@@ -150,12 +150,12 @@ def test_the_description_that_is_served_is_this_one(asked: tuple[Server, str]) -
     assert DESCRIBED == asked[0].ask("GET", "/openapi.json").json
 
 
-def test_the_header_that_says_whose_call_it_is_is_described() -> None:
+def test_session_header_is_documented() -> None:
     [header] = DESCRIBED["paths"]["/api/tools/call"]["post"]["parameters"]
     assert ("X-Patchbay-Session", "header", False) == (header["name"], header["in"], header["required"])
 
 
-def test_a_token_may_be_shown_and_need_not_be() -> None:
+def test_token_is_optional_in_the_schema() -> None:
     assert [{}, {"token": []}] == DESCRIBED["security"]
     assert ("http", "bearer") == tuple(DESCRIBED["components"]["securitySchemes"]["token"][key] for key in ("type", "scheme"))
 

@@ -68,7 +68,7 @@ def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None)
     return execution, heard, call
 
 
-def test_progress_is_passed_on_while_the_call_is_under_way() -> None:
+def test_progress_is_forwarded_during_the_call() -> None:
     heard = threading.Event()
 
     def script(connection: Any, _end: threading.Event) -> None:
@@ -107,7 +107,7 @@ def test_the_last_line_is_the_result(lines: list[bytes], progress: list[Progress
      b'{"progress": {"fraction": 1e999}}',
      b'{"progress": {"message": "\\ud800"}}', b'{"output": "an answer that something follows"}'],
 )  # fmt: skip
-def test_a_line_before_the_last_that_is_no_progress_is_passed_over(bad: bytes) -> None:
+def test_invalid_progress_line_is_skipped(bad: bytes) -> None:
     execution, heard, _ = called(told(bad + b"\n", b'{"progress": {"message": "go on"}}\n', RESULT))
     assert (None, {"n": 1}, "go on") == (execution.error, execution.value, heard[-1].message)
 
@@ -194,7 +194,7 @@ def test_progress_lines_beyond_the_limit_are_not_decoded(line: bytes, monkeypatc
     assert MAX_LINES + 1 == len(read)  # and the last one
 
 
-def test_lines_without_end_are_refused_without_being_kept() -> None:
+def test_endless_line_is_refused_and_not_buffered() -> None:
     lines = ProgressReader(10)
 
     def feed() -> None:
@@ -209,7 +209,7 @@ said = st.tuples(st.none() | st.text(), st.none() | st.floats(0, 1), st.none() |
 
 
 @given(st.lists(said, max_size=5), st.data())
-def test_however_an_answer_is_cut_the_same_is_read_of_it(items: list[Any], data: st.DataObject) -> None:
+def test_response_is_read_equally_in_any_split(items: list[Any], data: st.DataObject) -> None:
     sent = [progress_line(message, fraction, None if about is None else json.dumps(about)) for message, fraction, about in items]
     whole = b"".join(sent) + encode_line(b'{"output":\n5}')
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))

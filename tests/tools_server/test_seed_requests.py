@@ -132,7 +132,7 @@ def test_a_tool_is_registered_listed_and_unregistered(server: str, how: str) -> 
     assert {} == tools(server)
 
 
-def test_a_role_of_its_own_is_answered_as_printed(server: str) -> None:
+def test_request_for_one_role_is_answered_as_documented(server: str) -> None:
     status, answer = register(server, role=ROLE)
     assert 200 == status
     assert holds(json.loads(REGISTERED), answer)
@@ -152,7 +152,7 @@ def test_a_source_is_cleared_and_needs_a_name(server: str) -> None:
     assert (200, True, 2) == (status, answer["ok"], answer["removed"])
 
 
-def test_a_callback_is_asked_as_printed_and_its_answers_are_read_as_printed(server: str) -> None:
+def test_callback_request_and_responses_follow_the_documentation(server: str) -> None:
     call = json.loads(CALLED)
     asked = json.dumps({"name": "get_weather", "raw_arguments": call["raw_arguments"], "call_id": call["call_id"]})
     for body, output, shown in (
@@ -205,7 +205,7 @@ def test_registering_again_is_replacing(server: str) -> None:
         ({"role": "nobody"}, 404),
     ],
 )
-def test_the_limits_are_the_documented_ones(server: str, changed: dict[str, Any], status: int) -> None:
+def test_limits_are_the_documented_ones(server: str, changed: dict[str, Any], status: int) -> None:
     answered, answer = register(server, **changed)
     assert (status, status != 200) == (answered, "detail" in answer)
 

@@ -29,7 +29,7 @@ from tools_server.rig import BOUND, calling_back, says, serving
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}
 
 
-def test_registrations_are_there_after_a_restart_and_work(tmp_path: Any) -> None:
+def test_registrations_survive_a_restart_and_work(tmp_path: Any) -> None:
     store = f"sqlite:///{tmp_path}/tools.db"
     with calling_back(says("done")) as callback:
         with serving(store=store) as server:
@@ -60,7 +60,7 @@ def test_a_secret_outlives_the_server_too(tmp_path: Any) -> None:
     assert signatures[0] == signatures[1]
 
 
-def test_what_the_lease_drops_is_dropped_for_good(tmp_path: Any) -> None:
+def test_tools_dropped_by_the_health_check_stay_dropped(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with serving(store=store, lease=0.01) as server, server.awaiting("clear"):
         server.register("a", f"http://127.0.0.1:{kept_port()}/", source="plugin:p")
@@ -86,9 +86,7 @@ def test_stored_tool_with_an_unreachable_callback_is_hidden_until_it_returns(tmp
 
 
 @pytest.mark.parametrize("next_change", [True, False])
-def test_what_could_not_be_written_is_written_later_and_the_answer_says_so(
-    tmp_path: Any, monkeypatch: Any, next_change: bool
-) -> None:
+def test_failed_save_is_reported_and_repeated(tmp_path: Any, monkeypatch: Any, next_change: bool) -> None:
     broken = threading.Event()
     broken.set()
     write = Database.write
@@ -115,7 +113,7 @@ def test_registration_without_a_store_is_not_stored(server: Any) -> None:
     assert server.register("a")["stored"] is False
 
 
-def test_a_thousand_registrations_at_once_are_all_kept(tmp_path: Any) -> None:
+def test_thousand_concurrent_registrations_are_all_stored(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with serving(("ann",), store=store) as server, ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda n: server.register(f"t{n}", source=f"plugin:{n % 50}"), range(1000)))
@@ -168,7 +166,7 @@ def test_a_stop_is_clean(how: signal.Signals, tmp_path: Any) -> None:
     assert (0, "") == (process.returncode, errors)
 
 
-def test_the_seeds_variable_gives_the_port() -> None:
+def test_documented_variable_sets_the_port() -> None:
     port = kept_port()
     command = [sys.executable, "-m", "patchbay", "serve", "--store", "memory"]
     environment = {**ENVIRONMENT, "MAIN_SERVER_PORT": str(port)}
@@ -179,7 +177,7 @@ def test_the_seeds_variable_gives_the_port() -> None:
         process.communicate(timeout=BOUND)
 
 
-def test_help_shows_the_port_the_variables_and_examples() -> None:
+def test_help_includes_the_port_the_variables_and_examples() -> None:
     done = run_cli("serve", "--help")
     assert (0, "") == (done.returncode, done.stderr)
     for text in ("48911", "MAIN_SERVER_PORT", "--roles", "--store", "--token-file", "Examples", "patchbay serve --roles ann,ben"):

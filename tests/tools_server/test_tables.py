@@ -36,7 +36,7 @@ def no_session(server: Any, *roles: str) -> None:
         server.app.managers[role].active = Broken()
 
 
-def test_the_registration_of_the_seeds_is_answered_as_they_show_it(server: Any) -> None:
+def test_documented_registration_is_answered_as_documented(server: Any) -> None:
     answer = server.ask("POST", "/api/tools/register", WEATHER)
     assert 200 == answer.status
     assert {"ok": True, "registered": "get_weather", "affected_roles": ["ann", "ben"], "failed_roles": []} == only(
@@ -64,7 +64,7 @@ def test_a_registration_of_a_name_and_a_url_gets_the_defaults(server: Any) -> No
 
 
 @pytest.mark.parametrize("role", [None, ""])
-def test_no_role_is_all_roles_those_to_come_included(server: Any, role: str | None) -> None:
+def test_missing_role_means_all_roles_including_later_ones(server: Any, role: str | None) -> None:
     assert ["ann", "ben"] == server.register(role=role)["affected_roles"]
     server.app.registry.add_role("eve")
     assert ["a"] == list(server.tools("eve"))
@@ -87,19 +87,19 @@ def test_a_timeout_may_be_written_as_text_or_as_a_truth_value(server: Any, given
 
 
 @pytest.mark.parametrize("name", ["get weather", "天气", "a.b/c?d", "-", "💡" * 64, "a\nb", "null"])
-def test_a_name_may_hold_any_characters(server: Any, name: str) -> None:
+def test_name_can_hold_any_characters(server: Any, name: str) -> None:
     assert name == server.register(name)["registered"]
     assert [name] == list(server.tools())
     assert server.post("unregister", name=name).json["removed"]
 
 
-def test_parameters_are_not_read_as_a_schema_and_kept_as_they_are(server: Any) -> None:
+def test_parameters_are_stored_without_reading_them_as_a_schema(server: Any) -> None:
     odd = {"type": ["object", 5], "properties": 7, "$ref": "http://x/y", "é": [None, 1.5, {"z": 2**70}]}
     server.register(parameters=odd)
     assert odd == server.tools()["a"]["parameters"]
 
 
-def test_a_tool_that_is_registered_again_is_replaced_in_its_place(server: Any) -> None:
+def test_repeated_registration_replaces_the_tool_in_place(server: Any) -> None:
     for name in ("a", "b"):
         server.register(name)
     server.register("a", description="new")
@@ -146,7 +146,7 @@ def test_role_is_pending_until_its_session_is_synced(server: Any) -> None:
     assert listing.headers["etag"] != before.headers["etag"]
 
 
-def test_the_etag_says_whether_sessions_are_behind(server: Any) -> None:
+def test_etag_shows_whether_sessions_are_behind(server: Any) -> None:
     no_session(server, "ben")
     server.register()
     behind = server.ask("GET", "/api/tools")
@@ -164,7 +164,7 @@ def test_tool_is_registered_even_if_all_sessions_fail_to_sync(server: Any) -> No
     assert "error" not in answer
 
 
-def test_a_session_that_never_answers_is_given_up() -> None:
+def test_silent_session_is_abandoned() -> None:
     class Silent:
         async def use_tools(self, snapshot: Any) -> None:
             import asyncio
@@ -200,7 +200,7 @@ def test_a_name_that_is_another_sources_is_refused_live_first_then_the_ledger(se
 
 
 @pytest.mark.parametrize("path", ["register", "unregister", "clear", "call"])
-def test_a_role_that_does_not_exist_is_404_and_nothing_is_changed(server: Any, path: str) -> None:
+def test_unknown_role_is_404_and_changes_nothing(server: Any, path: str) -> None:
     server.register()
     before = server.ask("GET", "/api/tools").body
     answer = server.post(path, name="a", callback_url=URL, source="external", role="nobody")
@@ -247,7 +247,7 @@ def test_the_list_of_a_role_that_does_not_exist_is_404(server: Any) -> None:
         (None, "model_attributes_type", ["body"]),
     ],
 )  # fmt: skip
-def test_a_body_that_does_not_fit_is_422_and_says_where(server: Any, body: Any, kind: str, place: list[str]) -> None:
+def test_invalid_body_is_422_with_its_path(server: Any, body: Any, kind: str, place: list[str]) -> None:
     raw = b"null" if body is None else None
     answer = server.ask("POST", "/api/tools/register", body, raw=raw)
     assert 422 == answer.status
@@ -258,13 +258,13 @@ def test_a_body_that_does_not_fit_is_422_and_says_where(server: Any, body: Any, 
 @pytest.mark.parametrize(
     "raw", [b"{", b"", b"nonsense", b'{"name": "a",}', b"\xff\xfe\xfa", b"[" * 100_000, b'{"name":' + b'{"a":' * 5000]
 )
-def test_a_body_that_is_no_json_is_422(server: Any, raw: bytes) -> None:
+def test_body_with_invalid_json_is_422(server: Any, raw: bytes) -> None:
     answer = server.ask("POST", "/api/tools/register", raw=raw)
     assert 422 == answer.status
     assert answer.json["detail"][0]["type"] in ("json_invalid", "missing")
 
 
-def test_what_is_quoted_of_a_bad_body_is_short_and_can_be_sent(server: Any) -> None:
+def test_quotes_of_an_invalid_body_are_short_and_valid_json(server: Any) -> None:
     body = {"name": {"deep": [[[[["x" * 9000]]]]], "half": "\ud800", "long": 10**4000}, "callback_url": 1}
     answer = server.ask("POST", "/api/tools/register", body)
     assert 422 == answer.status
@@ -294,14 +294,14 @@ def test_a_slash_at_the_end_is_redirected(server: Any) -> None:
     assert (307, True) == (answer.status, answer.headers["location"].endswith("/api/tools"))
 
 
-def test_what_is_not_there_is_404(server: Any) -> None:
+def test_unknown_path_is_404(server: Any) -> None:
     assert (404, {"detail": "Not Found"}) == ((answer := server.ask("GET", "/nothing")).status, answer.json)
 
 
 # Taking away
 
 
-def test_a_tool_is_taken_away_from_all_roles(server: Any) -> None:
+def test_tool_is_removed_from_all_roles(server: Any) -> None:
     server.register()
     answer = server.post("unregister", name="a", role=None)
     assert 200 == answer.status
@@ -311,7 +311,7 @@ def test_a_tool_is_taken_away_from_all_roles(server: Any) -> None:
     assert {} == server.tools()
 
 
-def test_a_tool_is_taken_away_from_one_role(server: Any) -> None:
+def test_tool_is_removed_from_one_role(server: Any) -> None:
     server.register()
     assert ["ben"] == server.post("unregister", name="a", role="ben").json["affected_roles"]
     assert (["a"], []) == (list(server.tools("ann")), list(server.tools("ben")))
@@ -323,7 +323,7 @@ def test_removing_a_missing_tool_is_no_failure(server: Any) -> None:
     )
 
 
-def test_with_an_expected_source_only_that_sources_tool_is_taken_away(server: Any) -> None:
+def test_expected_source_limits_the_removal(server: Any) -> None:
     server.register(source="mine", role="ann")
     answer = server.post("unregister", name="a", expected_source="yours").json
     assert {"ok": True, "removed": False, "refused_roles": [{"role": "ann", "owned_by": "mine"}]} == only(
@@ -332,7 +332,7 @@ def test_with_an_expected_source_only_that_sources_tool_is_taken_away(server: An
     assert server.post("unregister", name="a", expected_source="mine").json["removed"]
 
 
-def test_a_builtin_can_be_seen_and_neither_replaced_nor_taken_away(server: Any) -> None:
+def test_builtin_is_listed_and_cannot_be_replaced_or_removed(server: Any) -> None:
     builtin = ToolDefinition("recall_memory", handler=lambda _: None, metadata={"source": "builtin"})
     server.app.registry.register(Registration.of(builtin), inside=True)
     assert {"source": "builtin", "callback_url": None, "is_remote": False} == only(
@@ -372,7 +372,7 @@ def test_a_source_is_cleared_for_one_role(server: Any) -> None:
     assert ["a"] == list(server.tools("ben"))
 
 
-def test_clearing_a_source_that_has_nothing_is_no_failure(server: Any) -> None:
+def test_clearing_an_empty_source_is_no_failure(server: Any) -> None:
     answer = server.post("clear", source="nobody").json
     assert {"ok": True, "removed": 0, "affected_roles": []} == only(answer, "ok", "removed", "affected_roles")
 
@@ -421,7 +421,7 @@ def test_the_list_of_all_roles(server: Any) -> None:
         }
 
 
-def test_no_list_shows_a_secret(server: Any) -> None:
+def test_lists_show_no_secret(server: Any) -> None:
     secret = server.register()["secret"]
     assert secret.encode() not in server.ask("GET", "/api/tools").body
 

@@ -60,7 +60,7 @@ def test_store_of_a_newer_version_is_a_one_line_error(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_stop_says_what_it_waits_for_and_no_more(again: bool) -> None:
+def test_stop_reports_the_requests_it_waits_for(again: bool) -> None:
     command = [
         sys.executable,
         "-m",
@@ -149,7 +149,7 @@ def test_a_store_has_one_server_at_a_time(tmp_path: Any) -> None:
     assert 0o600 == (tmp_path / "tools.db-serving").stat().st_mode & 0o777
 
 
-def test_a_name_that_another_source_has_says_whose_it_is(server: Any) -> None:
+def test_conflict_names_the_source_that_owns_the_name(server: Any) -> None:
     server.register("a", source="first", role="ann")
     server.register("b", source="second")
     owners = [
@@ -177,7 +177,7 @@ def test_rejection_names_the_flag_that_permits_the_request(headers: Any, flag: s
     assert f"patchbay serve {flag} " in admitted(headers)[1]["hint"]
 
 
-def test_an_answer_that_does_not_say_whether_it_failed_is_logged_with_the_tools_name(server: Any, caplog: Any) -> None:
+def test_response_without_a_failure_flag_is_logged_with_the_tool_name(server: Any, caplog: Any) -> None:
     with calling_back(says({"output": 1, "is_error": "maybe"})) as callback:
         server.register("odd_one", callback.url)
         assert 1 == server.call("odd_one")["output"]
@@ -192,7 +192,7 @@ def test_invalid_origin_is_rejected(origin: str) -> None:
         ToolsSettings(allowed_origins=(origin,))
 
 
-def test_origins_are_taken_as_browsers_write_them() -> None:
+def test_origins_are_accepted_as_browsers_send_them() -> None:
     settings = ToolsSettings(allowed_origins=("https://App.example.com/", "http://[::1]:3000", "chrome-extension://abc", "null"))
     assert ("https://app.example.com", "http://[::1]:3000", "chrome-extension://abc", "null") == settings.allowed_origins
 

@@ -37,7 +37,7 @@ def test_a_call_that_reaches_no_tool_did_not_run(server: Any) -> None:
     assert ["no", "no", "no"] == [server.call(name)["ran"] for name in ("nowhere", "gone", "gone")]
 
 
-def test_arguments_that_do_not_fit_did_not_run_and_what_a_tool_raises_has_run() -> None:
+def test_invalid_arguments_did_not_run_and_a_raising_tool_did() -> None:
     class Fails(Tool):
         async def run(self, arguments: Any, context: Any) -> Any:
             raise ValueError("x")
@@ -51,7 +51,7 @@ def test_arguments_that_do_not_fit_did_not_run_and_what_a_tool_raises_has_run() 
 
 
 @pytest.mark.parametrize("key", ["k", None])
-def test_a_call_under_its_callers_key_asks_the_callback_for_a_grace(server: Any, key: str | None) -> None:
+def test_keyed_call_requests_a_grace_from_the_callback(server: Any, key: str | None) -> None:
     with calling_back(says("done")) as callback:
         server.register("a", callback.url)
         server.call("a", idempotency_key=key)

@@ -48,7 +48,7 @@ def test_an_answer_has_its_status_headers_and_body(run: Any) -> None:
     ],
     ids=["chunked", "empty", "empty chunked", "no reason", "bare line feeds", "informational", "204", "304"],
 )
-def test_a_complete_answer_leaves_its_connection_for_the_next(sent: bytes, body: bytes, run: Any) -> None:
+def test_complete_response_leaves_its_connection_reusable(sent: bytes, body: bytes, run: Any) -> None:
     async def main() -> None:
         async with running(answering(sent, OK)) as server, client_of(server.port) as client:
             first = await client.request(b"GET", b"/", [])
@@ -80,7 +80,7 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(sent: bytes, run:
     run(main)
 
 
-def test_what_comes_unasked_closes_an_idle_connection(run: Any) -> None:
+def test_unsolicited_data_closes_an_idle_connection(run: Any) -> None:
     async def main() -> None:
         gone = asyncio.Event()
         go_on = asyncio.Event()
@@ -242,7 +242,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("kind", ANSWERS)
 @given(cuts=st.lists(st.integers(0, 1000), max_size=12), every=st.sampled_from([0, 1, 2, 7]))
-def test_any_split_of_an_answer_gives_the_same_body(kind: str, cuts: list[int], every: int) -> None:
+def test_any_split_of_a_response_gives_the_same_body(kind: str, cuts: list[int], every: int) -> None:
     sent = ANSWERS[kind]
     marks = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent)), *(range(0, len(sent), every) if every else ())})
 
@@ -266,7 +266,7 @@ def held() -> list[Connection | Response]:
     return [item for item in gc.get_objects() if isinstance(item, Connection | Response)]
 
 
-def test_a_connection_that_is_gone_leaves_no_ring_behind() -> None:
+def test_closed_connection_leaves_no_reference_cycle() -> None:
     async def main() -> None:
         async with running(answering(OK)) as server, client_of(server.port) as client:
             assert b"ok" == await get(client)

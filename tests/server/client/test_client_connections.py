@@ -19,7 +19,7 @@ from patchbay.server.origin import ConnectError, ConnectTimeoutError, Disconnect
 OK = plain(b"ok")
 
 
-def test_connections_are_kept_and_the_last_used_goes_first(run: Any) -> None:
+def test_connections_are_pooled_last_used_first(run: Any) -> None:
     async def main() -> None:
         used: list[int] = []
 
@@ -77,7 +77,7 @@ def test_idle_connections_end_after_a_while(run: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_request_on_a_stale_connection_is_sent_once_more(reset: bool, run: Any) -> None:
+def test_request_on_a_stale_connection_is_repeated_once(reset: bool, run: Any) -> None:
     async def main() -> None:
         seen: list[bytes] = []
 
@@ -98,7 +98,7 @@ def test_a_request_on_a_stale_connection_is_sent_once_more(reset: bool, run: Any
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_what_must_not_be_sent_twice_is_not_where_the_connection_ends_under_it(reset: bool, run: Any) -> None:
+def test_unrepeatable_request_is_not_repeated_after_a_lost_connection(reset: bool, run: Any) -> None:
     async def main() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await read_head(reader)
@@ -116,7 +116,7 @@ def test_what_must_not_be_sent_twice_is_not_where_the_connection_ends_under_it(r
     run(main)
 
 
-def test_what_must_not_be_sent_twice_is_not_sent_into_a_connection_that_has_ended_unnoticed(run: Any) -> None:
+def test_unrepeatable_request_is_not_sent_on_a_stale_connection(run: Any) -> None:
     end, ended = threading.Event(), threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -160,7 +160,7 @@ async def one_piece() -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     ("second", "body"), [(b"HTTP/1.1 ", b"abc"), (b"", one_piece)], ids=["a byte of an answer", "a body that is gone"]
 )
-def test_what_may_have_been_done_or_cannot_be_repeated_is_not_sent_again(second: bytes, body: Any, run: Any) -> None:
+def test_possibly_executed_or_unrepeatable_request_is_not_sent_again(second: bytes, body: Any, run: Any) -> None:
     async def main() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for answer in (OK, second):
@@ -177,7 +177,7 @@ def test_what_may_have_been_done_or_cannot_be_repeated_is_not_sent_again(second:
     run(main)
 
 
-def test_closing_ends_what_is_under_way(run: Any) -> None:
+def test_close_ends_running_requests(run: Any) -> None:
     async def main() -> None:
         async with running(answering(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server, client_of(server.port) as client:
             answer = await client.request(b"GET", b"/", [])
@@ -214,7 +214,7 @@ def test_unresolvable_host_is_a_connect_error(run: Any) -> None:
     run(main)
 
 
-def test_localhost_is_reached_where_only_one_of_its_addresses_listens(run: Any) -> None:
+def test_localhost_is_reached_on_its_only_listening_address(run: Any) -> None:
     async def main() -> None:
         async with running(answering(OK)) as server, client_of(server.port, url="http://localhost:{}") as client:
             assert b"ok" == await get(client)
@@ -253,7 +253,7 @@ class Deaf:
             held.close()
 
 
-def test_a_server_that_takes_no_connection_is_given_up_in_time(run: Any) -> None:
+def test_connect_timeout_is_enforced(run: Any) -> None:
     async def main() -> None:
         deaf = Deaf()
         client = HttpClient(Origin(f"http://127.0.0.2:{deaf.port}"), connect_timeout=0.05)
@@ -267,7 +267,7 @@ def test_a_server_that_takes_no_connection_is_given_up_in_time(run: Any) -> None
     run(main)
 
 
-async def test_an_address_that_leads_nowhere_does_not_hold_up_the_others() -> None:
+async def test_unreachable_address_does_not_delay_the_others() -> None:
     loop = asyncio.get_running_loop()
 
     async def resolve(host: object, port: int, **_: object) -> list[Any]:
@@ -296,7 +296,7 @@ def serving_tls() -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_tls_is_spoken_and_its_connections_are_kept(host: str, run: Any) -> None:
+def test_tls_connections_are_pooled(host: str, run: Any) -> None:
     async def main() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while True:
@@ -328,7 +328,7 @@ def test_a_body_without_a_length_ends_with_its_tls_connection(run: Any) -> None:
 @pytest.mark.parametrize(
     ("host", "trusted"), [("127.0.0.1", False), ("127.0.0.2", True)], ids=["unknown authority", "other name"]
 )
-def test_a_certificate_that_proves_nothing_is_an_error(host: str, trusted: bool, run: Any) -> None:
+def test_unverifiable_certificate_is_an_error(host: str, trusted: bool, run: Any) -> None:
     async def main() -> None:
         url = f"https://{host}:{{}}"
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of it
@@ -342,7 +342,7 @@ def test_a_certificate_that_proves_nothing_is_an_error(host: str, trusted: bool,
     run(main)
 
 
-def test_a_server_that_speaks_no_tls_is_an_error(run: Any) -> None:
+def test_server_without_tls_is_an_error(run: Any) -> None:
     async def main() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"220 mail ready\r\n")

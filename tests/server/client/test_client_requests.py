@@ -24,7 +24,7 @@ def recording(seen: list[bytes], size: int) -> Any:
     return handle
 
 
-def test_a_request_is_what_was_asked_for_and_nothing_else(run: Any) -> None:
+def test_request_has_exactly_the_given_parts(run: Any) -> None:
     async def main() -> None:
         seen: list[bytes] = []
         async with running(recording(seen, 4)) as server, client_of(server.port) as client:
@@ -102,7 +102,7 @@ async def pieces_of(*pieces: bytes) -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     ("length", "framed"), [(6, b"abcdef"), (None, b"3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n")], ids=["length", "chunked"]
 )
-def test_a_body_that_comes_in_pieces_is_framed(length: int | None, framed: bytes, run: Any) -> None:
+def test_body_in_pieces_is_framed(length: int | None, framed: bytes, run: Any) -> None:
     async def main() -> None:
         seen: list[bytes] = []
         async with running(recording(seen, len(framed))) as server, client_of(server.port) as client:
@@ -117,7 +117,7 @@ def test_a_body_that_comes_in_pieces_is_framed(length: int | None, framed: bytes
 
 
 @pytest.mark.parametrize("pieces", [(b"abc",), (b"abc", b"defg")], ids=["short", "long"])
-def test_a_body_of_another_length_than_declared_is_not_sent_as_if_it_were(pieces: tuple[bytes, ...], run: Any) -> None:
+def test_body_of_a_wrong_length_is_not_sent_as_complete(pieces: tuple[bytes, ...], run: Any) -> None:
     async def main() -> None:
         got = asyncio.get_running_loop().create_future()
 
@@ -133,7 +133,7 @@ def test_a_body_of_another_length_than_declared_is_not_sent_as_if_it_were(pieces
     run(main)
 
 
-def test_what_the_bodys_iterator_raises_is_raised(run: Any) -> None:
+def test_exception_of_the_body_iterator_is_raised(run: Any) -> None:
     class GoneError(Exception):
         pass
 
@@ -217,7 +217,7 @@ def test_an_answer_is_read_while_the_body_is_being_sent(run: Any) -> None:
     run(main)
 
 
-def test_a_slow_upstream_holds_back_the_body(run: Any) -> None:
+def test_slow_upstream_applies_backpressure_to_the_body(run: Any) -> None:
     async def main() -> None:
         given = 0
         go_on = asyncio.Event()
@@ -303,7 +303,7 @@ def test_leaving_an_upload_ends_its_iterator(run: Any) -> None:
     run(main)
 
 
-def test_a_slow_reader_holds_back_the_upstream(run: Any) -> None:
+def test_slow_reader_applies_backpressure_to_the_upstream(run: Any) -> None:
     async def main() -> None:
         written, size = 0, 65_536_000
 
