@@ -31,10 +31,10 @@ from patchbay.server.http import (
     Receive,
     ResponseWriter,
     Send,
-    TokenDigest,
     check_length,
     declared_length,
     is_model_api,
+    is_token,
     own_path,
     read_body,
 )
@@ -231,7 +231,6 @@ class AccessMiddleware:
         self._app = app
         self._sockets = sockets
         self._settings = settings
-        self._token = TokenDigest(settings.token) if settings.token is not None else None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -246,7 +245,7 @@ class AccessMiddleware:
         is_model = is_model_api(own_path(scope), OPENAI_BASE)
         try:
             scope[TRUSTED] = self._admit(scope, is_model=is_model)
-            if kind == "websocket" and self._token is not None and not scope[TRUSTED] and not is_model:
+            if kind == "websocket" and self._settings.token is not None and not scope[TRUSTED] and not is_model:
                 raise unauthorized("a session must send the token")
             if scope.get("method") == "POST":
                 receive = await self._read_body(receive)
@@ -282,10 +281,10 @@ class AccessMiddleware:
 
     def _is_trusted(self, values: list[bytes], *, or_key: bool) -> bool:
         """Return whether the token was sent; with ``or_key`` another bearer is allowed."""
-        if self._token is None or not values:
+        if self._settings.token is None or not values:
             return False
         scheme, _, token = values[0].partition(b" ")
-        right = self._token.matches(token.strip())
+        right = is_token(token.strip(), self._settings.token)
         if or_key and len(values) == 1 and not right:
             return False
         if len(values) > 1 or scheme.lower() != b"bearer" or not right:

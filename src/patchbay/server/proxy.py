@@ -43,11 +43,11 @@ from patchbay.server.http import (
     Receive,
     ResponseWriter,
     Send,
-    TokenDigest,
     check_length,
     declared_length,
     find_tail,
     is_chat,
+    is_token,
     own_path,
     read_body,
     stream_body,
@@ -123,7 +123,6 @@ class ProxyApp:
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:
             self._request_log = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
-        self._key = TokenDigest(settings.api_key) if settings.api_key is not None else None
         self._common: Headers = _CORS if settings.cors else []
         self._prefix = os.urandom(4).hex()
         self._count = itertools.count(1)
@@ -349,9 +348,9 @@ class ProxyApp:
                 length = value
             elif name == b"authorization":
                 key = value
-        if self._key is not None:
+        if self.settings.api_key is not None:
             scheme, _, token = (key or b"").partition(b" ")
-            if not self._key.matches(token.strip()) or scheme.lower() != b"bearer":
+            if not is_token(token.strip(), self.settings.api_key) or scheme.lower() != b"bearer":
                 raise AuthenticationError("Missing or invalid API key.")
         if chat:
             check_length(declared_length(length), self.settings.max_body_size)

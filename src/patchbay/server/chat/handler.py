@@ -24,7 +24,7 @@ from patchbay.server.chat.model import ModelBackend
 from patchbay.server.chat.turn import RoleTools, ToolChatTurn
 from patchbay.server.errors import NotFoundError, error_body, error_headers
 from patchbay.server.governance import Governance
-from patchbay.server.http import Receive, ResponseWriter, Send, TokenDigest
+from patchbay.server.http import Receive, ResponseWriter, Send, is_token
 from patchbay.server.settings import ChatSettings
 from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.registry.registration import Snapshot
@@ -100,8 +100,7 @@ class ToolChat:
         self._registry = registry
         self._chat = chat
         self._governance = governance
-        self._token = TokenDigest(token) if token is not None else None
-        self._token_length = len(token or "")
+        self._token = token
         self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
         self._found: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._found_by_response: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
@@ -122,7 +121,7 @@ class ToolChat:
         if self._token is None:
             return False
         words = (*value.split(), *_WORD_SEPARATORS.split(value))
-        return any(self._token.matches(word) for word in words if len(word) == self._token_length)
+        return any(is_token(word, self._token) for word in words if len(word) == len(self._token))
 
     def begin(self, scope: Any, body: bytes, encoder: AnswerEncoder | None = None) -> ToolChatTurn | None:
         """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError.
