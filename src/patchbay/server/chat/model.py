@@ -84,11 +84,11 @@ class UpstreamModel:
         body = provider.prepare({**encoded.body(request), "stream": True} if request.stream else encoded.body(request))
         if body.get("tools") is encoded.tools:
             body["tools"] = encoded.encoded
-        round_, first = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
+        answer = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
         assembly = ReplyAssembler()
         end: ModelReply | None = None
         usage: Any = None
-        async with aclosing(round_.documents(first)) as documents:
+        async with aclosing(answer) as documents:
             async for document in documents:
                 self._note(document)
                 usage = document.get("usage") or usage
@@ -111,36 +111,28 @@ class UpstreamModel:
         if self.head is None and (document.get("id") or document.get("choices")):
             self.head = AnswerHead(*map(document.get, ("id", "created", "model", "system_fingerprint")))
 
-    async def _open(self, body: dict[str, Any]) -> tuple[_Round, bytes]:
-        """Begin a round: return it with the first bytes of its answer."""
-        round_ = _Round(self._request, self._make_exchange(encode(body)), self._sent)
-        first = await anext(round_.pieces, b"")
-        self.headers = [] if round_.exchange.fell_back else chat_downward(round_.upstream.answer.headers)
-        return round_, first
+    async def _open(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """Begin a round, and return what its exchange makes of the answer once that has begun."""
+        exchange = self._make_exchange(encode(body))
+        upstream = ChatUpstream(self._request, self._sent, streaming=exchange.streaming)
+        pieces = drive_async(exchange, upstream)
+        first = await anext(pieces, b"")
+        self.headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
+        return _documents(pieces, first, whole=not exchange.streaming or (exchange.transparent and is_json(upstream.answer)))
 
 
-class _Round:
-    """One request of a turn."""
-
-    def __init__(self, request: ProxyRequest, exchange: Exchange, headers: Headers) -> None:
-        self.exchange = exchange
-        self.upstream = ChatUpstream(request, headers, streaming=exchange.streaming)
-        self.pieces = drive_async(exchange, self.upstream)
-
-    async def documents(self, first: bytes) -> AsyncGenerator[dict[str, Any], None]:
-        """What the exchange makes of the answer: chunks of a stream, or one completion."""
-        whole = not self.exchange.streaming or (self.exchange.transparent and is_json(self.upstream.answer))
-        decoder = SseDecoder()
-        async with aclosing(self.pieces):
-            piece = first
-            while piece:
-                for data in (piece,) if whole else decoder.feed(piece):
-                    if data != b"[DONE]":
-                        yield _document(data)
-                piece = await anext(self.pieces, b"")
-        for data in decoder.close():
-            if data != b"[DONE]":
-                yield _document(data)
+async def _documents(pieces: AsyncGenerator[bytes, None], piece: bytes, *, whole: bool) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the chunks of a stream from ``piece`` on, or with ``whole`` the one completion."""
+    decoder = SseDecoder()
+    async with aclosing(pieces):
+        while piece:
+            for data in (piece,) if whole else decoder.feed(piece):
+                if data != b"[DONE]":
+                    yield _document(data)
+            piece = await anext(pieces, b"")
+    for data in decoder.close():
+        if data != b"[DONE]":
+            yield _document(data)
 
 
 def _document(data: bytes) -> dict[str, Any]:
