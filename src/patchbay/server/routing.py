@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -75,52 +75,34 @@ KNOWN_PARAMETERS: Final = Depends(refuse_unknown)
 
 def handle_errors(app: FastAPI) -> None:
     """Register handlers for what routes and bodies raise, with responses in the shapes of the contract."""
-    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
-        UnknownRoleError: _unknown_role,
-        ConfigurationError: _invalid_configuration,
-        RequestValidationError: _invalid_request,
-        HTTPException: _http_error,
-        DBAPIError: _database_error,
-    }
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, _reporting(handler))
+    for kind in (UnknownRoleError, ConfigurationError, RequestValidationError, HTTPException, DBAPIError):
+        app.add_exception_handler(kind, _respond_to)
 
 
-def _reporting(handler: Callable[[Request, Any], Awaitable[Response]]) -> Callable[[Request, Any], Awaitable[Response]]:
-    """Return ``handler`` with a log line for each response."""
-
-    async def handle(request: Request, error: Any) -> Response:
-        response = await handler(request, error)
-        if isinstance(error, RequestValidationError):  # its text quotes the body, which may contain secrets
-            first = error.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        else:
-            reason = str(getattr(error, "detail", None) or getattr(error, "orig", None) or error)
-        log_error_response(request.scope, response.status_code, reason)
-        return response
-
-    return handle
-
-
-async def _unknown_role(_request: Request, error: UnknownRoleError) -> Response:
-    return json_response({"detail": well_formed(str(error)), "code": error.code}, 404)
-
-
-async def _invalid_configuration(_request: Request, error: ConfigurationError) -> Response:
-    return json_response(error_detail("value_error", ["body"], str(error), None), 422)
-
-
-async def _invalid_request(_request: Request, error: RequestValidationError) -> Response:
-    return json_response({"detail": [_plain(each) for each in error.errors()]}, 422)
+async def _respond_to(request: Request, error: Exception) -> Response:
+    """Answer a request with an error, and log it."""
+    reason = str(getattr(error, "detail", None) or getattr(error, "orig", None) or error)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"  # all of it quotes the body, which may contain secrets
+        response = json_response({"detail": [_plain(each) for each in error.errors()]}, 422)
+    elif isinstance(error, UnknownRoleError):
+        response = json_response({"detail": well_formed(str(error)), "code": error.code}, 404)
+    elif isinstance(error, ConfigurationError):
+        response = json_response(error_detail("value_error", ["body"], str(error), None), 422)
+    elif isinstance(error, HTTPException):
+        response = _respond_to_http(request, error)
+    else:
+        assert isinstance(error, DBAPIError)
+        why = f"The database cannot be used now: {' '.join(str(error.orig).split())[:_MAX_CHARS]}"
+        response = json_response(
+            {"ok": False, "detail": why, "error_code": "database_unavailable"}, 503, headers={"retry-after": "5"}
+        )
+    log_error_response(request.scope, response.status_code, reason)
+    return response
 
 
-async def _database_error(_request: Request, error: DBAPIError) -> Response:
-    why = " ".join(str(error.orig).split())[:_MAX_CHARS]
-    body = {"ok": False, "detail": f"The database cannot be used now: {why}", "error_code": "database_unavailable"}
-    return Response(msgspec.json.encode(body), 503, {"retry-after": "5"}, media_type="application/json")
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
+def _respond_to_http(request: Request, error: HTTPException) -> Response:
     if error.status_code == 400 and error.detail == _UNREADABLE:
         return json_response(error_detail("json_invalid", ["body"], "The body cannot be read as JSON", {}), 422)
     headers = dict(error.headers or {})
@@ -130,8 +112,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     detail = error.detail
     if error.status_code == 404 and request.url.path.endswith(_OPENAI_PATHS):
         detail = f"Not Found: the API of models is below /v1, as in POST /v1/chat/completions, not at {request.url.path:.100}"
-    body = msgspec.json.encode({"detail": detail})
-    return Response(body, error.status_code, {**headers, "content-type": "application/json"})
+    return json_response({"detail": detail}, error.status_code, headers=headers)
 
 
 def error_detail(kind: str, place: list[str], message: str, value: Any) -> dict[str, Any]:
@@ -155,6 +136,6 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."
 
 
-def json_response(body: Any, status: int = 200) -> Response:
+def json_response(body: Any, status: int = 200, *, headers: dict[str, str] | None = None) -> Response:
     """Return a JSON response, encoded by msgspec."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
