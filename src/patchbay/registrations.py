@@ -141,14 +141,15 @@ def _columns(key: Key) -> dict[str, str]:
 def _body(registration: Registration) -> str | None:
     fields = {name: getattr(registration, name) for name in _FIELDS}
     try:
-        return json.dumps({**fields, "excluded": sorted(registration.excluded)}, default=_plain)
+        return json.dumps({**fields, "excluded": sorted(registration.excluded)}, default=json_default)
     except (TypeError, ValueError, RecursionError):
         # Its owner's schema or metadata. The tool works until the process ends; all others are stored.
         _logger.exception("Tool %r cannot be stored", registration.name)
         return None
 
 
-def _plain(value: Any) -> Any:
+def json_default(value: Any) -> Any:
+    """Return what stands for a value that JSON does not have: an object for a mapping, else its text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 
@@ -71,7 +71,7 @@ class Origin:
     ``addresses`` are used instead of a lookup of the name.
     """
 
-    __slots__ = ("_addresses", "_host", "_is_address", "_port", "_tls", "host")
+    __slots__ = ("_addresses", "_host", "_is_address", "_options", "_port", "host")
 
     def __init__(
         self, url: str, *, host: str | None = None, tls: ssl.SSLContext | None = None, addresses: Sequence[str] = ()
@@ -82,12 +82,14 @@ class Origin:
         usual = 443 if secure else 80
         self._host = unquote(name)  # the zone of a link-local address stands behind "%25"
         self._port = parts.port or usual
-        self._tls = (tls or _default_tls()) if secure else None
         if ":" in name:
             name = f"[{self._host.partition('%')[0]}]"
         else:
             name = self._host = name if name.isascii() else name.encode("idna").decode()
         self._is_address = _is_address(self._host)
+        self._options: dict[str, Any] = {}
+        if secure:
+            self._options = {"ssl": tls or _default_tls(), "server_hostname": self._host.partition("%")[0]}
         self._addresses = list(addresses)
         self.host = (host or (name if self._port == usual else f"{name}:{self._port}")).encode()
 
@@ -124,11 +126,7 @@ class Origin:
         return list(dict.fromkeys(address for address in mixed if address is not None))
 
     async def _try(self, make: Callable[[], _ProtocolT], address: str) -> tuple[asyncio.Transport, _ProtocolT]:
-        loop = asyncio.get_running_loop()
-        if self._tls is None:
-            return await loop.create_connection(make, address, self._port)
-        name = self._host.partition("%")[0]
-        return await loop.create_connection(make, address, self._port, ssl=self._tls, server_hostname=name)
+        return await asyncio.get_running_loop().create_connection(make, address, self._port, **self._options)
 
     async def _race(self, make: Callable[[], _ProtocolT], addresses: list[str]) -> tuple[asyncio.Transport, _ProtocolT]:
         loop = asyncio.get_running_loop()

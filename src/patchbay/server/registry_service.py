@@ -15,6 +15,7 @@ from patchbay.executor import Executor, ToolExecution
 from patchbay.executor.results import error_for_model
 from patchbay.executor.run import find_tool
 from patchbay.hooks import HookScope
+from patchbay.registrations import json_default
 from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
 from patchbay.server.governance import Governance
 from patchbay.server.registrations import RegistrationWriter
@@ -118,7 +119,7 @@ class RegistryService:
                 "etag": etag,
                 "etags_by_role": {name: each.etag for name, each in snapshots.items()},
             },
-            enc_hook=_plain,
+            enc_hook=json_default,
         )
 
     async def call(self, body: CallBody, *, session: str = "") -> Body:
@@ -266,9 +267,3 @@ def _reason(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  (a tool's exception may fail to describe itself)
         return type(error).__name__
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)
