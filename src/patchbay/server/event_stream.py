@@ -220,10 +220,10 @@ def encoded(event: Event) -> bytes:
         payload: dict[str, Any] = {}
         for name, value in event.payload.items():
             if (member := _json(value, left)) is None:
-                payload[name] = value[:_MAX_CUT_CHARS] + _CUT if isinstance(value, str) else _CUT
-            else:
-                payload[name] = value
-                left -= len(member)
+                member = value[: min(left, _MAX_CUT_CHARS)] + _CUT if isinstance(value, str) else _CUT
+                value = member  # noqa: PLW2901  (what stands for it)
+            payload[name] = value
+            left = max(0, left - len(member))
         text = json.dumps({**envelope, "payload": payload, "attrs": {**envelope.get("attrs", {}), "cut": True}}, default=str)
     return text.encode()
 
