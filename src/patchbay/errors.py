@@ -160,8 +160,8 @@ class UnknownRoleError(PatchbayError, LookupError):
     kind = "invalid_request_error"
     status = 404
 
-    def __init__(self, role: str) -> None:
-        super().__init__(f"unknown role: {role}")
+    def __init__(self, role: str, message: str = "") -> None:
+        super().__init__(message or f"unknown role: {role}")
         self.role = role
 
 

@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -215,15 +215,6 @@ _MAX_ROLES_NAMED: Final = 10
 _MAX_PATH_CHARS: Final = 200
 
 
-class NoSuchRoleError(UnknownRoleError):
-    """The role does not exist; the message lists those that do."""
-
-    def __init__(self, role: str, roles: Sequence[str]) -> None:
-        super().__init__(role)
-        some = ", ".join(roles[:_MAX_ROLES_NAMED]) + (", ..." if len(roles) > _MAX_ROLES_NAMED else "")
-        self.args = (f"There is no role {role!r:.100} here, but {some or 'none'} (patchbay serve --roles).",)
-
-
 class RoleBusyError(PatchbayError, RuntimeError):
     """The role has another session."""
 
@@ -327,7 +318,9 @@ class LiveSessionsApp:
     def _manager(self, role: str) -> LLMSessionManager:
         manager = self._managers.get(role)
         if manager is None or role not in manager.registry.roles:
-            raise NoSuchRoleError(role, [name for name, each in self._managers.items() if name in each.registry.roles])
+            roles = [name for name, each in self._managers.items() if name in each.registry.roles]
+            some = ", ".join(roles[:_MAX_ROLES_NAMED]) + (", ..." if len(roles) > _MAX_ROLES_NAMED else "")
+            raise UnknownRoleError(role, f"There is no role {role!r:.100} here, but {some or 'none'} (patchbay serve --roles).")
         return manager
 
     async def _run_session(
@@ -356,7 +349,9 @@ class LiveSessionsApp:
             return GONE
         finally:
             unwatch()
-            self._remove(manager, session)
+            del self._bridges[session]
+            manager.leave(session)
+            self._wake_waiting()
             await session.close()
 
     async def _free(self, manager: LLMSessionManager, request: SessionRequest) -> None:
@@ -375,12 +370,6 @@ class LiveSessionsApp:
             if request.takeover:
                 raise RoleBusyError(f"Another client is taking over the role {manager.role!r}.") from None
             raise RoleBusyError(f"The role {manager.role!r} has a session already; ?takeover=1 takes over from it.") from None
-
-    def _remove(self, manager: LLMSessionManager, session: Session) -> None:
-        """Remove a session from its role."""
-        self._bridges.pop(session, None)
-        manager.leave(session)
-        self._wake_waiting()
 
     def _wake_waiting(self) -> None:
         """Wake the clients that wait for a role."""
