@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.errors import ToolFailed
@@ -36,6 +36,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import tool
 from patchbay.transcript import insert_results
 from patchbay.types import IncompleteCall, Reply, ToolCall, ToolSpec
+from support.repeated import examples
 
 from .clock import SteppedLoop
 
@@ -369,6 +370,7 @@ def reply(number: int, written: Any) -> Reply:
     return Reply("some words", tool_calls=tuple(made), incomplete=tuple(cut_off))
 
 
+@settings(max_examples=examples(50))
 @given(
     plans=st.lists(hooks, min_size=1, max_size=3),
     rounds=st.lists(calls, min_size=1, max_size=3),

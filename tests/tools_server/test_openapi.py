@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -33,6 +33,7 @@ from patchbay.server.app import ToolsApp, create_tools_app
 from patchbay.server.callbacks import read_callback_url
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
+from support.repeated import examples, repeated
 from tools_server.rig import TOKEN, Server, calling_back, says, serving
 
 
@@ -120,7 +121,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     return jsonschema_rs.is_valid({**schema, "components": {"schemas": SCHEMAS}}, value)
 
 
-@settings(max_examples=15, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@repeated(max_examples=min(examples(8), 50), suppress_health_check=[HealthCheck.too_slow])
 @OPERATIONS.parametrize()
 def test_every_request_is_answered_as_described(case: Case, asked: tuple[Server, str]) -> None:
     server, callback_url = asked
