@@ -18,6 +18,7 @@ from typing import Any
 import certifi
 import pytest
 import sqlalchemy as sa
+import uvicorn.server
 from hypothesis import settings
 
 from agents.databases import postgres_server, why_no_postgres
@@ -37,6 +38,20 @@ _authority.write_text(
     + "\n-----END CERTIFICATE-----\n"
 )
 os.environ["SSL_CERT_FILE"] = str(_authority)
+
+
+class _QuickSleep:
+    """The ``asyncio`` that uvicorn's server sees, with a tenth of each pause."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+
+# It looks 10 times in a second whether it is to end, and then waits for as long again: thousands of tests end a server in this process.
+uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
 
 # No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
