@@ -6,6 +6,9 @@ import asyncio
 import gc
 import json
 import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -21,7 +24,7 @@ from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 
 from .peers import Peer, content, served
-from .playing import Played, bounded, limits, playing
+from .playing import Played, bounded, limits, named, playing, snapshot_of
 
 
 def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
@@ -117,24 +120,18 @@ async def test_closing_during_the_pause_before_another_connection_is_closing(com
     async with playing(FakeOpenAI(), limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
         played.fake.drop()
         await played.until(lambda: len(played.states) == 2)
-        waiting = asyncio.ensure_future(played.session.use_tools(_snapshot()))
+        waiting = asyncio.ensure_future(played.session.use_tools(snapshot_of()))
         await asyncio.sleep(0)
         await bounded(played.session.close())
         with pytest.raises(RuntimeError, match="closed"):
             await waiting
 
 
-def _snapshot():
-    from patchbay.tools.manager import LLMSessionManager
-
-    return LLMSessionManager("ann").snapshot()
-
-
 async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
 
     complaining(complaints)
     with FakeGemini([step for _ in range(60) for step in (Call("quick"), Say("Good."))]) as fake:
-        async with playing(fake, lambda_tool()) as played:
+        async with playing(fake, named("quick")) as played:
             sizes = []
             for number in range(30):
                 await played.session.send_text("Go.")
@@ -149,14 +146,19 @@ async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
             assert {(0, 0, 0, 0)} == set(sizes)
 
 
-def lambda_tool():
-    def quick() -> str:
-        return "done"
-
-    return quick
-
-
 # The connection alone
+
+
+@asynccontextmanager
+async def connected_to(handle: Callable[[ServerConnection], Awaitable[None]], **options: Any) -> AsyncIterator[Connection]:
+    """A connection to a server that does this with it."""
+    async with serve(handle, "127.0.0.1", 0, **options) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        yield connection
+        await bounded(connection.close())
+        server.close()
+        await server.wait_closed()
 
 
 async def test_audio_waits_where_the_server_does_not_read_and_control_does_not():
@@ -164,9 +166,7 @@ async def test_audio_waits_where_the_server_does_not_read_and_control_does_not()
         socket.transport.pause_reading()
         await socket.wait_closed()
 
-    async with serve(deaf, "127.0.0.1", 0, close_timeout=0.1) as server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+    async with connected_to(deaf, close_timeout=0.1) as connection:
         piece = {"audio": "x" * 65_536}
 
         async def pour() -> None:
@@ -187,7 +187,6 @@ async def test_audio_waits_where_the_server_does_not_read_and_control_does_not()
             connection.send([piece])
         with pytest.raises(EOFError, match="stopped reading"):
             await bounded(connection.receive())
-        await connection.close()
 
 
 async def test_a_redirect_is_not_followed():
@@ -230,11 +229,8 @@ async def test_invalid_json_of_a_server_is_logged_once(caplog):
         await socket.send(json.dumps({"fine": True}))
         await socket.wait_closed()
 
-    async with serve(odd, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+    async with connected_to(odd) as connection:
         assert {"fine": True} == await bounded(connection.receive())
-        await connection.close()
     assert 1 == caplog.text.count("not JSON")
 
 
@@ -247,15 +243,10 @@ async def test_pending_frames_are_delivered_before_an_orderly_close():
         came.extend([json.loads(data)["number"] async for data in socket])
         codes.append(socket.close_code)
 
-    async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+    async with connected_to(handle, max_size=None) as connection:
         connection.send([{"number": number, "filler": "x" * 100_000} for number in range(100)])
         connection.finish_sending("another one is opened")
         connection.send([{"number": 100}])
-        await bounded(connection.close())
-        server.close()
-        await server.wait_closed()
     assert [*range(100)] == came
     assert [1000] == codes
     assert "another one is opened" == connection.reason

@@ -13,7 +13,7 @@ from patchbay.realtime import connection
 from patchbay.realtime.events import ErrorEvent
 from patchbay.realtime.session import RealtimeSession
 
-from .peers import SECRET, Peer, open_session, serving
+from .peers import SECRET, Peer, open_session, served, serving
 from .playing import bounded
 
 
@@ -84,13 +84,11 @@ async def test_redaction_precedes_truncation_of_a_server_error(caplog):
         assert 401 == raised.value.upstream_status
         assert SECRET[:6] not in f"{raised.value} {raised.value.body}"
 
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         await peer.socket.send((SECRET * 40)[:-7])
         await peer.send({"type": "error", "error": {"message": "no", "code": f"bad_{SECRET}", "type": "x"}})
-        await peer.listen()
 
-    async with serving(handle) as (url, _), open_session(url) as played:
+    async with served(conduct) as (played, _):
         await played.until(lambda: bool(played.of(ErrorEvent)))
         assert "The model's server says: no (bad_[redacted])" == str(played.of(ErrorEvent)[0].error)
     told = [record.getMessage() for record in caplog.records if "not JSON" in record.getMessage()]

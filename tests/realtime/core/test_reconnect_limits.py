@@ -9,7 +9,7 @@ import pytest
 from patchbay.realtime import reconnect
 from patchbay.realtime.events import ErrorEvent
 
-from .peers import Peer, open_session, serving
+from .peers import Peer, served
 
 
 @pytest.fixture
@@ -27,12 +27,10 @@ def pauses(monkeypatch) -> list[float]:
 
 @pytest.mark.parametrize("left", ["0s", "3s"])
 async def test_server_that_always_leaves_is_retried_with_backoff_and_given_up(pauses, left):
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         await peer.send({"goAway": {"timeLeft": left}})
-        await peer.listen()
 
-    async with serving(handle) as (url, peers), open_session(url, provider="gemini", reconnects=3, longest_pause=15.0) as played:
+    async with served(conduct, provider="gemini", reconnects=3, longest_pause=15.0) as (played, peers):
         await played.until(lambda: "closed" in played.states)
         assert 4 == len(peers)
         assert [0.01, 0.02, 0.04] == pauses
@@ -40,14 +38,12 @@ async def test_server_that_always_leaves_is_retried_with_backoff_and_given_up(pa
 
 
 async def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it_likes(pauses):
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         await peer.until("clientContent")
         await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Hello."}]}, "turnComplete": True}})
         await peer.send({"goAway": {"timeLeft": "9s"}})
-        await peer.listen()
 
-    async with serving(handle) as (url, peers), open_session(url, provider="gemini", reconnects=1, longest_pause=15.0) as played:
+    async with served(conduct, provider="gemini", reconnects=1, longest_pause=15.0) as (played, peers):
         for number in range(1, 5):
             await played.session.send_text("Hello?")
             await played.until(lambda number=number: len(peers) == number + 1 and played.session.idle)
@@ -57,14 +53,13 @@ async def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it
 async def test_server_that_fails_in_each_answer_is_abandoned(pauses):
     asked: list[int] = []
 
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         asked.append(peer.number)
         await peer.send({"type": "response.created", "response": {"id": f"r{peer.number}"}})
         peer.kill()
 
-    async with serving(handle) as (url, peers), open_session(url, reconnects=3, longest_pause=15.0) as played:
+    async with served(conduct, reconnects=3, longest_pause=15.0) as (played, peers):
         await played.session.send_text("Poison.")
         await played.until(lambda: "closed" in played.states)
         assert [1, 2, 3, 4] == asked
@@ -74,8 +69,7 @@ async def test_server_that_fails_in_each_answer_is_abandoned(pauses):
 
 
 async def test_an_answer_to_its_end_makes_up_for_connections_that_were_lost(pauses):
-    async def handle(peer: Peer) -> None:
-        await peer.open()
+    async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         response = {"id": f"r{peer.number}", "status": "completed", "output": []}
         await peer.send({"type": "response.created", "response": response}, {"type": "response.done", "response": response})
@@ -84,7 +78,7 @@ async def test_an_answer_to_its_end_makes_up_for_connections_that_were_lost(paus
         peer.kill()
 
     told = asyncio.Event()
-    async with serving(handle) as (url, peers), open_session(url, reconnects=1, longest_pause=15.0) as played:
+    async with served(conduct, reconnects=1, longest_pause=15.0) as (played, peers):
         for number in range(1, 5):
             await played.session.send_text("Hello?")
             await played.until(lambda number=number: sum(each.type == "response_end" for each in played.events) == number)
