@@ -44,13 +44,13 @@ MOST_CALLS = {
     "feed a chunk of prose": 1.1,
     "feed a fenced call in pieces of 40": 240,
     "feed a piece of 40 of a call's argument": 14.5,
-    "turn of a runner, 300 tools, 200 messages": 4500,
-    "turn of a runner in text, 300 tools, 200 messages": 8000,
+    "turn of a runner, 300 tools, 200 messages": 4200,
+    "turn of a runner in text, 300 tools, 200 messages": 6700,
     "run of an agent on a session of 1,000 events": 600,
     "ask for a reply with a fenced call": 240,
     "pass on a chunk of a stream": 11.5,
     "proxy a request": 340,
-    "proxy a Responses request": 400,
+    "proxy a Responses request with 40 tools": 425,
     "chat on a server with 1,000 tools": 500,
     "chat on a server with 1,000 tools, in text": 540,
     "run a tool": 75,
@@ -300,9 +300,8 @@ async def agent() -> AsyncIterator[Callable[[], Awaitable[object]]]:
 
 
 REQUEST, STREAM_REQUEST = request(stream=False), request(stream=True)
-RESPONSES_REQUEST = json.dumps(
-    {"model": "m", "input": "Find abc.", "tools": [{"type": "function", **each["function"]} for each in TOOLS]}
-).encode()
+MORE_TOOLS = [{"type": "function", **TOOLS[0]["function"], "name": f"tool_{number}"} for number in range(40)]
+RESPONSES_REQUEST = json.dumps({"model": "m", "input": "Find abc.", "tools": MORE_TOOLS}).encode()
 REPLY = json.dumps({"id": "c", "choices": [{"index": 0, "message": {"content": FENCED}, "finish_reason": "stop"}]}).encode()
 PIECES = [*CHUNKS, *(FENCED[at : at + 4] for at in range(0, len(FENCED), 4))]
 STREAM = [*(chunk({"content": piece}) for piece in PIECES), chunk({}, "stop")]
@@ -327,7 +326,7 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
 """What is done, and by how many its calls are divided."""
 OPENED = {
     "proxy a request": functools.partial(proxy, "/v1/chat/completions", REQUEST, b"tool_calls"),
-    "proxy a Responses request": functools.partial(proxy, "/v1/responses", RESPONSES_REQUEST, b"function_call"),
+    "proxy a Responses request with 40 tools": functools.partial(proxy, "/v1/responses", RESPONSES_REQUEST, b"function_call"),
     "chat on a server with 1,000 tools": functools.partial(chats, "native"),
     "chat on a server with 1,000 tools, in text": functools.partial(chats, "text"),
     "run a tool": executor,

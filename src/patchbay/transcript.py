@@ -232,6 +232,8 @@ def _arguments_text(arguments: Any) -> str:
 
 def _result_text(content: Any, attached: list[Any]) -> str:
     """Return the text of a result; its other parts, such as images, are added to ``attached`` and announced in the text."""
+    if isinstance(content, str):
+        return content
     text = text_of(content)
     others = [part for part in content if not _is_text_part(part)] if isinstance(content, list) else ()
     if not others:
@@ -247,17 +249,13 @@ def _plain(message: Mapping[str, Any], writer: Writer) -> Message:
     if isinstance(content, list) and content and all(_is_bare_text(part) for part in content):
         content = "\n".join(part["text"] for part in content)
     if message.get("role") == "user":
-        content = _defused(content, writer)
+        if isinstance(content, str):
+            content = writer.escape_user_text(content)
+        elif isinstance(content, list):
+            content = [
+                {**part, "text": writer.escape_user_text(part["text"])} if _is_text_part(part) else part for part in content
+            ]
     return {**message, "content": content} if "content" in message else dict(message)
-
-
-def _defused(content: Any, writer: Writer) -> Any:
-    """Return a user's content in which nothing looks like the frame of a result."""
-    if isinstance(content, str):
-        return writer.escape_user_text(content)
-    if not isinstance(content, list):
-        return content
-    return [{**part, "text": writer.escape_user_text(part["text"])} if _is_text_part(part) else part for part in content]
 
 
 def text_of(content: Any) -> str:

@@ -103,12 +103,15 @@ class FencedWriter:
 
     def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
         """Reasoning, prose and the blocks."""
-        thought = f"<think>\n{reasoning}\n</think>" if reasoning else ""
-        return "\n\n".join(part for part in (thought, content, self.calls(calls)) if part)
+        parts = [f"<think>\n{reasoning}\n</think>"] if reasoning else []
+        if content:
+            parts.append(content)
+        return "\n\n".join([*parts, *map(self._call, calls)])
 
     def results(self, results: Sequence[ToolResult]) -> str:
         """A block for each result."""
-        return "\n\n".join(render_result(result.name, result.call_id, result.content, tag=self.result_tag) for result in results)
+        tag = self.result_tag
+        return "\n\n".join([render_result(result.name, result.call_id, result.content, tag=tag) for result in results])
 
     def escape_user_text(self, text: str) -> str:
         """What a user wrote, with a zero-width space in what looks like the opener of a result's block."""
