@@ -101,18 +101,28 @@ class Played:
 
 
 class SlowTool:
-    """A tool, ``slow``, that runs until it may end, and returns what it was made with."""
+    """A tool, ``slow``, that runs until it may end, and returns what it was made with. ``stopped`` is set when it is over."""
 
     def __init__(self, result: object = "forty-two") -> None:
         self.began = asyncio.Event()
         self.may_end = asyncio.Event()
+        self.stopped = asyncio.Event()
         self._result = result
 
     async def slow(self) -> object:
         """Find the answer."""
         self.began.set()
-        await self.may_end.wait()
+        try:
+            await self.may_end.wait()
+        finally:
+            self.stopped.set()
         return self._result
+
+
+def recording(name: str) -> tuple[ToolDefinition, list[Any]]:
+    """A tool that returns nothing, and the arguments with which it was run."""
+    ran: list[Any] = []
+    return ToolDefinition(name, "d", handler=lambda arguments: ran.append(dict(arguments))), ran
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from patchbay.testing.realtime import (
 )
 from patchbay.tools import ToolDefinition
 
-from .playing import SlowTool, limits, playing, wait_until_answered
+from .playing import SlowTool, bounded, limits, playing, recording, wait_until_answered
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -81,10 +81,7 @@ def json_text(result: str) -> str:
 
 @pytest.mark.parametrize("status", ["cancelled", "incomplete", "failed"])
 async def test_calls_of_an_incomplete_response_do_not_run_or_request_an_answer(status):
-    ran: list[str] = []
-
-    def pay(amount: int) -> None:
-        ran.append(f"{amount}")
+    pay, ran = recording("pay")
 
     async with playing(FakeOpenAI([Answer((Call("pay", {"amount": 5}),), status=status), Quote()]), pay) as played:
         await played.session.send_text("Pay.")
@@ -122,41 +119,26 @@ async def test_only_read_only_tools_begin_before_their_response_ends():
 
 
 async def test_a_reading_tool_of_a_response_that_is_cancelled_is_stopped_and_its_result_dropped():
-    began, stopped = asyncio.Event(), asyncio.Event()
-
-    async def look(_arguments: object) -> str:
-        began.set()
-        try:
-            await asyncio.sleep(30)
-        finally:
-            stopped.set()
-        return "found"
+    held = SlowTool()
 
     with FakeOpenAI([Answer((Call("look_up"), Pause(0.1)), status="cancelled"), Quote()]) as fake:
-        async with playing(fake, reading(look)) as played:
+        async with playing(fake, reading(lambda _arguments: held.slow())) as played:
             await played.session.send_text("Go.")
             await played.until(lambda: bool(played.of(DroppedEvent)))
-            assert (True, True) == (began.is_set(), stopped.is_set())
+            assert (True, True) == (held.began.is_set(), held.stopped.is_set())
             assert ["look_up"] == [each.tool for each in played.of(DroppedEvent)]
             assert 1 == len(played.session.dropped)
 
 
 @pytest.mark.parametrize("means", ["text", "voice"])
 async def test_user_input_abandons_running_calls_and_sends_settled_results(means):
-    stopped = asyncio.Event()
-
-    async def slow() -> str:
-        try:
-            await asyncio.sleep(30)
-        finally:
-            stopped.set()
-        return "late"
+    held = SlowTool()
 
     def quick() -> str:
         return "there"
 
     with FakeOpenAI([[Call("slow"), Call("quick")], Quote()]) as fake:
-        async with playing(fake, slow, quick) as played:
+        async with playing(fake, held.slow, quick) as played:
             await played.session.send_text("Go.")
             await played.until(lambda: bool(played.of(ToolResultEvent)))
             if means == "text":
@@ -164,7 +146,7 @@ async def test_user_input_abandons_running_calls_and_sends_settled_results(means
             else:
                 await asyncio.to_thread(fake.speak, "Never mind.")
             await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
-            assert stopped.is_set()
+            assert held.stopped.is_set()
             await fake.until(lambda: not fake.unanswered)
         slow_call, quick_call = fake.calls
         assert True is json.loads(slow_call.results[0])["abandoned"]
@@ -173,27 +155,17 @@ async def test_user_input_abandons_running_calls_and_sends_settled_results(means
 
 
 async def test_calls_cancelled_by_gemini_are_stopped_and_the_others_answered():
-    began, stopped, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def first() -> str:
-        began.set()
-        try:
-            await asyncio.sleep(30)
-        finally:
-            stopped.set()
-        return "late"
-
-    async def second() -> str:
-        await may_end.wait()
-        return "two"
-
+    first, second = SlowTool(), SlowTool("two")
+    tools = [
+        ToolDefinition(name, handler=lambda _, tool=tool: tool.slow()) for name, tool in (("first", first), ("second", second))
+    ]
     calls = (Call("second", call_id="c1"), Call("first", call_id="c2"))
-    async with playing(FakeGemini([calls, Quote()]), first, second) as played:
+    async with playing(FakeGemini([calls, Quote()]), *tools) as played:
         await played.session.send_text("Go.")
-        await asyncio.wait_for(began.wait(), 30)
+        await bounded(first.began.wait())
         played.fake.cancel("c2")
-        await asyncio.wait_for(stopped.wait(), 30)
-        may_end.set()
+        await bounded(first.stopped.wait())
+        second.may_end.set()
         await played.answers(2)
         assert ["first"] == [each.tool for each in played.of(DroppedEvent)]
     assert (1, []) == (len(played.fake.results("c1")), played.fake.results("c2"))
@@ -229,24 +201,18 @@ async def test_slow_tool_is_reported_as_running_and_its_result_sent_later():
 
 
 async def test_calls_beyond_the_rate_limit_do_not_run_and_are_errors():
-    ran: list[int] = []
-
-    def count() -> None:
-        ran.append(1)
+    count, ran = recording("count")
 
     async with playing(FakeOpenAI([[Call("count")] * 3, Quote()]), count, limits=limits(flood_calls=2)) as played:
         await played.say("Go.", answers=2)
-    assert [1, 1] == ran
+    assert [{}, {}] == ran
     assert {"stop": True} == {key: json.loads(played.fake.calls[2].results[0])[key] for key in ("stop",)}
     errors = [str(each.execution.error) for each in played.of(ToolResultEvent) if each.execution.is_error]
     assert ["tool-call rate limit reached"] == errors
 
 
 async def test_rounds_and_calls_of_a_turn_are_bounded():
-    ran: list[int] = []
-
-    def count(number: int) -> None:
-        ran.append(number)
+    count, ran = recording("count")
 
     script = [Call("count", {"number": number}) for number in range(9)]
     with FakeOpenAI(script) as fake:
@@ -254,17 +220,14 @@ async def test_rounds_and_calls_of_a_turn_are_bounded():
             await played.session.send_text("Go.")
             await played.until(lambda: bool(played.of(ErrorEvent)))
             await played.idle()
-            assert [0, 1] == ran
+            assert [{"number": 0}, {"number": 1}] == ran
             await played.session.send_text("Again.")  # the next turn begins anew
             await played.until(lambda: len(ran) == 4)
         await fake.until(lambda: all(call.results for call in fake.calls[:4]))
 
 
 async def test_server_initiated_responses_get_no_extra_rounds():
-    ran: list[int] = []
-
-    def count(number: int) -> None:
-        ran.append(number)
+    count, ran = recording("count")
 
     with FakeGemini([*(Call("count", {"number": number}) for number in range(9)), Say("Enough.")]) as fake:
         async with playing(fake, count, limits=limits(max_rounds=2)) as played:
@@ -272,7 +235,7 @@ async def test_server_initiated_responses_get_no_extra_rounds():
             await played.until(lambda: bool(played.of(TextEvent)))
             await played.idle()
             told = [str(each.error) for each in played.of(ErrorEvent)]
-        assert [0, 1] == ran
+        assert [{"number": 0}, {"number": 1}] == ran
         assert [1] * 9 == [len(call.results) for call in fake.calls]
         assert 1 == len(told), told  # of seven responses beyond the limit
 
@@ -286,10 +249,7 @@ async def test_hook_denial_is_the_result_of_the_call():
 
     hooks = HookManager()
     hooks.mount("no", No())
-    ran: list[str] = []
-
-    def pay() -> None:
-        ran.append("paid")
+    pay, ran = recording("pay")
 
     async with playing(FakeOpenAI([Call("pay"), Quote()]), pay, hooks=hooks, agent_id="ann", session_key="s1") as played:
         await played.say("Go.", answers=2)
@@ -332,10 +292,7 @@ async def test_interrupt_answers_early_and_later_calls_together():
         await never.wait()
         return "never"
 
-    ran: list[str] = []
-
-    def pay() -> None:
-        ran.append("paid")
+    pay, ran = recording("pay")
 
     async with playing(FakeOpenAI([[Call("look_up"), Call("pay"), Pause(5.0)]]), reading(look_up), pay) as played:
         await played.session.send_text("Go.")
