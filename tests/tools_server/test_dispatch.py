@@ -357,7 +357,7 @@ def test_non_json_result_is_rendered_as_for_a_model(server: Any) -> None:
     assert "1208925819614629174706176" in answer["content"]
 
 
-async def test_a_client_that_makes_room_for_another_ends_its_running_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_make_room_for_others_end_their_running_call_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callback_tool, "_MAX_CLIENTS", 1)
     go_on = threading.Event()
 
@@ -378,7 +378,10 @@ async def test_a_client_that_makes_room_for_another_ends_its_running_call(monkey
             go_on.set()
             return execution.value if execution.error is None else execution.error
 
-        values = await asyncio.gather(called("second"), called("first"))
+        running = asyncio.ensure_future(called("second"))
+        while not second.calls:
+            await asyncio.sleep(0.005)
+        values = [await called("first"), await running]
         await dispatcher.close()
         assert ["done"] * 2 == values
 
