@@ -16,7 +16,7 @@ from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 
 from .peers import Peer, served
-from .playing import Played, bounded, limits, playing
+from .playing import Played, bounded, limits, playing, recording
 
 
 async def test_audio_without_whole_samples_is_rejected_and_not_sent():
@@ -77,10 +77,7 @@ async def test_hook_abort_leaves_results_and_no_answer():
 
     hooks = HookManager()
     hooks.mount("end", End())
-    ran: list[str] = []
-
-    def pay() -> None:
-        ran.append("paid")
+    pay, ran = recording("pay")
 
     with FakeOpenAI([[Call("pay"), Call("pay")], Quote()]) as fake:
         async with playing(fake, pay, hooks=hooks) as played:

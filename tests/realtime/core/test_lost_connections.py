@@ -24,7 +24,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .playing import Played, after_a_minute, limits, playing, run
+from .playing import Played, after_a_minute, limits, playing, recording, run
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 
@@ -87,10 +87,7 @@ async def test_new_connection_gets_finished_results_and_running_calls(provider):
 
 
 async def test_truncated_response_runs_no_calls_and_fails():
-    ran: list[str] = []
-
-    def pay(amount: int) -> None:
-        ran.append("paid")
+    pay, ran = recording("pay")
 
     async with playing(FakeOpenAI([Answer((Call("pay", {"amount": 5}),), kill="calls"), Say("Hm.")]), pay) as played:
         await played.say("Pay.", answers=2)

@@ -22,6 +22,7 @@ from .peers import Peer, content, created, done, served, text_delta
 from .playing import SlowTool, bounded, playing
 
 PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
 BUSY = {
     "type": "error",
     "error": {"code": "conversation_already_has_active_response", "message": "already has an active response"},
@@ -96,7 +97,7 @@ async def test_unanswered_speech_is_answered_on_the_next_connection(is_whole):
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await peer.send({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"}, heard)
+            await peer.send(*NOISE, heard)
             await peer.until("input_audio_buffer.append")
             peer.kill()
             return
@@ -115,7 +116,7 @@ async def test_speech_that_was_answered_is_not_answered_again_on_the_next_connec
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
-            await peer.send({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
+            await peer.send(*NOISE)
             await peer.send(created("r1"), text_delta("r1", "Noon."), done("r1"), {**heard, "transcript": "What time is it?"})
             await peer.until("input_audio_buffer.append")
             peer.kill()
@@ -128,9 +129,6 @@ async def test_speech_that_was_answered_is_not_answered_again_on_the_next_connec
         await played.until(lambda: "response.create" in peers[1].kinds())
         assert 1 == peers[1].kinds().count("response.create")
         assert "Thanks." == peers[1].lines()[-1]
-
-
-NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
 
 
 async def test_text_interrupted_by_a_noise_is_answered(monkeypatch):

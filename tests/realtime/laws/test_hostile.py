@@ -18,7 +18,7 @@ from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
 from realtime.core.peers import SECRET, Handle, Peer, served, serving
-from realtime.core.playing import Played, bounded, limits
+from realtime.core.playing import Played, bounded, limits, recording
 
 MEGABYTE = 1_000_000
 BEGUN = {"type": "response.created", "response": {"id": "r1"}}
@@ -49,10 +49,7 @@ async def attacked_session(attack: Handle, *tools: Any, **bounds: Any) -> AsyncI
 
 
 async def test_answered_calls_of_one_response_are_bounded():
-    ran: list[int] = []
-
-    def pay() -> None:
-        ran.append(1)
+    pay, ran = recording("pay")
 
     async def attack(peer: Peer) -> None:
         await peer.send(BEGUN, *map(complete_call, range(5000)), DONE)
@@ -90,27 +87,21 @@ async def test_argument_deltas_without_an_end_are_bounded():
 
 async def test_calls_beyond_the_argument_limit_of_a_response_do_not_run(monkeypatch):
     monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 2_500)
-    ran: list[int] = []
-
-    def pay(to: str = "") -> None:
-        ran.append(len(to))
+    pay, ran = recording("pay")
 
     async def attack(peer: Peer) -> None:
         await peer.send(BEGUN, *(complete_call(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
 
     async with attacked_session(attack, pay, flood_calls=10) as (played, came):
         await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
-        assert [990, 990] == ran
+        assert [990, 990] == [len(each["to"]) for each in ran]
         told = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
         assert [False, False, True, True] == ["was cut off" in text and "did not run" in text for text in told]
 
 
 async def test_call_with_overlong_arguments_does_not_run(monkeypatch):
     monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", 100)
-    ran: list[int] = []
-
-    def pay() -> None:
-        ran.append(1)
+    pay, ran = recording("pay")
 
     async def attack(peer: Peer) -> None:
         await peer.send(BEGUN, complete_call(1, arguments="{}" + " " * 100 + "and more"), DONE)
