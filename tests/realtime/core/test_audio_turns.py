@@ -79,14 +79,13 @@ async def test_hook_abort_leaves_results_and_no_answer():
     hooks.mount("end", End())
     pay, ran = recording("pay")
 
-    with FakeOpenAI([[Call("pay"), Call("pay")], Quote()]) as fake:
-        async with playing(fake, pay, hooks=hooks) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            await played.idle()
-            assert isinstance(played.of(ErrorEvent)[0].error, HookAbortError)
-        assert ([], 1) == (ran, fake.remaining)
-        await fake.until(lambda: not fake.unanswered)
+    async with playing(FakeOpenAI([[Call("pay"), Call("pay")], Quote()]), pay, hooks=hooks) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        await played.idle()
+        assert isinstance(played.of(ErrorEvent)[0].error, HookAbortError)
+        assert ([], 1) == (ran, played.fake.remaining)
+        await played.fake.until(lambda: not played.fake.unanswered)
 
 
 CONTEXT = {"inbound": {"channel": "session"}}

@@ -41,14 +41,13 @@ def reading(handler, name="look_up") -> ToolDefinition:
 
 @pytest.mark.parametrize("provider", ALL)
 async def test_call_runs_and_the_model_continues_with_its_result(provider):
-    with provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
-        async with playing(fake, get_weather) as played:
-            await played.say("What is the weather in Rome?", answers=2)
-            assert "sunny in Rome" in played.text
-            assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
-            assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
-            assert played.session.idle
-        await wait_until_answered(fake)
+    async with playing(provider([Call("get_weather", {"city": "Rome"}), Quote()]), get_weather) as played:
+        await played.say("What is the weather in Rome?", answers=2)
+        assert "sunny in Rome" in played.text
+        assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
+        assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
+        assert played.session.idle
+        await wait_until_answered(played.fake)
 
 
 @pytest.mark.parametrize("provider", ALL)
@@ -63,12 +62,11 @@ async def test_parallel_results_are_sent_in_call_order_with_one_response_request
         first_may_end.set()  # ends before the first: they run side by side
         return "two"
 
-    with provider([[Call("first"), Call("second")], Quote()]) as fake:
-        async with playing(fake, first, second) as played:
-            await played.say("Both, please.", answers=2)
-            assert ["second", "first"] == [each.execution.call.name for each in played.of(ToolResultEvent)]
-        await wait_until_answered(fake)
-        assert ["one", "two"] == [json_text(result) for call in fake.calls for result in call.results]
+    async with playing(provider([[Call("first"), Call("second")], Quote()]), first, second) as played:
+        await played.say("Both, please.", answers=2)
+        assert ["second", "first"] == [each.execution.call.name for each in played.of(ToolResultEvent)]
+        await wait_until_answered(played.fake)
+    assert ["one", "two"] == [json_text(result) for call in played.fake.calls for result in call.results]
 
 
 def json_text(result: str) -> str:
@@ -137,21 +135,20 @@ async def test_user_input_abandons_running_calls_and_sends_settled_results(means
     def quick() -> str:
         return "there"
 
-    with FakeOpenAI([[Call("slow"), Call("quick")], Quote()]) as fake:
-        async with playing(fake, held.slow, quick) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ToolResultEvent)))
-            if means == "text":
-                await played.session.send_text("Never mind.")
-            else:
-                await asyncio.to_thread(fake.speak, "Never mind.")
-            await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
-            assert held.stopped.is_set()
-            await fake.until(lambda: not fake.unanswered)
-        slow_call, quick_call = fake.calls
+    async with playing(FakeOpenAI([[Call("slow"), Call("quick")], Quote()]), held.slow, quick) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolResultEvent)))
+        if means == "text":
+            await played.session.send_text("Never mind.")
+        else:
+            await asyncio.to_thread(played.fake.speak, "Never mind.")
+        await played.until(lambda: bool(played.of(DroppedEvent)) and len(played.of(ResponseEndEvent)) == 2)
+        assert held.stopped.is_set()
+        await played.fake.until(lambda: not played.fake.unanswered)
+        slow_call, quick_call = played.fake.calls
         assert True is json.loads(slow_call.results[0])["abandoned"]
         assert ["there"] == quick_call.results
-        await wait_until_answered(fake)
+        await wait_until_answered(played.fake)
 
 
 async def test_calls_cancelled_by_gemini_are_stopped_and_the_others_answered():
@@ -215,15 +212,14 @@ async def test_rounds_and_calls_of_a_turn_are_bounded():
     count, ran = recording("count")
 
     script = [Call("count", {"number": number}) for number in range(9)]
-    with FakeOpenAI(script) as fake:
-        async with playing(fake, count, limits=limits(max_rounds=2)) as played:
-            await played.session.send_text("Go.")
-            await played.until(lambda: bool(played.of(ErrorEvent)))
-            await played.idle()
-            assert [{"number": 0}, {"number": 1}] == ran
-            await played.session.send_text("Again.")  # the next turn begins anew
-            await played.until(lambda: len(ran) == 4)
-        await fake.until(lambda: all(call.results for call in fake.calls[:4]))
+    async with playing(FakeOpenAI(script), count, limits=limits(max_rounds=2)) as played:
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        await played.idle()
+        assert [{"number": 0}, {"number": 1}] == ran
+        await played.session.send_text("Again.")  # the next turn begins anew
+        await played.until(lambda: len(ran) == 4)
+        await played.fake.until(lambda: all(call.results for call in played.fake.calls[:4]))
 
 
 async def test_server_initiated_responses_get_no_extra_rounds():

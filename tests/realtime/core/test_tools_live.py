@@ -35,18 +35,17 @@ ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
 @pytest.mark.parametrize("provider", ALL)
 async def test_synced_tool_is_available_to_the_model_on_return(provider):
-    with provider([Call("added"), Quote()]) as fake:
-        async with playing(fake, named("own")) as played:
-            manager = LLMSessionManager("ann")
-            manager.active = played.session
-            await bounded(manager.register_tool_and_sync(named("added")))
-            assert {"own", "added"} == set(fake.tools)
-            assert (1 if fake.provider == "gemini" else 0) == fake.connections - 1
-            await played.session.send_text("Go.")
-            await played.until(lambda: "done" in played.text)
-            await bounded(manager.unregister_tool_and_sync("added"))
-            assert ["own"] == fake.tools
-        await fake.until(lambda: not fake.unanswered)
+    async with playing(provider([Call("added"), Quote()]), named("own")) as played:
+        manager = LLMSessionManager("ann")
+        manager.active = played.session
+        await bounded(manager.register_tool_and_sync(named("added")))
+        assert {"own", "added"} == set(played.fake.tools)
+        assert (1 if played.fake.provider == "gemini" else 0) == played.fake.connections - 1
+        await played.session.send_text("Go.")
+        await played.until(lambda: "done" in played.text)
+        await bounded(manager.unregister_tool_and_sync("added"))
+        assert ["own"] == played.fake.tools
+        await played.fake.until(lambda: not played.fake.unanswered)
 
 
 async def test_tool_change_waits_for_the_response_under_way():
