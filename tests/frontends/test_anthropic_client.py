@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 
-import anthropic
 import pytest
 
 from support import two_tools
@@ -24,6 +23,8 @@ QUESTION = {"role": "user", "content": two_tools.QUESTION}
 
 @contextmanager
 def connected(proxied):
+    import anthropic  # which takes half a second: not in each worker
+
     base = proxied.url.removesuffix("/v1")
     with anthropic.Anthropic(base_url=base, api_key="unused", max_retries=0, timeout=60) as client:
         yield client
@@ -60,6 +61,8 @@ def test_a_conversation_with_two_calls(proxied, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_runner_of_the_package_reaches_the_answer(proxied, stream):
+    import anthropic
+
     @anthropic.beta_tool
     def multiply(a: int, b: int) -> str:
         """Multiply two integers."""

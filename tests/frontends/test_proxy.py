@@ -6,7 +6,6 @@ import asyncio
 import json
 from contextlib import contextmanager
 
-import anthropic
 import google.genai
 import pytest
 from aiohttp import web
@@ -108,6 +107,8 @@ def test_tokens_are_counted_by_the_upstream_that_can():
 
 
 def test_models_are_listed_in_the_clients_shape(upstream):
+    import anthropic  # which takes half a second: not in each worker
+
     with serving(create_app(upstream.url)) as port:
         claude = anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="k", max_retries=0)
         gemini = google.genai.Client(api_key="k", http_options={"base_url": f"http://127.0.0.1:{port}"})
