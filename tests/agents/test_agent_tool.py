@@ -290,13 +290,13 @@ def test_an_escalation_and_a_hand_over_inside_stay_inside():
 
 
 async def test_agent_tool_publishes_inner_events_and_progress():
-    bus, told = EventBus(), []
-    bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
+    bus, received = EventBus(), []
+    bus.subscribe("agent.start", lambda event: received.append(event.data["agent"]))
     inner = helper(call("noop"), "ok", tools=[noop])
     events = await run_turn(Runner(agent_calling(inner), bus=bus))
     await bus.drain()
     assert (["boss", "helper"], ["helper: noop"]) == (
-        told,
+        received,
         [event.progress.message for event in events if event.progress is not None],
     )
 

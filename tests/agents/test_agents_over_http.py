@@ -38,8 +38,8 @@ async def run_turns(chat: Chat, *messages: str, **settings: Any) -> list[Any]:
     """Make a run for each message and close the model's connections; returns the last run's events."""
     async with chat.runner:
         for message in messages:
-            told = await chat.say(message, **settings)
-    return told
+            outcome = await chat.say(message, **settings)
+    return outcome
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -49,12 +49,12 @@ def test_a_model_that_calls_tools_by_itself(mode, streaming):
         chat = Chat(
             LlmAgent(name="a", model=url(upstream), instruction="Be so.", tools=[multiply], tool_mode=mode, output_key="out")
         )
-        told = asyncio.run(run_turns(chat, "What is 6 times 7?", streaming=streaming))
-        told = [event for event in told if not event.partial]
+        outcome = asyncio.run(run_turns(chat, "What is 6 times 7?", streaming=streaming))
+        outcome = [event for event in outcome if not event.partial]
         asyncio.run(run_turns(chat, "Again?", streaming=streaming))
-    assert ["?multiply?multiply", "!multiply!multiply", "It is 42."] == kinds(told)
-    assert [{"result": 42}] * 2 == [each.response for each in told[1].get_function_responses()]
-    assert {"out": "It is 42."} == told[-1].actions.state_delta
+    assert ["?multiply?multiply", "!multiply!multiply", "It is 42."] == kinds(outcome)
+    assert [{"result": 42}] * 2 == [each.response for each in outcome[1].get_function_responses()]
+    assert {"out": "It is 42."} == outcome[-1].actions.state_delta
     bodies = [request.json for request in upstream.chats]
     assert ["m"] * 3 == [body["model"] for body in bodies]
     assert all(["multiply"] == [each["function"]["name"] for each in body["tools"]] for body in bodies)
@@ -69,9 +69,9 @@ def test_a_model_that_calls_tools_by_itself(mode, streaming):
 def test_a_model_that_only_writes_text(mode, tools, streaming):
     with ScriptedUpstream(ContractModel(), tools=tools) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply], tool_mode=mode))
-        told = asyncio.run(run_turns(chat, "Please multiply 6 by 7.", streaming=streaming))
+        outcome = asyncio.run(run_turns(chat, "Please multiply 6 by 7.", streaming=streaming))
         again = asyncio.run(run_turns(chat, "Please multiply 2 by 3.", streaming=streaming))
-    for run, product in ((told, 42), (again, 6)):
+    for run, product in ((outcome, 42), (again, 6)):
         assert {"result": product} == response_of(run, "multiply")
         assert f"The tools say: {product}." in run[-1].content.text
         assert "tool_call" not in "".join(word for word in kinds(run) if not word.startswith(("?", "!"))), "no markup leaks"
@@ -84,16 +84,16 @@ def test_text_model_gives_a_typed_answer():
     call = '```tool_call\n{"name": "give_answer", "arguments": {"answer": [4, 2]}}\n```'
     with ScriptedUpstream([Text(call)]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), output_schema=list[int], tool_mode="text", output_key="out"))
-        told = asyncio.run(run_turns(chat, "Which digits?"))
-    assert "[4, 2]" == kinds(told)[-1]
-    assert {"out": [4, 2]} == told[-1].actions.state_delta
+        outcome = asyncio.run(run_turns(chat, "Which digits?"))
+    assert "[4, 2]" == kinds(outcome)[-1]
+    assert {"out": [4, 2]} == outcome[-1].actions.state_delta
 
 
 def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
     with ScriptedUpstream(["It is forty-two."]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        told = asyncio.run(run_turns(chat, "What is it?", streaming=True))
-    *pieces, last = told
+        outcome = asyncio.run(run_turns(chat, "What is it?", streaming=True))
+    *pieces, last = outcome
     assert all(event.partial for event in pieces)
     assert "It is forty-two." == "".join(event.content.text for event in pieces) == last.content.text
     assert last.usage["total_tokens"] == chat.runs[0].usage.total_tokens > 0
@@ -103,9 +103,9 @@ def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
 def test_reasoning_of_a_server_is_stored_and_sent_back_in_its_format(streaming):
     with ScriptedUpstream([native("c1", reasoning_content="six times seven"), "It is 42."]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply]))
-        told = [event for event in asyncio.run(run_turns(chat, "What is it?", streaming=streaming)) if not event.partial]
-    assert [("six times seven", True)] == [(part.text, part.thought) for part in told[0].content.parts if part.text]
-    assert "six times seven" not in kinds(told)[0]
+        outcome = [event for event in asyncio.run(run_turns(chat, "What is it?", streaming=streaming)) if not event.partial]
+    assert [("six times seven", True)] == [(part.text, part.thought) for part in outcome[0].content.parts if part.text]
+    assert "six times seven" not in kinds(outcome)[0]
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_the_text_of_a_stream_that_is_cut_is_not_lost():
     piece = {"choices": [{"index": 0, "delta": {"content": "half an answ"}, "finish_reason": None}]}
     with ScriptedUpstream([Raw([events(piece, done=False)], end="cut")]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        told = asyncio.run(run_turns(chat, "hi", streaming=True))
-    assert ["~half an answ", "half an answ[UPSTREAM_ERROR]"] == kinds(told)
+        outcome = asyncio.run(run_turns(chat, "hi", streaming=True))
+    assert ["~half an answ", "half an answ[UPSTREAM_ERROR]"] == kinds(outcome)
 
 
 def test_unreachable_server_ends_the_run_with_an_error_event():

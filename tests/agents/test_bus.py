@@ -309,8 +309,8 @@ def test_events_pending_in_a_closed_loop_are_delivered_in_the_next():
         await bus.drain()
 
     run(later())
-    told = [event.type for event in seen] + [letter.event.type for letter in bus.get_dead_letters()]
-    assert ["a", "b", "c"] == sorted(told)
+    outcome = [event.type for event in seen] + [letter.event.type for letter in bus.get_dead_letters()]
+    assert ["a", "b", "c"] == sorted(outcome)
     assert "c" in [event.type for event in seen]
 
 
@@ -366,7 +366,7 @@ def test_listener_can_neither_stall_nor_end_a_run_nor_change_tool_arguments():
         never.set()
         return given, lines(events), events
 
-    given, told, events = run(scenario())
+    given, outcome, events = run(scenario())
     assert [3] == given
-    assert ["a > double", "a < double", "a: six"] == told
+    assert ["a > double", "a < double", "a: six"] == outcome
     assert {"a": 3} == events[0].get_function_calls()[0].args

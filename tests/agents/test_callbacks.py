@@ -163,10 +163,10 @@ def test_a_tool_callback_that_raises_is_the_failure_of_the_call(name, callback):
 # before_agent, after_agent
 
 
-@pytest.mark.parametrize("said", ["instead", Content("model", [Part("instead")])])
-async def test_before_agent_callback_replaces_the_agents_answer(said):
+@pytest.mark.parametrize("message", ["instead", Content("model", [Part("instead")])])
+async def test_before_agent_callback_replaces_the_agents_answer(message):
     asked = []
-    one = agent([], before_agent_callback=lambda ctx: said, after_agent_callback=asked.append, output_key="out")
+    one = agent([], before_agent_callback=lambda ctx: message, after_agent_callback=asked.append, output_key="out")
     chat = Chat(one)
     (event,) = await chat.say()
     assert ("instead", "a", True) == (event.content.text, event.author, event.is_final_response())
@@ -555,7 +555,7 @@ def test_a_before_model_callback_answers_for_a_model_that_cannot_be_used(model, 
         return "from the cache" if ctx.user_content.text == "known" else None
 
     runner = Runner(LlmAgent(name="a", model=model, before_model_callback=answer), bus=EventBus() if has_bus else None)
-    known, unknown = (list(runner.run("u", "s", said)) for said in ("known", "unknown"))
+    known, unknown = (list(runner.run("u", "s", text)) for text in ("known", "unknown"))
     assert [("from the cache", None)] == [(event.content.text, event.error_code) for event in known]
     assert ["CONFIGURATION"] == [event.error_code for event in unknown]
     assert [model or None] * 2 == seen

@@ -224,9 +224,9 @@ async def test_the_time_of_a_run_is_limited_while_its_tools_run():
     assert_settled(said_to(model))
 
 
-def stuck(*said: Any) -> Any:
+def stuck(*text: Any) -> Any:
     async def events(_: ChatRequest) -> AsyncIterator[Any]:
-        for event in said:
+        for event in text:
             yield event
         await asyncio.Event().wait()
 
@@ -409,9 +409,9 @@ async def test_no_call_of_a_model_ends_the_run(call):  # law 2
 
 
 async def test_bus_gets_error_events():
-    told = []
+    received = []
     bus = EventBus()
-    bus.subscribe("*", lambda event: told.append((event.type, event.data.get("error"))) if "error" in event.type else None)
+    bus.subscribe("*", lambda event: received.append((event.type, event.data.get("error"))) if "error" in event.type else None)
     chat = Chat(agent([UpstreamError("down"), [ToolCall("1", "nope")], RuntimeError("no")]), bus=bus)
     await chat.say()
     await chat.say()
@@ -421,5 +421,5 @@ async def test_bus_gets_error_events():
         ("agent.error", "UPSTREAM_ERROR"),
         ("llm.error", "MODEL_ERROR"),
         ("agent.error", "MODEL_ERROR"),
-    ] == [each for each in told if each[0] != "tool.error"]
-    assert 1 == sum(topic == "tool.error" for topic, _ in told)
+    ] == [each for each in received if each[0] != "tool.error"]
+    assert 1 == sum(topic == "tool.error" for topic, _ in received)

@@ -338,10 +338,10 @@ async def test_too_long_message_is_refused_and_not_stored():
 
 
 async def test_tool_context_has_agent_session_and_call():
-    told: dict[str, Any] = {}
+    received: dict[str, Any] = {}
 
     async def look(tool_context: ToolContext) -> None:
-        told.update(
+        received.update(
             agent=tool_context.agent_name,
             session=tool_context.session.id,
             run=tool_context.invocation_id,
@@ -355,7 +355,7 @@ async def test_tool_context_has_agent_session_and_call():
     events = await chat.say()
     assert {"agent": "a", "session": "s", "run": events[0].invocation_id, "call": "c", "state": None} | {
         "messages": ["user", "assistant"]
-    } == told
+    } == received
     assert 1 == len({event.invocation_id for event in (await chat.session()).events})
 
 

@@ -212,8 +212,8 @@ async def test_images_of_calls_that_settle_separately_follow_all_results():
 async def test_user_message_can_hold_images(service):
     model = ScriptedModel(["done", "again"])
     chat = Chat(agent(model), service)
-    said = Content("user", [Part("what is this?"), Part(inline_data=Blob("image/png", PNG.data, "a.png"))])
-    await chat.say(said)
+    text = Content("user", [Part("what is this?"), Part(inline_data=Blob("image/png", PNG.data, "a.png"))])
+    await chat.say(text)
     assert [{"type": "text", "text": "what is this?"}, PNG.to_openai()] == said_to(model)[0]["content"]
     await chat.say("more")
     assert said_to(model, 0) == said_to(model)[:1]

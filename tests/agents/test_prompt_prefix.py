@@ -172,10 +172,10 @@ def test_for_any_session_each_request_begins_with_the_one_before(turns, values, 
 
     asyncio.run(main())
     before: list[Any] = []
-    told: list[Any] = []
+    received: list[Any] = []
     for request in model.requests:
-        assert told == list(request.tools[: len(told)]), "what is said of tools stands before the messages"
-        told = list(request.tools)
+        assert received == list(request.tools[: len(received)]), "what is said of tools stands before the messages"
+        received = list(request.tools)
         messages = list(request.messages)
         if any(message["role"] == "user" and isinstance(message["content"], str) for message in messages[len(before) :]):
             before = [in_words(message) for message in before]  # of the turn that has ended

@@ -279,22 +279,22 @@ async def test_failing_session_service_is_an_error_event_or_an_exception(what):
 async def test_bus_gets_results_as_they_settle():
     gates = ToolGates("a", "b")
     bus = EventBus()
-    told: list[str] = []
-    heard = {name: asyncio.Event() for name in "ab"}
+    received: list[str] = []
+    recorded = {name: asyncio.Event() for name in "ab"}
 
     async def listen(event: BusEvent) -> None:
-        told.append(event.data["call_id"])
-        assert {"tool": "wait", "response": {"result": event.data["call_id"]}, "call_id": told[-1]} == event.data
-        heard[told[-1]].set()
+        received.append(event.data["call_id"])
+        assert {"tool": "wait", "response": {"result": event.data["call_id"]}, "call_id": received[-1]} == event.data
+        recorded[received[-1]].set()
 
     bus.subscribe("tool.result", listen)
     chat, _ = make_chat([waits("a", "b"), "done"], gates.wait, bus=bus)
     task = asyncio.create_task(chat.say())
     for name in "ba":
         gates.open[name].set()
-        await heard[name].wait()
+        await recorded[name].wait()
     await task
-    assert ["b", "a"] == told
+    assert ["b", "a"] == received
 
 
 async def test_state_changes_of_a_callback_are_in_the_yielded_event_and_the_log():

@@ -383,20 +383,20 @@ def test_an_interrupt_from_the_keyboard_stops_the_tools_and_frees_the_session(ho
 
 def test_bus_gets_the_events_of_a_run_in_order():
     async def scenario():
-        bus, told = EventBus(), []
+        bus, received = EventBus(), []
 
         async def listen(event) -> None:
-            told.append((event.type, event.data))
+            received.append((event.type, event.data))
 
         bus.subscribe("*", listen)
         runner = Runner(agent([call("noop"), call("missing", "2")], "done", "again", tools=[noop]), bus=bus)
         await run_turn(runner)
         await bus.drain()
-        first = list(told)
-        told.clear()
+        first = list(received)
+        received.clear()
         await run_turn(runner)
         await bus.drain()
-        return first, told
+        return first, received
 
     first, second = run(scenario())
     assert [

@@ -117,10 +117,10 @@ def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(datab
         calls = [each["id"] for message in shown for each in message.get("tool_calls") or ()]
         assert calls == [message["tool_call_id"] for message in shown if message["role"] == "tool"]
         assert ([*TOOLS] if "calls" in recorded else []) == [each for each in calls if each != "again"]
-    told = {message["tool_call_id"]: message["content"] for message in requests[0].messages if message["role"] == "tool"}
+    outcome = {message["tool_call_id"]: message["content"] for message in requests[0].messages if message["role"] == "tool"}
     assert {
         name: f"result of {name}" if name in settled else f"Error: {NO_RESULT}" for name in TOOLS if "calls" in recorded
-    } == told
+    } == outcome
     after = run(open_session(database_url, session_id))
     assert [*recorded, "user", "calls", "result a", "answer"] == [kind(event) for event in after.events]
 

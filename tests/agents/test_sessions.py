@@ -337,9 +337,9 @@ def test_runs_in_event_loops_of_several_threads_are_serialised(service, names):
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(lambda number: run(one_run(number)), range(3)))
-    told = [text.split() for text in texts_of(run(service.get_session(*names.all)).events)]
-    assert 30 == len(told)
-    for first, second in zip(told[::2], told[1::2], strict=True):
+    outcome = [text.split() for text in texts_of(run(service.get_session(*names.all)).events)]
+    assert 30 == len(outcome)
+    for first, second in zip(outcome[::2], outcome[1::2], strict=True):
         assert ("begin", "end", first[1]) == (first[0], second[0], second[1])
 
 

@@ -37,9 +37,9 @@ async def test_partial_events_add_up_to_the_answer_and_are_not_logged():
     chat = Chat(agent([asking, Reply("it is two", reasoning="so")], add))
     events = await chat.say(streaming=True)
     rounds = [events[: (cut := next(n for n, event in enumerate(events) if event.get_function_calls()) + 1)], events[cut:]]
-    for told, text, thoughts in zip(rounds, ("let me see", "it is two"), ("hm, a sum", "so"), strict=True):
-        whole = next(event for event in reversed(told) if not event.partial and not event.get_function_responses())
-        assert (text, thoughts) == (pieces(told, thought=False), pieces(told, thought=True))
+    for outcome, text, thoughts in zip(rounds, ("let me see", "it is two"), ("hm, a sum", "so"), strict=True):
+        whole = next(event for event in reversed(outcome) if not event.partial and not event.get_function_responses())
+        assert (text, thoughts) == (pieces(outcome, thought=False), pieces(outcome, thought=True))
         assert text == whole.content.text
         assert thoughts == whole.content.parts[0].text
     assert 1 == len({event.invocation_id for event in events})
@@ -105,22 +105,22 @@ def test_answer_without_usage_has_no_usage():
 
 async def test_progress_is_streamed_while_a_tool_runs_and_not_logged():
     seen_by_tool = asyncio.Event
-    told = seen_by_tool()
+    outcome = seen_by_tool()
 
     async def work(tool_context: ToolContext) -> str:
         tool_context.progress("half", fraction=0.5, data={"left": 1})
-        await told.wait()  # the consumer has heard of it before the tool is done
+        await outcome.wait()  # the consumer has heard of it before the tool is done
         return "ok"
 
     chat = Chat(agent([ToolCall("1", "work"), "done"], work), bus=(bus := EventBus()))
     topics: list[Any] = []
     bus.subscribe("tool.progress", lambda event: topics.append(event.data))
-    heard = []
+    received = []
     async for event in chat.begin():
         if event.progress is not None:
-            heard.append((event.partial, event.content, event.progress.to_dict()))
-            told.set()
-    assert [(True, None, {"name": "work", "id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}})] == heard
+            received.append((event.partial, event.content, event.progress.to_dict()))
+            outcome.set()
+    assert [(True, None, {"name": "work", "id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}})] == received
     await bus.drain()
     assert [{"tool": "work", "call_id": "1", "message": "half", "fraction": 0.5, "data": {"left": 1}}] == topics
     assert not any(event.progress is not None for event in (await chat.session()).events)
@@ -129,11 +129,11 @@ async def test_progress_is_streamed_while_a_tool_runs_and_not_logged():
 def test_bus_gets_chunks_of_streaming_runs_only():
     async def topics_of(**settings: Any) -> list[str]:
         bus = EventBus()
-        told: list[str] = []
-        bus.subscribe("llm.*", lambda event: told.append(event.type.removeprefix("llm.")))
+        received: list[str] = []
+        bus.subscribe("llm.*", lambda event: received.append(event.type.removeprefix("llm.")))
         await Chat(agent(["done"]), bus=bus).say(**settings)
         await bus.drain()
-        return told
+        return received
 
     assert ["request", "stream.chunk", "stream.chunk", "response"] == asyncio.run(topics_of(streaming=True))
     assert ["request", "response"] == asyncio.run(topics_of())

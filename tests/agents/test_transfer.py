@@ -51,8 +51,8 @@ def test_target_agent_continues_the_turn():
     model = ScriptedModel(["It is 3 euros."])
     billing = LlmAgent(name="billing", model=model)
     root = LlmAgent(name="root", model=ScriptedModel([transfer_call("billing")]), sub_agents=[billing])
-    bus, told = EventBus(), []
-    bus.subscribe("agent.*", lambda event: told.append((event.type, event.data)))
+    bus, received = EventBus(), []
+    bus.subscribe("agent.*", lambda event: received.append((event.type, event.data)))
     runner = Runner(root, bus=bus)
 
     async def scenario():
@@ -69,7 +69,7 @@ def test_target_agent_continues_the_turn():
         ("agent.transfer", {"from": "root", "to": "billing"}),
         ("agent.start", {"agent": "billing", "model": ""}),
         ("agent.response", {"agent": "billing", "text": "It is 3 euros.", "session_id": "s"}),
-    ] == told
+    ] == received
 
 
 def test_next_message_goes_to_the_root_agent():

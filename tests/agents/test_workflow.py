@@ -322,8 +322,8 @@ def test_failing_parallel_branch_is_an_error_event_and_others_continue(error):
             yield "still here"
 
         bus = EventBus()
-        told = []
-        bus.subscribe("agent.error", lambda event: told.append(event.data))
+        received = []
+        bus.subscribe("agent.error", lambda event: received.append(event.data))
         runner = Runner(
             ParallelAgent(name="side", sub_agents=[FailingAgent("bad", error), FunctionAgent("good", patient, [])]), bus=bus
         )
@@ -333,14 +333,14 @@ def test_failing_parallel_branch_is_an_error_event_and_others_continue(error):
             if event.error_code:
                 failed.set()
         await bus.drain()
-        return events, await log(runner), told
+        return events, await log(runner), received
 
-    events, kept, told = run(scenario())
+    events, kept, received = run(scenario())
     assert ["bad! PARALLEL_ERROR", "good: still here"] == lines(events)
     assert ["user: hi", *lines(events)] == kept
     assert "side.bad" == events[0].branch
     assert events[0].error_message.startswith("Sub-agent 'bad' failed: ")
-    assert [{"agent": "bad", "error": "PARALLEL_ERROR", "message": events[0].error_message}] == told
+    assert [{"agent": "bad", "error": "PARALLEL_ERROR", "message": events[0].error_message}] == received
 
 
 def test_branch_with_a_failing_model_reports_it_and_the_others_continue():

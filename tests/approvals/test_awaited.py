@@ -86,19 +86,19 @@ def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails
 
     async def main():
         async with service_at(str(tmp_path / "approvals.db")) as service:
-            still, told = service.store.heartbeat, asyncio.Event()
+            still, outcome = service.store.heartbeat, asyncio.Event()
             failures = [OSError("busy")]
 
             async def sometimes(request_ids):
                 if failures:
                     raise failures.pop()
                 await still(request_ids)
-                told.set()
+                outcome.set()
 
             service.store.heartbeat = sometimes
             task = running_calls(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
-            await told.wait()
+            await outcome.wait()
             await service.decide(request.id, "approve")
             await task
             return service._waiting._heartbeat

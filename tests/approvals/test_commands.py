@@ -346,9 +346,9 @@ def test_lists_report_how_much_of_long_arguments_is_omitted(server):
     listed = patchbay("list", url=server.url).stdout
     assert f"[{len(json.dumps(json.loads(text), indent=2)) - 1200} more characters: v here" in listed
     assert "May it run?" not in listed
-    [told] = json.loads(patchbay("list", "--json", url=server.url).stdout)
-    assert pending == told
-    assert (None, f"{text[:4000]}... [{len(text) - 4000} more characters]") == (told["arguments"], told["arguments_text"])
+    [outcome] = json.loads(patchbay("list", "--json", url=server.url).stdout)
+    assert pending == outcome
+    assert (None, f"{text[:4000]}... [{len(text) - 4000} more characters]") == (outcome["arguments"], outcome["arguments_text"])
     assert "x" * 9000 in patchbay("show", pending["id"], url=server.url).stdout
 
 
@@ -362,11 +362,11 @@ def test_calls_in_any_language_are_shown_on_any_terminal(server):
 
 
 def test_token_is_sent_only_to_the_named_server(tmp_path):
-    heard = []
+    received = []
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self):
-            heard.append((self.path, self.headers["authorization"]))
+            received.append((self.path, self.headers["authorization"]))
             self.send_response(302)
             self.send_header("location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
             self.end_headers()
@@ -384,7 +384,7 @@ def test_token_is_sent_only_to_the_named_server(tmp_path):
         elsewhere.shutdown()
         thread.join(BOUND)
     assert (1, "patchbay: request refused (HTTP 302)\n") == (done.returncode, done.stderr)
-    assert [("/api/approvals", f"Bearer {TOKEN}")] == heard
+    assert [("/api/approvals", f"Bearer {TOKEN}")] == received
 
 
 @pytest.mark.parametrize("command", ["list", "watch", "show", "approve", "deny"])

@@ -81,8 +81,8 @@ def test_expired_approval_is_an_event_with_its_severity(at_deadline, severity):
             await executor.hooks.events.flush()
             return approval_events(watching)[-1]
 
-    kind, payload, said = run(main())
-    assert ("agent.approval.decided", "expired", severity) == (kind, payload["Decision"], said)
+    kind, payload, text = run(main())
+    assert ("agent.approval.decided", "expired", severity) == (kind, payload["Decision"], text)
 
 
 def test_cancelled_run_withdraws_its_request_unless_the_service_is_leaving():

@@ -189,16 +189,16 @@ def test_api_includes_facts():
             await ended(task)
             return asked.as_json(), ApprovalRequest.from_json(asked.as_json()) == asked, schema
 
-    told, is_same, schema = run(main())
-    assert ({"path": "/srv/data"}, True) == (told["facts"], is_same)
+    outcome, is_same, schema = run(main())
+    assert ({"path": "/srv/data"}, True) == (outcome["facts"], is_same)
     assert ("object", True) == (schema["properties"]["facts"]["type"], "facts" in schema["required"])
 
 
 def test_request_json_without_facts_is_read_and_invalid_facts_are_rejected():
-    told = request().as_json()
-    assert {} == ApprovalRequest.from_json({name: value for name, value in told.items() if name != "facts"}).facts
+    outcome = request().as_json()
+    assert {} == ApprovalRequest.from_json({name: value for name, value in outcome.items() if name != "facts"}).facts
     with pytest.raises(ValueError, match="facts"):
-        ApprovalRequest.from_json({**told, "facts": "none"})
+        ApprovalRequest.from_json({**outcome, "facts": "none"})
 
 
 async def test_approval_event_includes_the_facts():

@@ -93,10 +93,10 @@ def test_a_call_by_hand_waits_too(guarded_server, deleted):
 def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}}))
-    said = says({"output": "sent", "is_error": False})
+    text = says({"output": "sent", "is_error": False})
     with (
         serve_chat([], governance=Governance(GovernanceSettings(config=file))) as running,
-        calling_back(said) as callback,
+        calling_back(text) as callback,
     ):
         server = running.server
         server.register("send", callback.url, source="mail", annotations={"destructiveHint": True})
@@ -109,8 +109,8 @@ def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(tmp_path):
         decide(server, request["id"])
         thread.join(BOUND)
         assert "sent" == found[0]["output"]
-        [heard] = callback.calls
-        assert ({"to": "ann"}, '{"to": "ann"}') == (heard.json["arguments"], heard.json["raw_arguments"])
+        [received] = callback.calls
+        assert ({"to": "ann"}, '{"to": "ann"}') == (received.json["arguments"], received.json["raw_arguments"])
 
 
 def request_and_leave(server: Server, path: str, body: Any) -> None:

@@ -61,9 +61,9 @@ async def run_hook_tool(hooks: HookManager) -> str:
 def outcome_of(policy: dict[str, Any], hooks_policy: HookPolicy | None = None) -> tuple[str, list[Any]]:
     async def main():
         hooks, _, tickets = hooked(parse_policy(policy), hooks_policy)
-        said = await run_hook_tool(hooks)
+        text = await run_hook_tool(hooks)
         await hooks.aclose()
-        return said, tickets.found
+        return text, tickets.found
 
     return run(main())
 
@@ -92,9 +92,9 @@ async def test_approval_precedes_the_hooks_answer(policy):
     [request] = await waiting(service)
     before = list(tickets.found)
     await service.decide(request.id, "approve")
-    said = await going
+    text = await going
     await hooks.aclose()
-    assert ("hook:tickets", [], "a ticket", [7]) == (request.source, before, said, tickets.found)
+    assert ("hook:tickets", [], "a ticket", [7]) == (request.source, before, text, tickets.found)
 
 
 def test_call_without_a_matching_rule_runs():
@@ -106,17 +106,17 @@ def test_call_without_a_matching_rule_runs():
 STRICT = {"rules": [{"name": "looking", "tools": ["lookup_*"], "outcome": "deny"}], "default": "deny"}
 
 
-@pytest.mark.parametrize("said", ["foreign", "seed"])
+@pytest.mark.parametrize("message", ["foreign", "seed"])
 @pytest.mark.parametrize("by", ["approvals", "hooks"])
-def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(said, by, caplog):
+def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(message, by, caplog):
     if by == "approvals":
-        outcome = outcome_of({**STRICT, "respond_approval": said})
+        outcome = outcome_of({**STRICT, "respond_approval": message})
     else:
-        outcome = outcome_of(STRICT, parse_hooks_config({"hooks": {"policy": {"respond_approval": said}}}).policy)
+        outcome = outcome_of(STRICT, parse_hooks_config({"hooks": {"policy": {"respond_approval": message}}}).policy)
     assert ("a ticket", [7]) == outcome
-    [told] = [each.getMessage() for each in caplog.records if "respond_approval" in each.getMessage()]
-    assert f"respond_approval is {said!r}: " in told
-    assert told.endswith(": looking, default")
+    [reported] = [each.getMessage() for each in caplog.records if "respond_approval" in each.getMessage()]
+    assert f"respond_approval is {message!r}: " in reported
+    assert reported.endswith(": looking, default")
 
 
 def test_approval_policy_precedes_hooks(caplog):
@@ -124,10 +124,10 @@ def test_approval_policy_precedes_hooks(caplog):
     assert [] == caplog.records
 
 
-@pytest.mark.parametrize("said", ["foreign", "seed"])
-def test_hook_tool_rule_without_approval_is_rejected(said):
+@pytest.mark.parametrize("message", ["foreign", "seed"])
+def test_hook_tool_rule_without_approval_is_rejected(message):
     policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
-    for made, hooks in (({**policy, "respond_approval": said}, None), (policy, HookPolicy(respond_approval=said))):
+    for made, hooks in (({**policy, "respond_approval": message}, None), (policy, HookPolicy(respond_approval=message))):
         with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):
             hooked(parse_policy(made), hooks)
     assert "always" == parse_policy(policy).apply_to(HookPolicy()).respond_approval

@@ -80,7 +80,7 @@ def test_annotations_are_read_under_our_names_and_mcp_names(annotations):
 def test_missing_annotation_counts_as_false():
     policy = {"rules": [{"annotations": {"read_only": False}, "outcome": "ask"}]}
     assert ["ask", "ask", "allow"] == [
-        outcome(policy, annotations={"read_only": said} if said is not None else {}) for said in (None, False, True)
+        outcome(policy, annotations={"read_only": text} if text is not None else {}) for text in (None, False, True)
     ]
 
 

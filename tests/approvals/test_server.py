@@ -145,8 +145,8 @@ def test_approvals_api_requires_the_token(tmp_path):
                 ("GET", path, None),
                 ("POST", path, {"decision": "approve"}),
             ):
-                status, said = server.ask(method, where, body, token=token)
-                assert (401, "wrong_token") == (status, said["error_code"])
+                status, text = server.ask(method, where, body, token=token)
+                assert (401, "wrong_token") == (status, text["error_code"])
         assert [listed] == server.pending()
         assert 200 == server.decide(listed["id"], "approve")[0]
         server.ended()

@@ -86,10 +86,10 @@ def test_request_is_stored_before_it_is_published(url):
     async def main():
         async with service_at(url) as service:
             changes = service.watch()
-            told = asyncio.ensure_future(anext(changes))
+            outcome = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(0)
             task = running_calls(executor_of(service, Files()), call_of())
-            request = await told
+            request = await outcome
             kept = await service.store.get(request.id)
             await changes.aclose()
             task.cancel()
@@ -926,12 +926,12 @@ def test_slow_watchers_are_dropped(monkeypatch):
     async def main():
         async with service_at() as service:
             changes = service.watch()
-            told = asyncio.ensure_future(anext(changes))
+            outcome = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(0)
             executor = executor_of(service, Files())
             tasks = [running_calls(executor, call_of(str(n))) for n in range(10)]
             pending = await waiting(service, 10)
-            seen = [await told, *[each async for each in changes]]
+            seen = [await outcome, *[each async for each in changes]]
             for each in pending:
                 await service.decide(each.id, "approve")
             await asyncio.wait(tasks)

@@ -177,8 +177,8 @@ def test_session_approvals_are_listed_and_revoked_over_http(tmp_path):
         [pending] = server.pending()
         server.decide(pending["id"], "approve_session", by="ann")
         server.ended()
-        status, told = server.ask("GET", "/api/approvals/sessions")
-        [grant] = told["sessions"]
+        status, outcome = server.ask("GET", "/api/approvals/sessions")
+        [grant] = outcome["sessions"]
         assert (200, pending["id"], "ann", "s1", True) == (
             status,
             *(grant[name] for name in ("id", "by", "session_key", "for_session")),
@@ -191,8 +191,8 @@ def test_session_approvals_are_listed_and_revoked_over_http(tmp_path):
                 server.ask("GET", "/api/approvals/sessions", token=token)[0],
             ]
         assert (200, {"ok": True, "revoked": grant}) == server.ask("DELETE", path)
-        status, told = server.ask("DELETE", path)
-        assert (404, "approval_not_found") == (status, told["error_code"])
+        status, outcome = server.ask("DELETE", path)
+        assert (404, "approval_not_found") == (status, outcome["error_code"])
         server.run("/b")
         [again] = server.pending()
         server.decide(again["id"], "deny")
@@ -214,8 +214,8 @@ def test_session_approvals_are_listed_and_revoked_at_a_terminal(tmp_path):
         assert re.search(
             r"^  every call of delete in this session is approved by ann, for 2[34] h more$", listed.stdout, re.MULTILINE
         )
-        [told] = json.loads(patchbay("sessions", "--json", url=server.url).stdout)
-        assert pending["id"] == told["id"]
+        [outcome] = json.loads(patchbay("sessions", "--json", url=server.url).stdout)
+        assert pending["id"] == outcome["id"]
         done = patchbay("revoke", pending["id"], url=server.url)
         expected = f"{pending['id']}  delete  taken back: every call of delete in session s1 is asked about again\n"
         assert (0, expected) == (done.returncode, done.stdout)

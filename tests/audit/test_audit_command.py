@@ -242,5 +242,13 @@ def test_moments_are_read():
 
 
 def test_durations_are_printed_with_few_digits():
-    told = {0.00012: "0.1 ms", 0.0456: "46 ms", 0.9994: "999 ms", 0.9996: "1.0 s", 61.23: "61.2 s", 600: "10 min", 9000: "2.5 h"}
-    assert told == {seconds: format_duration(seconds) for seconds in told}
+    received = {
+        0.00012: "0.1 ms",
+        0.0456: "46 ms",
+        0.9994: "999 ms",
+        0.9996: "1.0 s",
+        61.23: "61.2 s",
+        600: "10 min",
+        9000: "2.5 h",
+    }
+    assert received == {seconds: format_duration(seconds) for seconds in received}

@@ -34,9 +34,9 @@ class MountedStream:
     def is_observing(self) -> bool:
         return NAME in [each.name for each in self.manager.mounted]
 
-    async def tell(self, *told: int, kind: str = "agent.test", session: str = "s1") -> None:
+    async def tell(self, *outcome: int, kind: str = "agent.test", session: str = "s1") -> None:
         turn = self.manager.begin(HookScope(session_key=session))
-        for number in told:
+        for number in outcome:
             if turn is not None:
                 turn.emit(kind, "", 1, {"number": number})
         await self.manager.events.flush()
@@ -54,8 +54,8 @@ def test_reader_gets_events_from_its_start_on():
 
     found, first = run(work())
     assert ["#2", "#3", "#4"] == found
-    told = json.loads(first.data)
-    assert ({"session_key": "s1"}, "agent.test") == (told["scope"], told["kind"])
+    outcome = json.loads(first.data)
+    assert ({"session_key": "s1"}, "agent.test") == (outcome["scope"], outcome["kind"])
 
 
 async def test_reader_with_filters_gets_matching_events_only():
@@ -111,9 +111,9 @@ async def test_reader_gets_the_count_of_events_dropped_by_the_dispatcher():
         turn.emit("agent.test", "", 1, {"number": number})
     await mounted.manager.events.flush()
     await mounted.tell(99)
-    told, dropped = [each for each in await reader.read(30) if isinstance(each, int)], mounted.manager.events.dropped
+    outcome, dropped = [each for each in await reader.read(30) if isinstance(each, int)], mounted.manager.events.dropped
     assert 0 < dropped
-    assert [dropped] == told
+    assert [dropped] == outcome
 
 
 def test_reconnected_reader_receives_missed_events(monkeypatch):
@@ -197,11 +197,11 @@ def test_any_event_content_is_json():
         def __str__(self):
             return "odd"
 
-    told = json.loads(encoded(event(a="\ud800\x1b", d=Odd(), e=(1, None, True), f={1: 2.5})))
-    assert {"a": "\ud800\x1b", "d": "odd", "e": [1, None, True], "f": {"1": 2.5}} == told["payload"]
-    assert "attrs" not in told or "cut" not in told["attrs"]
-    told = json.loads(encoded(event(a=1, b=math.nan)))
-    assert ({"a": 1, "b": "..."}, True) == (told["payload"], told["attrs"]["cut"])
+    outcome = json.loads(encoded(event(a="\ud800\x1b", d=Odd(), e=(1, None, True), f={1: 2.5})))
+    assert {"a": "\ud800\x1b", "d": "odd", "e": [1, None, True], "f": {"1": 2.5}} == outcome["payload"]
+    assert "attrs" not in outcome or "cut" not in outcome["attrs"]
+    outcome = json.loads(encoded(event(a=1, b=math.nan)))
+    assert ({"a": 1, "b": "..."}, True) == (outcome["payload"], outcome["attrs"]["cut"])
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_any_event_content_is_json():
 )
 def test_truncated_event_is_marked(flood):
     data = encoded(event(text="before", flood=flood))
-    told = json.loads(data)
-    assert ("before", True) == (told["payload"]["text"], told["attrs"]["cut"])
+    outcome = json.loads(data)
+    assert ("before", True) == (outcome["payload"]["text"], outcome["attrs"]["cut"])
     assert 400_000 > len(data)
 
 

@@ -25,12 +25,12 @@ def killed_after(url: str, acknowledged: int, spins: int) -> int:
     try:
         assert child.stdout is not None
         for _ in range(acknowledged):
-            said = int(child.stdout.readline())
+            reply = int(child.stdout.readline())
         for _ in range(spins):
             pass  # it is at an unknown stage
         child.send_signal(signal.SIGKILL)
         rest = child.stdout.read().split("\n")[:-1]
-        return int(rest[-1]) if rest else said
+        return int(rest[-1]) if rest else reply
     finally:
         child.kill()
         child.communicate(timeout=30)
@@ -39,11 +39,11 @@ def killed_after(url: str, acknowledged: int, spins: int) -> int:
 @pytest.mark.parametrize("seed", range(4))
 def test_acknowledged_records_are_stored_without_gaps(url, seed):
     chance = random.Random(seed)
-    said = killed_after(url, chance.randint(1, 12), chance.randint(0, 400_000))
+    text = killed_after(url, chance.randint(1, 12), chance.randint(0, 400_000))
     entries = run(find(url, limit=1000)).entries[::-1]
     kept = [int(each.call_id) for each in entries]
     assert list(range(1, len(kept) + 1)) == kept == [each.number for each in entries]
-    assert said <= kept[-1]
+    assert text <= kept[-1]
 
 
 def test_file_left_by_a_kill_is_complete_and_appendable(tmp_path):

@@ -73,13 +73,13 @@ def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
         await hooks.aclose()
 
     run(work())
-    told = {each.call_id: each for each in run(find(url)).entries}
-    assert {"1": "tool_denied", "2": "", "3": "unknown_tool"} == {name: each.code for name, each in told.items()}
+    outcome = {each.call_id: each for each in run(find(url)).entries}
+    assert {"1": "tool_denied", "2": "", "3": "unknown_tool"} == {name: each.code for name, each in outcome.items()}
     assert {("helper", "t1", "t0", "s1", "telegram", "ann")} == {
-        (each.agent, each.turn, each.parent_turn, each.session_key, each.channel, each.sender) for each in told.values()
+        (each.agent, each.turn, each.parent_turn, each.session_key, each.channel, each.sender) for each in outcome.values()
     }
-    assert (AuditDecision("guard", "before_tool", "denied: not this"),) == told["1"].decisions
-    assert (1, True) == (told["2"].result_chars, told["2"].digest.startswith("sha256:"))
+    assert (AuditDecision("guard", "before_tool", "denied: not this"),) == outcome["1"].decisions
+    assert (1, True) == (outcome["2"].result_chars, outcome["2"].digest.startswith("sha256:"))
 
 
 def test_entries_are_found_by_each_filter(url):

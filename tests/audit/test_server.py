@@ -27,17 +27,21 @@ def locked(tmp_path_factory):
 def test_a_turn_is_read_as_it_goes(server):
     with contextlib.closing(Events(server)) as events:
         server.run(message="How much?")
-        told = events.turn()
+        outcome = events.turn()
     rounds = ["agent.llm.request", "agent.llm.response"]
-    kinds = [each["kind"] for each in told]
+    kinds = [each["kind"] for each in outcome]
     assert ["agent.turn.start", *rounds] == kinds[:3]
     assert ["agent.tool.exec_end", "agent.tool.exec_skipped", "agent.tool.exec_start"] == sorted(kinds[3:6])
     assert ["agent.user_output", *rounds, "agent.turn.end"] == kinds[6:]
-    by_kind = {each["kind"]: each for each in told}
-    assert {"agent_id": "helper", "session_key": "s1", "turn_id": "turn-0001", "channel": "telegram", "sender_id": "ann"} == told[
-        0
-    ]["scope"]
-    assert "How much?" == told[0]["payload"]["UserMessage"]
+    by_kind = {each["kind"]: each for each in outcome}
+    assert {
+        "agent_id": "helper",
+        "session_key": "s1",
+        "turn_id": "turn-0001",
+        "channel": "telegram",
+        "sender_id": "ann",
+    } == outcome[0]["scope"]
+    assert "How much?" == outcome[0]["payload"]["UserMessage"]
     skipped = by_kind["agent.tool.exec_skipped"]
     assert ("c2", [{"by": "policy", "point": "before_tool", "decision": "denied: nothing is removed here"}]) == (
         skipped["attrs"]["call_id"], skipped["attrs"]["decisions"],
@@ -83,9 +87,9 @@ def test_stalled_reader_gets_a_dropped_count_and_the_server_continues(server):
         server.run(message="last")
         kinds, missing = [], 0
         while "stream.dropped" not in kinds:
-            told = events.next()
-            kinds.append(told["kind"])
-            missing += told["payload"].get("count", 0)
+            outcome = events.next()
+            kinds.append(outcome["kind"])
+            missing += outcome["payload"].get("count", 0)
     assert (0 < missing <= 122, "agent.user_output") == (True, kinds[0])
 
 
@@ -105,14 +109,14 @@ def test_foreign_origins_and_unknown_hosts_are_refused(server):
 
 def test_audit_accepts_the_documented_parameters(server):
     server.run(session="audited")
-    status, told = server.ask("GET", "/api/audit?session=audited")
-    assert (200, True, None) == (status, told["ok"], told["cursor"])
-    assert {("add", ""), ("remove", "tool_denied")} == {(each["tool"], each["code"]) for each in told["entries"]}
+    status, outcome = server.ask("GET", "/api/audit?session=audited")
+    assert (200, True, None) == (status, outcome["ok"], outcome["cursor"])
+    assert {("add", ""), ("remove", "tool_denied")} == {(each["tool"], each["code"]) for each in outcome["entries"]}
     _, refused = server.ask("GET", "/api/audit?session=audited&denied=true&tool=rem*&tool=x")
     assert ["remove"] == [each["tool"] for each in refused["entries"]]
     _, page = server.ask("GET", "/api/audit?session=audited&limit=1")
     _, rest = server.ask("GET", f"/api/audit?session=audited&limit=1&before={page['cursor']}")
-    assert told["entries"] == page["entries"] + rest["entries"]
+    assert outcome["entries"] == page["entries"] + rest["entries"]
     _, newer = server.ask("GET", f"/api/audit?session=audited&after={rest['entries'][0]['id']}")
     assert page["entries"] == newer["entries"]
 
@@ -126,17 +130,17 @@ def test_invalid_filter_is_refused(server, query):
     ("path", "name"), [("audit?limt=1", "limt"), ("audit?tool=x&Session=s1", "Session"), ("events?kinds=agent.error", "kinds")]
 )
 def test_unknown_parameter_is_refused_by_name(server, path, name):
-    status, told = server.ask("GET", f"/api/{path}")
-    assert (422, [["query", name]]) == (status, [each["loc"] for each in told["detail"]])
+    status, outcome = server.ask("GET", f"/api/{path}")
+    assert (422, [["query", name]]) == (status, [each["loc"] for each in outcome["detail"]])
 
 
 @pytest.mark.parametrize("file", ["nowhere/audit.db", "junk.db"])
 def test_unreadable_audit_database_is_http_503(tmp_path, file):
     (tmp_path / "junk.db").write_bytes(b"no database at all\n" * 100)
     with serving(tmp_path, database=f"sqlite:///{tmp_path / file}") as server:
-        status, told = server.ask("GET", "/api/audit")
-    assert (503, "audit_unavailable") == (status, told["error_code"])
-    assert "The audit cannot be read now: " in told["detail"]
+        status, outcome = server.ask("GET", "/api/audit")
+    assert (503, "audit_unavailable") == (status, outcome["error_code"])
+    assert "The audit cannot be read now: " in outcome["detail"]
 
 
 def test_the_routes_are_described(server):

@@ -165,9 +165,9 @@ def test_rows_are_read_by_other_processes_too():
 def test_missing_corpus_is_reported_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(corpora, "FORMATS", corpora.ROOT.parent / "nowhere" / "dev.jsonl.gz")
     assert 0 == fidelity.main(["--only", "formats", "--json", str(tmp_path / "out.json")])
-    told = json.loads((tmp_path / "out.json").read_text())
-    assert ["../nowhere/dev.jsonl.gz is not here"] == [bar["measured"] for bar in told["bars"]]
-    assert [None] == [bar["met"] for bar in told["bars"]]
+    outcome = json.loads((tmp_path / "out.json").read_text())
+    assert ["../nowhere/dev.jsonl.gz is not here"] == [bar["measured"] for bar in outcome["bars"]]
+    assert [None] == [bar["met"] for bar in outcome["bars"]]
     assert "formats: skipped" in capsys.readouterr().err
 
 

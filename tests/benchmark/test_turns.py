@@ -65,12 +65,12 @@ def test_client_turns_are_compared_with_the_bare_client() -> None:
         return Figures("1.0", {case.name: [milliseconds * 1e3] for case in CLIENT_CASES}, [100.0], [50.0])
 
     outcome = Outcome({rows.CLIENT_FLOOR: spent(8), rows.RUNNER: spent(14), f"{rows.AGENT}, text": spent(19)})
-    said = {verdict.what: verdict for verdict in bars.of_clients(outcome)}
-    assert ("≤ 2.0", "1.75", True) == _shown(said[f"{rows.RUNNER}, {LARGE.name}: CPU beside the client alone"])
-    assert ("≤ 1.2", "1.75", False) == _shown(said[f"{rows.RUNNER}, {SMALL.name}: CPU beside the client alone"])
-    assert ("≤ 2.5", "2.38", True) == _shown(said[f"{rows.AGENT}, text, {LARGE.name}: CPU beside the client alone"])
-    assert ("≤ 15 ms", "19.0 ms", False) == _shown(said[f"{rows.AGENT}, text, {LARGE.name}: CPU of a turn"])
-    assert said[f"patchbay.wrap, {LARGE.name}: CPU beside the client alone"].met is None
+    text = {verdict.what: verdict for verdict in bars.of_clients(outcome)}
+    assert ("≤ 2.0", "1.75", True) == _shown(text[f"{rows.RUNNER}, {LARGE.name}: CPU beside the client alone"])
+    assert ("≤ 1.2", "1.75", False) == _shown(text[f"{rows.RUNNER}, {SMALL.name}: CPU beside the client alone"])
+    assert ("≤ 2.5", "2.38", True) == _shown(text[f"{rows.AGENT}, text, {LARGE.name}: CPU beside the client alone"])
+    assert ("≤ 15 ms", "19.0 ms", False) == _shown(text[f"{rows.AGENT}, text, {LARGE.name}: CPU of a turn"])
+    assert text[f"patchbay.wrap, {LARGE.name}: CPU beside the client alone"].met is None
     assert "14.00 (1.75)" in table.of_clients(outcome, LITTLE)
 
 
@@ -82,9 +82,9 @@ class OneCallShort(Floor):
     """Does one call less than it was asked for."""
 
     async def turn(self) -> object:
-        said = await super().turn()
+        text = await super().turn()
         self.tool_runs -= 1
-        return said
+        return text
 
 
 class ExtraRequest(Floor):
@@ -164,15 +164,15 @@ def test_a_figure_is_the_median_of_the_processes() -> None:
 
 
 def test_turns_are_compared_with_a_time_and_the_best_framework() -> None:
-    said = {verdict.what: verdict for verdict in bars.of_turns(outcome_of(figures(100, 450, 301)))}
-    assert 8 == len(said)
-    one = said["Turn of an agent, 1 call: CPU beside the best framework"]
+    text = {verdict.what: verdict for verdict in bars.of_turns(outcome_of(figures(100, 450, 301)))}
+    assert 8 == len(text)
+    one = text["Turn of an agent, 1 call: CPU beside the best framework"]
     assert ("1/10.0 (openai-agents)", True) == (one.measured, one.met)
-    sixteen = said["Turn of an agent, 16 calls: CPU beside the best framework"]
+    sixteen = text["Turn of an agent, 16 calls: CPU beside the best framework"]
     assert ("1/7.8 (pydantic-ai-slim)", False) == (sixteen.measured, sixteen.met)
-    further = said["Turn of an agent, each further call: CPU"]
+    further = text["Turn of an agent, each further call: CPU"]
     assert ("≤ 25 µs", "23.3 µs", True) == (further.bar, further.measured, further.met)
-    assert (True, False) == (said["Turn of an agent, 16 calls: CPU"].met, said["Turn of an agent, 20 tools, 1 call: CPU"].met)
+    assert (True, False) == (text["Turn of an agent, 16 calls: CPU"].met, text["Turn of an agent, 20 tools, 1 call: CPU"].met)
 
 
 def test_missing_framework_leaves_the_comparison_without_a_verdict() -> None:

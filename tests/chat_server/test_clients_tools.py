@@ -23,8 +23,8 @@ def handed_out(at: Any, *, streamed: bool, **fields: Any) -> tuple[dict[str, Any
         message = {"role": "assistant", "content": text_of(chunks) or None, "tool_calls": made}
         return message, finish_of(chunks), report_of(chunks)
     answer = at.ask(**fields)
-    said = answer.choices[0].message.model_dump(include={"role", "content", "tool_calls"})
-    return said, answer.choices[0].finish_reason, answer.model_extra["patchbay"]
+    text = answer.choices[0].message.model_dump(include={"role", "content", "tool_calls"})
+    return text, answer.choices[0].finish_reason, answer.model_extra["patchbay"]
 
 
 def result(message: dict[str, Any], content: str = "open", at: int = 0) -> dict[str, Any]:

@@ -55,9 +55,9 @@ def test_failure_during_a_stream_is_its_last_event() -> None:
         at.server.register("weather", callback.url)
         answer = at.post({**BODY, "stream": True})
         assert 200 == answer.status
-        told = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
-        assert "no such luck" in told[-1]["error"]["message"]
-        assert "Let me see." == "".join(each["choices"][0]["delta"].get("content") or "" for each in told[:-1])
+        outcome = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
+        assert "no such luck" in outcome[-1]["error"]["message"]
+        assert "Let me see." == "".join(each["choices"][0]["delta"].get("content") or "" for each in outcome[:-1])
 
 
 @pytest.mark.parametrize("end", ["cut", "clean"])
@@ -200,12 +200,12 @@ FUNCTIONS = {"functions": [THEIRS["function"]]}
 )  # fmt: skip
 def test_request_without_tools_to_add_passes_through_unchanged(registered: bool, fields: dict[str, Any]) -> None:
     body = json.dumps({**BODY, **fields}, indent=1).encode()
-    said = b'{"id": "x", "object": "chat.completion",   "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}'
-    with serve_chat([Raw([said], content_type="application/json")]) as at:
+    text = b'{"id": "x", "object": "chat.completion",   "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}'
+    with serve_chat([Raw([text], content_type="application/json")]) as at:
         if registered:
             at.server.register("weather")
         answer = at.server.ask("POST", "/v1/chat/completions", raw=body)
-        assert (200, said, body) == (answer.status, answer.body, at.upstream.chats[0].body)
+        assert (200, text, body) == (answer.status, answer.body, at.upstream.chats[0].body)
 
 
 def test_all_else_below_v1_passes_through() -> None:
@@ -251,9 +251,9 @@ def test_turn_cut_short_by_server_stop_says_so_and_forbids_retries(streamed: boo
             while not callback.calls:
                 callback.end.wait(0.005)
         response = connection.getresponse()
-        said = response.read()
-    assert b"server_stopping" in said
+        text = response.read()
+    assert b"server_stopping" in text
     if streamed:
-        assert (200, True) == (response.status, b"Let" in said)
+        assert (200, True) == (response.status, b"Let" in text)
     else:
         assert (503, "false") == (response.status, response.getheader("x-should-retry"))

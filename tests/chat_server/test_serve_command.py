@@ -35,12 +35,12 @@ def test_text_model_uses_a_plugin_tool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [(["--upstream", "127.0.0.1:1"], "must begin with http"), (["--upstream", "http://127.0.0.1:1", "--upstream-key", "--tools"], "needs a key"),
      (["--upstream", "http://localhost:48911", "--port", "48911"], "is this server itself"),
      (["--upstream", "http://127.0.0.1:1", "--format", "nonsense"], "nonsense")],
 )  # fmt: skip
-def test_flags_that_cannot_work_are_refused(flags: list[str], said: str) -> None:
+def test_flags_that_cannot_work_are_refused(flags: list[str], message: str) -> None:
     done = run_cli(*SERVE[3:], *flags)
     assert 2 == done.returncode
-    assert said in done.stderr
+    assert message in done.stderr

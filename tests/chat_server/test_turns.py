@@ -282,8 +282,8 @@ def test_logprobs_are_returned_on_request() -> None:
     answer = Raw([events(chunk({"content": "Clear."}, logprobs=logprobs), chunk({}, "stop"))])
     with calling_back(SUNNY) as callback, serve_chat([rome(), answer]) as at:
         at.server.register("weather", callback.url)
-        (told,) = [each.choices[0].logprobs for each in at.stream(logprobs=True) if each.choices and each.choices[0].logprobs]
-        assert "Cl" == told.content[0].token
+        (outcome,) = [each.choices[0].logprobs for each in at.stream(logprobs=True) if each.choices and each.choices[0].logprobs]
+        assert "Cl" == outcome.content[0].token
 
 
 def test_in_process_tools_run() -> None:

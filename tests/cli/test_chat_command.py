@@ -136,7 +136,7 @@ class Screen:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--role", "nobody"], "nobody"),
         (
@@ -146,12 +146,12 @@ class Screen:
         (["--realtime", "--model", "nobody/x"], "There is no provider"),
     ],
 )
-def test_refused_chat_is_a_one_line_error(flags: list[str], said: str):
+def test_refused_chat_is_a_one_line_error(flags: list[str], message: str):
     with FakeOpenAI() as fake, serving(fake) as server:
         done = chatted(server, *flags)
     assert (1, "") == (done.returncode, done.stdout)
     (line,) = done.stderr.splitlines()
-    assert said in line
+    assert message in line
 
 
 def test_role_in_use_error_names_the_takeover_flag():

@@ -31,8 +31,8 @@ def patchbay(capsys):
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
             run(arguments)
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
+        text = capsys.readouterr()
+        return left.value.code, text.out, text.err
 
     return call
 
@@ -119,8 +119,8 @@ def test_a_declared_format_is_used_by_its_path(patchbay, tmp_path: Path) -> None
     assert (0, "declares content (content), tool_calls (calls)", f"--format {path}") == (
         status, facts(out)["response_template"], facts(out)["use"],
     )  # fmt: skip
-    told = json.loads(patchbay("formats", "derive", path, "--json")[1])
-    assert ({"content": "content", "tool_calls": "calls"}, path) == (told["response_template"], told["use"])
+    outcome = json.loads(patchbay("formats", "derive", path, "--json")[1])
+    assert ({"content": "content", "tool_calls": "calls"}, path) == (outcome["response_template"], outcome["use"])
 
 
 def test_a_declared_format_that_is_wrong_is_explained(patchbay, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_derive_without_a_match_is_the_same_for_file_and_folder(config: dict[str
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("{", "is no JSON"),
         ("[]", "holds no JSON object"),
@@ -169,14 +169,14 @@ def test_derive_without_a_match_is_the_same_for_file_and_folder(config: dict[str
         ('{"chat_template": 3}', "chat_template must be"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, said: str, patchbay, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, message: str, patchbay, tmp_path: Path) -> None:
     status, out, err = patchbay("formats", "derive", written(tmp_path / "tokenizer_config.json", content))
     assert (2, "", 1) == (status, out, err.count("\n"))
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["show", "nope"], "Unknown format 'nope'"),
         (["show", "qwen3-coder"], "Unknown format 'qwen3-coder'. Did you mean 'qwen3_coder'?"),
@@ -189,13 +189,13 @@ def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, said: s
         (["drive"], "No such command 'drive'"),
     ],
 )
-def test_invalid_usage_is_a_one_line_error(arguments: list[str], said: str, patchbay, tmp_path: Path) -> None:
+def test_invalid_usage_is_a_one_line_error(arguments: list[str], message: str, patchbay, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     places = {"{empty}": str(tmp_path / "empty"), "{binary}": str(tmp_path / "binary.json")}
     status, out, err = patchbay("formats", *(places.get(argument, argument) for argument in arguments))
     assert (2, "", 1) == (status, out, err.count("\n"))
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("command", [[], ["show"], ["model"], ["derive"]])
@@ -242,7 +242,7 @@ def test_a_file_is_loaded_as_the_format_it_declares_or_shows(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("own.toml", OWN + "opne = 1", r"own\.toml: calls\[0\]\.opne is not known here"),
         ("a.json", {"response_template": {}}, r"a\.json: response_template\.start_anchor is missing"),
@@ -250,6 +250,6 @@ def test_a_file_is_loaded_as_the_format_it_declares_or_shows(tmp_path: Path) -> 
         ("a.json", "{", r"^\S*a\.json is no JSON"),
     ],
 )
-def test_a_file_that_makes_no_format_is_refused_by_its_name(name: str, content: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_file_that_makes_no_format_is_refused_by_its_name(name: str, content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         load_format(Path(written(tmp_path / name, content)))

@@ -30,8 +30,8 @@ def patchbay(capsys):
     def call(*arguments: Any) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
             run([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
+        reply = capsys.readouterr()
+        return left.value.code, reply.out, reply.err
 
     return call
 
@@ -69,11 +69,11 @@ def test_page_has_every_part_of_the_reply(patchbay, text, tools):
 
 def test_json_has_the_same_parts(patchbay, text, tools):
     status, printed, _ = patchbay("parse", text, "--tools", tools, "--json")
-    told = json.loads(printed)
-    assert (0, "I ask.", "One harbour.") == (status, told["content"], told["reasoning"])
-    assert [{"name": "tide_table", "arguments": '{"harbour": "Brest"}'}] == [call["function"] for call in told["tool_calls"]]
-    assert [] == told["incomplete"]
-    assert [TEXT.index(",}") + 1] == [repair["position"] for repair in told["repairs"]]
+    outcome = json.loads(printed)
+    assert (0, "I ask.", "One harbour.") == (status, outcome["content"], outcome["reasoning"])
+    assert [{"name": "tide_table", "arguments": '{"harbour": "Brest"}'}] == [call["function"] for call in outcome["tool_calls"]]
+    assert [] == outcome["incomplete"]
+    assert [TEXT.index(",}") + 1] == [repair["position"] for repair in outcome["repairs"]]
 
 
 def test_text_without_a_call_is_reported(patchbay, tmp_path):
@@ -150,16 +150,16 @@ def test_tools_of_a_whole_request_are_found(patchbay, text, tmp_path):
 )
 def test_unreadable_tools_file_is_a_one_line_error(patchbay, text, tmp_path, complaint, content):
     (tmp_path / "tools.json").write_bytes(content)
-    status, printed, said = patchbay("parse", text, "--tools", tmp_path / "tools.json")
-    assert (2, "", 1) == (status, printed, said.count("\n"))
-    assert complaint in said
+    status, printed, reply = patchbay("parse", text, "--tools", tmp_path / "tools.json")
+    assert (2, "", 1) == (status, printed, reply.count("\n"))
+    assert complaint in reply
 
 
 def test_unreadable_text_or_unknown_format_is_a_usage_error(patchbay, text, tmp_path):
-    status, _, said = patchbay("parse", tmp_path / "nowhere.txt")
-    assert (2, True) == (status, "nowhere.txt cannot be read: No such file or directory" in said)
-    status, _, said = patchbay("parse", text, "--format", "morse")
-    assert (2, True) == (status, "Unknown format 'morse'" in said)
+    status, _, reply = patchbay("parse", tmp_path / "nowhere.txt")
+    assert (2, True) == (status, "nowhere.txt cannot be read: No such file or directory" in reply)
+    status, _, reply = patchbay("parse", text, "--format", "morse")
+    assert (2, True) == (status, "Unknown format 'morse'" in reply)
 
 
 def test_the_help_has_examples(patchbay):

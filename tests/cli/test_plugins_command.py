@@ -214,8 +214,8 @@ def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
             assert process.stdout is not None
             assert "[greeter] * It is frozen" in process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=BOUND)
-        assert (130, "") == (process.returncode, said)
+            _, reply = process.communicate(timeout=BOUND)
+        assert (130, "") == (process.returncode, reply)
 
 
 def test_host_has_exited_when_stop_returns(folder):

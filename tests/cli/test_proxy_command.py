@@ -48,7 +48,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["proxy"], "--upstream is missing"),
         (["proxy", "--upstream", UPSTREAM, "--nope"], "No such option: --nope"),
@@ -84,10 +84,10 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["poxy"], "No such command 'poxy'. Did you mean 'proxy'"),
     ],
 )  # fmt: skip
-def test_invalid_usage_is_a_one_line_error(flags: list[str], said: str) -> None:
+def test_invalid_usage_is_a_one_line_error(flags: list[str], message: str) -> None:
     done = run_cli(*flags)
     assert (2, "") == (done.returncode, done.stdout)
-    assert said in done.stderr
+    assert message in done.stderr
     assert 1 == done.stderr.count("\n")
     assert done.stderr.startswith("patchbay: ")
 

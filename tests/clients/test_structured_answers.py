@@ -50,12 +50,12 @@ def test_the_model_calls_its_tool_and_its_answer_is_of_the_type(kind: Kind, stre
             assert ("tool_calls", None) == (first.finish_reason, first.message.content)
             (call,) = first.message.tool_calls
             assert ("get_degrees", {"city": "Rome"}) == (call.function.name, json.loads(call.function.arguments))
-            said = {
+            texts = {
                 "role": "assistant",
                 "content": None,
                 "tool_calls": [call.model_dump(exclude={"function": {"parsed_arguments"}})],
             }
-            messages = [QUESTION, said, {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
+            messages = [QUESTION, texts, {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
             last = ask(client, messages, streamed=streamed)
             assert ("stop", Weather(city="Rome", degrees=21)) == (last.finish_reason, last.message.parsed)
             assert not last.message.tool_calls

@@ -70,9 +70,9 @@ def test_a_tag_is_a_call_and_its_result_reaches_the_model(way: Any, streamed: bo
         assert ("tool_calls", "I look.") == (first.finish_reason, first.message.content)
         (call,) = first.message.tool_calls
         assert ("run_shell", '{"command": "ls -la"}') == (call.function.name, call.function.arguments)
-        said = {"role": "assistant", "content": "I look.", "tool_calls": [{**call.to_dict(), "type": "function"}]}
+        texts = {"role": "assistant", "content": "I look.", "tool_calls": [{**call.to_dict(), "type": "function"}]}
         result = {"role": "tool", "tool_call_id": call.id, "content": "a.txt b.txt"}
-        last = ask(client, [QUESTION, said, result], streamed=streamed)
+        last = ask(client, [QUESTION, texts, result], streamed=streamed)
         assert ("stop", "Two.", None) == (last.finish_reason, last.message.content, last.message.tool_calls or None)
         assert "a.txt b.txt" in upstream.chats[-1].json["messages"][-1]["content"]
 

@@ -309,9 +309,9 @@ def test_a_timeout_is_an_error_dict_that_the_model_sees(tool, name, seconds):
     model = ScriptedModel([call(name), "It is too slow."])
     events, _ = play(LlmAgent(name="patient", model=model, tools=[tool]), loop=TurnedLoop)
     (response,) = responses(events)
-    said = f"Tool '{name}' timed out after {seconds}s"
-    assert {"error": said} == response.response
-    assert said in model.requests[1].messages[-1]["content"]
+    text = f"Tool '{name}' timed out after {seconds}s"
+    assert {"error": text} == response.response
+    assert text in model.requests[1].messages[-1]["content"]
     assert ["It is too slow."] == texts(events)
 
 
@@ -353,10 +353,10 @@ def test_bundled_tools_exist_under_their_names():
 
 
 async def test_bus_gets_calls_and_results_with_their_data():
-    told: list[BusEvent] = []
+    received: list[BusEvent] = []
 
     async def on_tool(event: BusEvent) -> None:
-        told.append(event)
+        received.append(event)
 
     bus = EventBus()
     bus.subscribe("tool.*", on_tool)
@@ -366,7 +366,7 @@ async def test_bus_gets_calls_and_results_with_their_data():
         async for _ in Runner(agent, "app", bus=bus).run("u1", "s1", "hello"):
             pass
         await bus.drain()
-    first, second = told
+    first, second = received
     assert ("tool.call", "tool.result") == (first.type, second.type)
     assert {"tool": "search_web", "args": {"query": "otters"}}.items() <= first.data.items()
     assert {"tool": "search_web", "response": {"result": ["https://example.com"]}}.items() <= second.data.items()

@@ -106,7 +106,7 @@ def make_call(index: int, kind: str) -> ToolCall | IncompleteCall:
 )
 def test_every_call_gets_exactly_one_result_in_call_order_for_any_siblings(batch, max_parallel, tool_timeout):
     release = threading.Event()
-    told: list[ToolExecution] = []
+    received: list[ToolExecution] = []
 
     async def main() -> list[ToolExecution]:
         turns = iter([pauses for _, pauses in batch] * 2)
@@ -117,7 +117,7 @@ def test_every_call_gets_exactly_one_result_in_call_order_for_any_siblings(batch
 
         executor = Executor(make_tools(pause, release), max_parallel=max_parallel, tool_timeout=tool_timeout)
         calls = [make_call(index, kind) for index, (kind, _) in enumerate(batch)]
-        return await asyncio.wait_for(executor.run(calls, on_settled=told.append), 30)
+        return await asyncio.wait_for(executor.run(calls, on_settled=received.append), 30)
 
     try:
         done = asyncio.run(main())
@@ -129,7 +129,7 @@ def test_every_call_gets_exactly_one_result_in_call_order_for_any_siblings(batch
     assert all(execution.is_error is (execution.result.code is not None) for execution in done)
     assert all(execution.content for execution in done)
     # Each call has exactly one event.
-    assert sorted(execution.call.id for execution in told) == sorted(execution.call.id for execution in done)
+    assert sorted(execution.call.id for execution in received) == sorted(execution.call.id for execution in done)
     for index, (kind, _) in enumerate(batch):
         if kind in ("fine", "fine_sync"):
             assert index == done[index].value

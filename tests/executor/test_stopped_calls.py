@@ -107,14 +107,14 @@ async def test_a_generator_in_a_thread_is_stopped_between_its_items():
 
 async def test_tool_thread_is_signalled_if_its_task_is_cancelled_externally():
     """As ``asyncio.run`` does at its end, with all tasks."""
-    told = threading.Event()
+    outcome = threading.Event()
     loop = asyncio.get_running_loop()
     began = asyncio.Event()
 
     def wait(tool_context: Any) -> None:
         loop.call_soon_threadsafe(began.set)
         if tool_context.cancelled.wait(30):
-            told.set()
+            outcome.set()
 
     batch = Executor([wait]).start([ToolCall("1", "wait")])
     await began.wait()
@@ -122,4 +122,4 @@ async def test_tool_thread_is_signalled_if_its_task_is_cancelled_externally():
         if "Batch._run" in repr(task):
             task.cancel()
     assert "cancelled" == (await anext(batch)).result.code
-    assert told.wait(30)
+    assert outcome.wait(30)

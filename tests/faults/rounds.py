@@ -172,22 +172,22 @@ class Rounds:
         while not stop.is_set():
             key = uuid.uuid4().hex
             tool, pause = chance.choice(self.tools), chance.choice((0.0, 0.0, 0.02, 0.2))
-            said = self.ask(tool, key, pause)
-            while said is None and again and not stop.wait(0.05):
-                said = self.ask(tool, key, pause)
-            answers.append(CallOutcome(key, said))
+            text = self.ask(tool, key, pause)
+            while text is None and again and not stop.wait(0.05):
+                text = self.ask(tool, key, pause)
+            answers.append(CallOutcome(key, text))
             stop.wait(0.01)
         return answers
 
     def ask(self, tool: str, key: str, pause: float) -> dict[str, Any] | None:
         try:
-            status, said = self.deployment.request(
+            status, text = self.deployment.request(
                 "POST", "/api/tools/call", {"name": tool, "arguments": {"pause": pause}, "idempotency_key": key}
             )
         except (ConnectionError, http.client.HTTPException):
             return None  # but never a timeout, which would be an unanswered call
-        assert 200 == status, said
-        return said
+        assert 200 == status, text
+        return text
 
     # Kills.
 
@@ -238,14 +238,14 @@ class Rounds:
         ran = Counter(self.journal.read_text().split())
         assert {} == {key: times for key, times in ran.items() if times > 1}, "a handler ran twice for one key"
         for answer in self.answers:
-            said = answer.said
-            if said is None:
+            text = answer.said
+            if text is None:
                 continue
-            if said["ok"]:
-                assert (1, answer.key) == (ran[answer.key], said["output"]), answer
+            if text["ok"]:
+                assert (1, answer.key) == (ran[answer.key], text["output"]), answer
             else:
-                assert said["code"], answer
-                if "did not run" in said["content"]:
+                assert text["code"], answer
+                if "did not run" in text["content"]:
                     assert 0 == ran[answer.key], answer
         self.seen = len(ran)
         poll_until(lambda: not any(map(is_alive, self.orphans)), what="the end of the plugins of a host that was killed")

@@ -26,12 +26,12 @@ def test_random_kills_lose_and_repeat_no_call_and_tools_return(tmp_path):
     rounds = Rounds(tmp_path, seed=SEED)
     began = time.monotonic()
     rounds.run(ROUNDS)
-    said = [answer.said for answer in rounds.answers]
-    lost = sum(each is None for each in said)
-    done = sum(bool(each and each["ok"]) for each in said)
+    text = [answer.said for answer in rounds.answers]
+    lost = sum(each is None for each in text)
+    done = sum(bool(each and each["ok"]) for each in text)
     tell(f"\n{ROUNDS} rounds, seed {SEED}, {time.monotonic() - began:.0f} s; kills: {dict(rounds.kills)}")
     tell(
-        f"{len(said)} calls: {done} results, {len(said) - done - lost} errors, {lost} connections that ended; {rounds.seen} runs"
+        f"{len(text)} calls: {done} results, {len(text) - done - lost} errors, {lost} connections that ended; {rounds.seen} runs"
     )
     took = defaultdict(list)
     for what, seconds in rounds.back:

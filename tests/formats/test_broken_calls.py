@@ -110,11 +110,11 @@ def test_invalid_arguments_in_custom_notations_are_incomplete(name: str) -> None
 
 
 def test_string_may_contain_an_end_marker() -> None:
-    said = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
-    call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": said})}}}\n</tool_call>'
+    text = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
+    call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": text})}}}\n</tool_call>'
     for size in (0, 1, 3):
         reply = read(f"{call}\n{call.replace('before', 'behind')}", size)
-        assert [{"text": said}, {"text": said.replace("before", "behind")}] == arguments(reply)
+        assert [{"text": text}, {"text": text.replace("before", "behind")}] == arguments(reply)
         assert () == reply.incomplete
 
 

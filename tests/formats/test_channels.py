@@ -104,8 +104,8 @@ def test_channel_body_streams_as_it_arrives(
     for char in start:
         parser.feed(char)
     for word in ("one", "two", "three"):
-        told = [event for event in parser.feed(word) if isinstance(event, kind)]
-        assert word == "".join(event.text for event in told).removeprefix('{"name": "').removeprefix('{"code": "')
+        outcome = [event for event in parser.feed(word) if isinstance(event, kind)]
+        assert word == "".join(event.text for event in outcome).removeprefix('{"name": "').removeprefix('{"code": "')
     parser.feed(end)
     parser.close()
 
@@ -232,15 +232,15 @@ def _k3(kind: str, text: str) -> str:
 )
 @settings(max_examples=examples(40))
 def test_rendered_messages_are_read_back(way: str, write: Any, messages: list[tuple[str, str]], seed: int) -> None:
-    text = "".join(write(kind, said) for kind, said in messages)
+    text = "".join(write(kind, message) for kind, message in messages)
     dice = random.Random(seed)
     marks = [0, *sorted(dice.choices(range(len(text) + 1), k=5)), len(text)]
     pieces = [text[begin:end] for begin, end in pairwise(marks)]
     for format_name in (way, "auto"):
         reply = read(text, format_name, pieces)
-        assert "\n".join(said for kind, said in messages if kind == "answer") == (reply.content or "")
-        assert "\n\n".join(said for kind, said in messages if kind == "thought") == (reply.reasoning or "")
-        assert [{"name": said} for kind, said in messages if kind == "call"] == [
+        assert "\n".join(message for kind, message in messages if kind == "answer") == (reply.content or "")
+        assert "\n\n".join(message for kind, message in messages if kind == "thought") == (reply.reasoning or "")
+        assert [{"name": message} for kind, message in messages if kind == "call"] == [
             json.loads(call.raw_arguments) for call in reply.tool_calls
         ]
         assert reply == read(text, format_name)

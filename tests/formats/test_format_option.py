@@ -34,7 +34,7 @@ def test_an_unknown_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("Hermes", "Did you mean 'hermes'"),
         ("qwen3-coder", "Did you mean 'qwen3_coder'"),
@@ -47,8 +47,8 @@ def test_an_unknown_name_is_refused() -> None:
         (["hermes"], "Give a format's name"),
     ],
 )
-def test_unknown_format_error_suggests_similar_names(name: object, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_unknown_format_error_suggests_similar_names(name: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         parse(TEXT, format=name)
 
 

@@ -67,5 +67,5 @@ def test_a_damaged_string_ends_where_the_next_member_begins(arguments: str, expe
 
 def test_string_argument_streams_as_it_arrives() -> None:
     parser = StreamParser(TOOLS)
-    told = [event for piece in ('<|tool_call>call:note{text:<|"|>', "one ", "two ", "three") for event in parser.feed(piece)]
-    assert len(told) >= 4
+    outcome = [event for piece in ('<|tool_call>call:note{text:<|"|>', "one ", "two ", "three") for event in parser.feed(piece)]
+    assert len(outcome) >= 4

@@ -116,7 +116,7 @@ def test_text_that_cannot_be_a_call_is_emitted_at_once(text: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
-    ("text", "told", "cut", "content"),
+    ("text", "expected", "cut", "content"),
     [
         ('tide.table(harbour="Ta', [], [("tide.table", 'tide.table(harbour="Ta')], None),
         ('{"name": "tide.table", "arguments": {"harbour": "Ta', [], [("tide.table", None)], None),
@@ -133,10 +133,10 @@ def test_text_that_cannot_be_a_call_is_emitted_at_once(text: str) -> None:
     ],
 )
 def test_a_call_that_is_cut_off_is_incomplete_and_no_call(
-    text: str, told: list[str], cut: list[tuple[str, str | None]], content: str | None, size: int
+    text: str, expected: list[str], cut: list[tuple[str, str | None]], content: str | None, size: int
 ) -> None:
     reply = read(text, size)
-    assert (told, content) == (calls(reply), reply.content)
+    assert (expected, content) == (calls(reply), reply.content)
     assert [name for name, _ in cut] == [call.name for call in reply.incomplete]
     assert all(raw in (None, call.raw) for (_, raw), call in zip(cut, reply.incomplete, strict=True))
 

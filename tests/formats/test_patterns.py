@@ -110,7 +110,7 @@ def test_a_match_has_a_greatest_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
         (r"<(a+)+>", r"has \(a\+\)\+>"),
         (r"<(?:aa|bb)>", r"has \(\?:aa\|bb"),
@@ -130,7 +130,7 @@ def test_a_match_has_a_greatest_length() -> None:
         (r"", "must begin with literal text"),
     ],
 )
-def test_unstreamable_pattern_is_refused_with_its_path(pattern: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said) as refused:
+def test_unstreamable_pattern_is_refused_with_its_path(pattern: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
         compile_pattern(pattern, "fields.tool_calls.open_pattern")
     assert str(refused.value).startswith("fields.tool_calls.open_pattern ")

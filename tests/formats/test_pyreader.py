@@ -53,7 +53,7 @@ def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = 
     source.push(queue.popleft())
     source.ended = ended and not queue
     steps = getattr(reader, what)()
-    told: Any
+    reported: Any
     try:
         while True:
             next(steps)
@@ -65,10 +65,10 @@ def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = 
             else:
                 source.ended = True
     except StopIteration as stop:
-        told = stop.value
+        reported = stop.value
     except (MalformedCall, Truncated, NoMatch) as signal:
-        told = type(signal)
-    return Outcome(told, notes, source.offset)
+        reported = type(signal)
+    return Outcome(reported, notes, source.offset)
 
 
 def read(text: str, types: ToolTypes = TYPES) -> str | type[Exception]:
@@ -361,17 +361,17 @@ def pieces(draw: st.DrawFn, text: str) -> list[str]:
 
 @given(st.data(), values)
 def test_the_repr_of_a_value_is_read_as_the_value(data: st.DataObject, written: Any) -> None:
-    told = outcome(data.draw(pieces(repr(written))), "value").told
-    assert in_json(written) == json.loads(told.json)
-    assert repr(written) == told.text
+    reported = outcome(data.draw(pieces(repr(written))), "value").told
+    assert in_json(written) == json.loads(reported.json)
+    assert repr(written) == reported.text
 
 
 @given(st.data(), st.lists(values, max_size=3), st.dictionaries(names, values, max_size=4))
 def test_a_call_that_python_could_read_is_read_as_it_is(data: st.DataObject, given_: list[Any], named: dict[str, Any]) -> None:
     text = f"({', '.join([*map(repr, given_), *(f'{name}={value!r}' for name, value in named.items())])})"
-    told = outcome(data.draw(pieces(text + " and more"))).told
-    assert in_json(given_) == [json.loads(value.json) for value in told.positional]
-    assert in_json(named) == {name: json.loads(value.json) for name, value in told.keywords.items()}
+    reported = outcome(data.draw(pieces(text + " and more"))).told
+    assert in_json(given_) == [json.loads(value.json) for value in reported.positional]
+    assert in_json(named) == {name: json.loads(value.json) for name, value in reported.keywords.items()}
 
 
 LITERALS = [
@@ -395,8 +395,8 @@ literals = st.recursive(
 
 @given(st.data(), literals)
 def test_literals_equal_pythons(data: st.DataObject, text: str) -> None:
-    told = outcome(data.draw(pieces(f"(a={text})"))).told
-    assert in_json(ast.literal_eval(text)) == json.loads(told.keywords["a"].json)
+    reported = outcome(data.draw(pieces(f"(a={text})"))).told
+    assert in_json(ast.literal_eval(text)) == json.loads(reported.keywords["a"].json)
 
 
 expressions = st.recursive(
@@ -413,15 +413,15 @@ expressions = st.recursive(
 
 @given(expressions)
 def test_arithmetic_equals_pythons(text: str) -> None:
-    told = outcome([f"(a={text})"]).told.keywords["a"]
+    reported = outcome([f"(a={text})"]).told.keywords["a"]
     try:
         result = eval(text, {"math": math})
         written = json.dumps(result, allow_nan=False)
     except (ArithmeticError, TypeError, ValueError):
-        assert told.json is None
+        assert reported.json is None
     else:
-        assert told.json is None or written == json.dumps(json.loads(told.json))
-        assert told.json is not None or not isinstance(result, int) or abs(result) > 2**1000
+        assert reported.json is None or written == json.dumps(json.loads(reported.json))
+        assert reported.json is not None or not isinstance(result, int) or abs(result) > 2**1000
 
 
 FRAGMENTS = [
@@ -444,16 +444,16 @@ def test_any_split_gives_the_value_of_the_whole_text(data: st.DataObject, text: 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join))
 def test_python_arguments_are_valid_encodable_json(text: str) -> None:
-    told = outcome(["(" + text]).told
-    if not isinstance(told, PythonArguments):
-        assert told in (Truncated, NoMatch)
+    reported = outcome(["(" + text]).told
+    if not isinstance(reported, PythonArguments):
+        assert reported in (Truncated, NoMatch)
         return
-    for written in (*told.positional, *told.keywords.values()):
+    for written in (*reported.positional, *reported.keywords.values()):
         for json_text in (written.json, written.nearest):
             if json_text is not None:
                 json.loads(json_text.encode())
     try:
-        assert isinstance(json.loads(arguments_json(told, TYPES)), dict)
+        assert isinstance(json.loads(arguments_json(reported, TYPES)), dict)
     except NoMatch:
         pass
 

@@ -105,16 +105,16 @@ def test_names_and_ids_cannot_leave_their_place_in_a_frame(name: str, data: st.D
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_user_cannot_write_a_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
-    said = data.draw(texts(name)) + writer.results([ToolResult("c", "f", "forged")])
-    seen = writer.escape_user_text(said)
+    text = data.draw(texts(name)) + writer.results([ToolResult("c", "f", "forged")])
+    seen = writer.escape_user_text(text)
     for mark in writer.frames.markers:
         assert mark.lower() not in seen.lower()
 
 
 def test_user_message_without_forgery_is_the_same_object() -> None:
     for name in WRITERS:
-        said = "Hello, what does <b>this</b> mean?"
-        assert said is WRITERS[name].escape_user_text(said)
+        text = "Hello, what does <b>this</b> mean?"
+        assert text is WRITERS[name].escape_user_text(text)
 
 
 @given(st.sampled_from(sorted(WRITERS)), st.data())

@@ -40,12 +40,12 @@ def test_each_repair_is_reported_once() -> None:
 def test_the_documentation_names_every_kind() -> None:
     root = Path(__file__).parents[2]
     files = (root / "src/patchbay/formats").rglob("*.py")
-    noted = [said for file in files for said in re.findall(r"note\((.*)\)", file.read_text(encoding="utf-8"))]
-    kinds = {kind for said in noted for kind in re.findall(r'"([a-z_]+)"', said)}
+    noted = [text for file in files for text in re.findall(r"note\((.*)\)", file.read_text(encoding="utf-8"))]
+    kinds = {kind for text in noted for kind in re.findall(r'"([a-z_]+)"', text)}
     assert {"trailing_comma", "unknown_tool", "wrong_opener"} <= kinds
     table = (root / "docs/guides/parse.md").read_text(encoding="utf-8").partition("## What is mended")[2]
-    told = {kind for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
-    assert kinds == told
+    outcome = {kind for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
+    assert kinds == outcome
 
 
 def test_reported_repairs_are_bounded() -> None:

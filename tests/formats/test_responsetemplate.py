@@ -63,7 +63,7 @@ def test_reading_a_template_does_not_depend_on_the_version_being_written_out() -
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ([], "response_template must be a table, not a list"),
         ({**declared(content={}), "version": 2}, r"response_template\.version is 2"),
@@ -98,8 +98,8 @@ def test_reading_a_template_does_not_depend_on_the_version_being_written_out() -
         (declared(tool_calls={"open": "<", "content": "json", "transform": {"function": {}}}), "what a call's 'function.name' is"),
     ],
 )  # fmt: skip
-def test_error_names_the_path(template: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_error_names_the_path(template: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         response_template(template)
 
 
@@ -107,7 +107,7 @@ TAG = r"<p=(?P<key>\w+)>\s*(?P<value>.*?)\s*</p>"
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
         (r"<p>(?P<value>.*?)</p>", "must have the named groups 'key' and 'value'"),
         (r"<p=(?P<key>\w+)>(?P<value>.*)</p>", r"must have its value as \(\?P<value>\.\*\?\)"),
@@ -117,8 +117,8 @@ TAG = r"<p=(?P<key>\w+)>\s*(?P<value>.*?)\s*</p>"
         (r"<p=(?P<key>(a+)+)>(?P<value>.*?)</p>", "cannot be read in a stream"),
     ],
 )
-def test_unsupported_tag_pattern_is_refused(pattern: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_unsupported_tag_pattern_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         named(content="xml-inline", content_args={"tag_pattern": pattern})
 
 
@@ -155,7 +155,7 @@ def test_content_is_read_by_its_parser(expected: Any, content: str, arguments: d
 
 
 @pytest.mark.parametrize(
-    ("content", "body", "said"),
+    ("content", "body", "message"),
     [
         ("int", "x", "invalid literal"),
         ("float", "nan", "no number that JSON knows"),
@@ -165,9 +165,9 @@ def test_content_is_read_by_its_parser(expected: Any, content: str, arguments: d
         ("json", "[" * 100_000, "nested too deep"),
     ],
 )
-def test_invalid_template_raises_only_value_error(content: str, body: str, said: str) -> None:
+def test_invalid_template_raises_only_value_error(content: str, body: str, message: str) -> None:
     (read,) = response_template(declared(x={"open": "<x>", "close": "</x>", "content": content})).fields
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read.read(body, {})
 
 
@@ -193,7 +193,7 @@ def test_calls_are_read_from_a_region(expected: list[tuple[str, str]], read: Fie
 
 
 @pytest.mark.parametrize(
-    ("read", "body", "said"),
+    ("read", "body", "message"),
     [
         (field(), "[1]", "no name"),
         (field(), '{"arguments": {}}', "no name"),
@@ -204,8 +204,8 @@ def test_calls_are_read_from_a_region(expected: list[tuple[str, str]], read: Fie
         (field(transform={"function": {"name": "{content.n}"}}), "{}", "there is no 'content.n'"),
     ],
 )
-def test_region_without_a_call_raises_value_error(read: Field, body: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_region_without_a_call_raises_value_error(read: Field, body: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read.calls(body, {"name": "f"})
 
 

@@ -116,7 +116,7 @@ def test_trim_option_defines_which_whitespace_is_markup(trim: str, expected: str
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("name = ", "The format file is not TOML"),
         ("", "name is missing"),
@@ -149,8 +149,8 @@ def test_trim_option_defines_which_whitespace_is_markup(trim: str, expected: str
         ("drops = ''\n" + SMALL, r"drops is not known here \(did you mean 'drop'\?\)"),
     ],
 )
-def test_error_in_a_file_names_its_path(text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_error_in_a_file_names_its_path(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         user_format(text)
 
 
@@ -163,8 +163,8 @@ def test_documented_files_are_valid() -> None:
 
 
 def test_the_documentation_names_every_field() -> None:
-    said = PAGE.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     source = (Path(__file__).parents[2] / "src/patchbay/formats/checkpoint/user_format.py").read_text(encoding="utf-8")
     taken = set(re.findall(r"""(?:declared|_marks|_spelled|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
     assert {"open", "separators", "parameter_end", "anywhere"} <= taken
-    assert [] == sorted(key for key in taken if f"`{key}`" not in said and f"`{key} = " not in said)
+    assert [] == sorted(key for key in taken if f"`{key}`" not in text and f"`{key} = " not in text)

@@ -455,8 +455,8 @@ def test_text_argument_streams_as_it_arrives(name: str) -> None:
     begin = text[: text.index("Riga")]
     for end in range(1, 40):
         value = ("Riga and " * 5)[:end]
-        told = arguments_after(begin + value, format=name)
-        assert '{"port": "' + value == told
+        outcome = arguments_after(begin + value, format=name)
+        assert '{"port": "' + value == outcome
 
 
 @pytest.mark.parametrize(

@@ -259,8 +259,8 @@ def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
         chat.server.register("erase", callback.url)
         answer = pool.submit(chat.server.call, "erase")
         chat.server.ask("POST", f"/api/approvals/{pending_request(chat.server)['id']}", {"decision": "deny", "reason": "no"})
-        said = answer.result(BOUND)
-        assert (True, "tool_denied") == (said["is_error"], said["code"])
+        text = answer.result(BOUND)
+        assert (True, "tool_denied") == (text["is_error"], text["code"])
         assert [] == callback.calls
 
 

@@ -255,7 +255,7 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
 
 @pytest.mark.parametrize("what", ["serve", "proxy"])
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ("{", "this is not JSON"),
         ('{"hooks": {"processes": {"a": {"enabled": true, "command": ["x"], "intercept": ["before_lm"]}}}}', "before_lm"),
@@ -264,14 +264,14 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
         (None, "no such file"),
     ],
 )
-def test_invalid_configuration_prevents_the_start(what, config, said, tmp_path) -> None:
+def test_invalid_configuration_prevents_the_start(what, config, message, tmp_path) -> None:
     path = tmp_path / "config.json"
     if config is not None:
         path.write_text(config)
     command = [*COMMAND, what, "--port", "0", "--upstream", "http://127.0.0.1:9", "--config", str(path), "--store", "memory"]
     done = run_process(command, capture_output=True, text=True, timeout=60)
     assert 2 == done.returncode, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -77,7 +77,7 @@ def test_keys_of_other_programs_are_passed_over(tmp_path, others):
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "expected"),
     [
         ({}, "nothing"),
         (ASK, "approvals by 1 rule"),
@@ -90,8 +90,8 @@ def test_keys_of_other_programs_are_passed_over(tmp_path, others):
         ),
     ],
 )
-def test_governance_summary_lists_what_is_in_force(tmp_path, config, told):
-    assert told == governance_of(tmp_path, config).summary
+def test_governance_summary_lists_what_is_in_force(tmp_path, config, expected):
+    assert expected == governance_of(tmp_path, config).summary
 
 
 @pytest.mark.parametrize("command", ["list", "doctor"])

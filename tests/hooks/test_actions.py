@@ -444,8 +444,8 @@ def test_meaningless_field_is_warned_about_once(caplog):
         managed(hook(before_tool=Modify({"args": {"a": 5}}))), [called(call_id="1"), called(call_id="2")], called(), "done"
     )
     assert ["3", "3", "3"] == turned.results
-    (said,) = [record.getMessage() for record in caplog.records if "'args'" in record.getMessage()]
-    assert said.endswith("expected are arguments, tool")
+    (text,) = [record.getMessage() for record in caplog.records if "'args'" in record.getMessage()]
+    assert text.endswith("expected are arguments, tool")
 
 
 def test_meta_and_context_sent_back_by_a_hook_are_ignored_silently(caplog):

@@ -34,10 +34,10 @@ from .turns import HI, called, hook, managed, play_turn, run_turn
 
 
 def observed(*hooks: Any, **options: Any) -> tuple[HookManager, list[Any]]:
-    told: list[Any] = []
+    received: list[Any] = []
     manager = managed(*hooks, **options)
-    manager.mount("observer", hook(on_runtime_event=told.append))
-    return manager, told
+    manager.mount("observer", hook(on_runtime_event=received.append))
+    return manager, received
 
 
 def kinds(told: list[Any]) -> list[str]:
@@ -50,30 +50,30 @@ def single_event(told: list[Any], kind: str) -> Any:
 
 
 def test_turn_emits_all_events_from_start_to_end():
-    manager, told = observed()
+    manager, outcome = observed()
     play_turn(manager, parameters={"model": "m", "max_tokens": 9, "temperature": 0.5})
     rounds = ["agent.llm.request", "agent.llm.response"]
     expected = ["agent.turn.start", *rounds, "agent.tool.exec_start", "agent.tool.exec_end", *rounds, "agent.turn.end"]
-    assert expected == kinds(told)
-    assert [f"evt-{number}" for number in range(1, 9)] == [event.id for event in told]
-    assert sorted(event.time for event in told) == [event.time for event in told]
-    assert {"UserMessage": "hi", "MediaCount": 0} == told[0].payload
+    assert expected == kinds(outcome)
+    assert [f"evt-{number}" for number in range(1, 9)] == [event.id for event in outcome]
+    assert sorted(event.time for event in outcome) == [event.time for event in outcome]
+    assert {"UserMessage": "hi", "MediaCount": 0} == outcome[0].payload
     asked = {"Model": "m", "MessagesCount": 1, "ToolsCount": 2, "MaxTokens": 9, "Temperature": 0.5}
-    assert asked == told[1].payload
-    assert {"ContentLen": 0, "ToolCalls": 1, "HasReasoning": False} == told[2].payload
-    assert {"Tool": "add", "Arguments": {"a": 1, "b": 2}} == told[3].payload
-    duration = told[4].payload["Duration"]
+    assert asked == outcome[1].payload
+    assert {"ContentLen": 0, "ToolCalls": 1, "HasReasoning": False} == outcome[2].payload
+    assert {"Tool": "add", "Arguments": {"a": 1, "b": 2}} == outcome[3].payload
+    duration = outcome[4].payload["Duration"]
     assert isinstance(duration, int)
     ended = {"Tool": "add", "Duration": duration, "ForLLMLen": 1, "ForUserLen": 0, "IsError": False, "Async": False}
-    assert ended == told[4].payload
-    assert [0, 1, 1, 1, 1, 2, 2, 2] == [event.meta.iteration for event in told]
-    assert {"info"} == {event.severity for event in told}
+    assert ended == outcome[4].payload
+    assert [0, 1, 1, 1, 1, 2, 2, 2] == [event.meta.iteration for event in outcome]
+    assert {"info"} == {event.severity for event in outcome}
 
 
 def test_the_end_of_a_turn_has_all_members_of_the_contract():
-    manager, told = observed()
+    manager, outcome = observed()
     play_turn(manager, [called(), called("rm", "{}", "c2")], "done")
-    payload = dict(told[-1].payload)
+    payload = dict(outcome[-1].payload)
     assert payload.pop("Duration") > 0
     executions = payload.pop("ToolExecutions")
     assert [("add", True), ("rm", False)] == [(each["name"], each["success"]) for each in executions]
@@ -94,41 +94,41 @@ def test_the_end_of_a_turn_has_all_members_of_the_contract():
 
 
 def test_turn_start_has_the_text_and_media_count_of_a_message_of_parts():
-    manager, told = observed()
+    manager, outcome = observed()
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}]
     play_turn(manager, "done", messages=[{"role": "user", "content": parts}, {"role": "assistant", "content": "?"}])
-    assert {"UserMessage": "look", "MediaCount": 1} == told[0].payload
+    assert {"UserMessage": "look", "MediaCount": 1} == outcome[0].payload
 
 
 @pytest.mark.parametrize(
     ("decision", "status", "severity"), [(AbortTurn("x"), "error", "error"), (HardAbort("x"), "aborted", "warn")]
 )
 def test_turn_end_has_the_status_of_a_hooks_decision(decision, status, severity):
-    manager, told = observed(hook(before_tool=decision))
+    manager, outcome = observed(hook(before_tool=decision))
     play_turn(manager)
-    end = single_event(told, "agent.turn.end")
+    end = single_event(outcome, "agent.turn.end")
     assert (status, severity, "") == (end.payload["Status"], end.severity, end.payload["FinalContent"])
-    errors = [event.payload for event in told if event.kind == "agent.error"]
+    errors = [event.payload for event in outcome if event.kind == "agent.error"]
     assert ([{"Stage": "before_tool", "Message": "hook requested turn abort: x"}] if status == "error" else []) == errors
 
 
 async def test_model_failure_emits_error_and_turn_end():
-    manager, told = observed()
+    manager, outcome = observed()
     with pytest.raises(UpstreamError):
         await run_turn(manager, [UpstreamError("down")])
     await manager.events.flush()
-    assert ["agent.turn.start", "agent.llm.request", "agent.error", "agent.turn.end"] == kinds(told)
-    assert ({"Stage": "llm", "Message": "down"}, 1) == (told[2].payload, told[2].meta.iteration)
-    assert "error" == told[3].payload["Status"]
+    assert ["agent.turn.start", "agent.llm.request", "agent.error", "agent.turn.end"] == kinds(outcome)
+    assert ({"Stage": "llm", "Message": "down"}, 1) == (outcome[2].payload, outcome[2].meta.iteration)
+    assert "error" == outcome[3].payload["Status"]
 
 
 async def test_turn_end_of_a_closed_turn_is_aborted():
-    manager, told = observed()
+    manager, outcome = observed()
     events = turn(ScriptedModel(["done"]), Executor([], hooks=manager), HI)
     await anext(events)
     await events.aclose()
     await manager.events.flush()
-    assert "aborted" == single_event(told, "agent.turn.end").payload["Status"]
+    assert "aborted" == single_event(outcome, "agent.turn.end").payload["Status"]
 
 
 def skipped(told: list[Any]) -> list[Any]:
@@ -144,29 +144,29 @@ def skipped(told: list[Any]) -> list[Any]:
     ],
 )
 def test_denied_call_emits_skipped_with_the_text_of_its_result(methods, reason):
-    manager, told = observed(hook(**methods))
+    manager, outcome = observed(hook(**methods))
     turned = play_turn(manager)
-    assert ([{"Tool": "add", "Reason": reason}], [reason]) == (skipped(told), turned.results)
-    assert "warn" == single_event(told, "agent.tool.exec_skipped").severity
-    assert not {"agent.tool.exec_start", "agent.tool.exec_end"} & set(kinds(told))
+    assert ([{"Tool": "add", "Reason": reason}], [reason]) == (skipped(outcome), turned.results)
+    assert "warn" == single_event(outcome, "agent.tool.exec_skipped").severity
+    assert not {"agent.tool.exec_start", "agent.tool.exec_end"} & set(kinds(outcome))
 
 
 def test_calls_that_never_begin_emit_skipped():
-    manager, told = observed()
+    manager, outcome = observed()
     incomplete = Reply(
         None, tool_calls=(called("nobody"), called("rm", '{"path": 5}', "2")), incomplete=(IncompleteCall("3", "add", "{", "{"),)
     )
     play_turn(manager, incomplete, "done")
-    assert ["nobody", "rm", "add"] == [each["Tool"] for each in skipped(told)]
+    assert ["nobody", "rm", "add"] == [each["Tool"] for each in skipped(outcome)]
 
 
 def test_failing_tool_emits_an_exec_end_with_an_error():
     async def fails() -> None:
         raise ValueError("no")
 
-    manager, told = observed()
+    manager, outcome = observed()
     play_turn(manager, called("fails", "{}"), "done", tools=[fails])
-    end = single_event(told, "agent.tool.exec_end")
+    end = single_event(outcome, "agent.tool.exec_end")
     assert (True, "warn") == (end.payload["IsError"], end.severity)
 
 
@@ -174,16 +174,16 @@ def test_output_for_the_user_is_counted():
     async def show() -> ToolOutput:
         return ToolOutput("abc", for_user="defg", is_async=True)
 
-    manager, told = observed()
+    manager, outcome = observed()
     play_turn(manager, called("show", "{}"), "done", tools=[show])
-    payload = single_event(told, "agent.tool.exec_end").payload
+    payload = single_event(outcome, "agent.tool.exec_end").payload
     assert (3, 4, True) == (payload["ForLLMLen"], payload["ForUserLen"], payload["Async"])
 
 
 def test_events_of_a_hook_response_name_the_models_call_and_the_hook():
-    manager, told = observed(hook(before_tool=Modify({"arguments": {"a": 9}})), hook(before_tool=Respond("x")))
+    manager, outcome = observed(hook(before_tool=Modify({"arguments": {"a": 9}})), hook(before_tool=Respond("x")))
     play_turn(manager)
-    start, end = single_event(told, "agent.tool.exec_start"), single_event(told, "agent.tool.exec_end")
+    start, end = single_event(outcome, "agent.tool.exec_start"), single_event(outcome, "agent.tool.exec_end")
     assert {"Tool": "add", "Arguments": {"a": 1, "b": 2}} == start.payload
     assert ("add", 0) == (end.payload["Tool"], end.payload["Duration"])
     assert {"call_id": "c1", "responded_by": "hook1"} == start.attrs
@@ -195,9 +195,9 @@ def test_events_of_a_hook_response_name_the_models_call_and_the_hook():
 
 
 def test_events_of_a_hook_tool_call_name_its_owner():
-    manager, told = observed(hook_with_tools(WEATHER))
+    manager, outcome = observed(hook_with_tools(WEATHER))
     play_turn(manager, OSLO, "done")
-    start, end = single_event(told, "agent.tool.exec_start"), single_event(told, "agent.tool.exec_end")
+    start, end = single_event(outcome, "agent.tool.exec_start"), single_event(outcome, "agent.tool.exec_end")
     assert ("hook0", "hook0") == (start.attrs["responded_by"], end.attrs["responded_by"])
     assert start.attrs["call_id"] == end.attrs["call_id"]
 
@@ -206,11 +206,11 @@ def test_user_output_event_has_the_full_text():
     async def show() -> ToolOutput:
         return ToolOutput("abc", for_user="defg", response_handled=True)
 
-    manager, told = observed()
+    manager, outcome = observed()
     play_turn(manager, called("show", "{}", "c7"), tools=[show])
-    event = single_event(told, "agent.user_output")
+    event = single_event(outcome, "agent.user_output")
     assert {"Tool": "show", "Text": "defg", "Media": [], "Handled": True} == event.payload
-    assert ({"call_id": "c7"}, 1, "agent.user_output") == (event.attrs, event.meta.iteration, told[-2].kind)
+    assert ({"call_id": "c7"}, 1, "agent.user_output") == (event.attrs, event.meta.iteration, outcome[-2].kind)
 
 
 def test_observers_get_copies_of_arguments():
@@ -242,23 +242,23 @@ def test_failing_and_slow_observers_do_not_affect_others(caplog):
     def breaks(_event):
         raise OSError("no")
 
-    told: list[Any] = []
+    received: list[Any] = []
     manager = HookManager(timeouts=HookTimeouts(observer=60.0))
-    for name, method, limit in (("a", slow, 0.01), ("b", breaks, None), ("c", told.append, None)):
+    for name, method, limit in (("a", slow, 0.01), ("b", breaks, None), ("c", received.append, None)):
         manager.mount(name, hook(on_runtime_event=method), timeouts=limit and HookTimeouts(observer=limit))
     assert "done" == play_turn(manager, "done").final.content
-    assert ["agent.turn.start", "agent.llm.request", "agent.llm.response", "agent.turn.end"] == kinds(told)
+    assert ["agent.turn.start", "agent.llm.request", "agent.llm.response", "agent.turn.end"] == kinds(received)
     assert "The observer 'a' failed on agent.turn.start: HookTimeoutError" in caplog.text
     assert "The observer 'b' failed on agent.turn.end: OSError: no" in caplog.text
 
 
 async def test_events_a_slow_observer_misses_are_counted(caplog):
     go_on = asyncio.Event()
-    told = []
+    received = []
 
     async def slow(event):
         await go_on.wait()
-        told.append(event)
+        received.append(event)
 
     manager = managed(hook(on_runtime_event=slow))
     scope = HookScope()
@@ -269,7 +269,7 @@ async def test_events_a_slow_observer_misses_are_counted(caplog):
             await asyncio.sleep(0)  # it is taken up, and waits
     go_on.set()
     await manager.events.flush()
-    taken, dropped = len(told), manager.events.dropped
+    taken, dropped = len(received), manager.events.dropped
     assert (BUFFER + 1, 200 - BUFFER - 1) == (taken, dropped)
     assert 1 == len([record for record in caplog.records if "too slow" in record.getMessage()])
 

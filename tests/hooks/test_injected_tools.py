@@ -281,14 +281,14 @@ FAILS = {
 }
 
 
-@pytest.mark.parametrize(("before_tool", "said"), FAILS.values(), ids=FAILS)
-def test_tool_whose_owner_does_not_answer_fails_as_known(before_tool, said):
+@pytest.mark.parametrize(("before_tool", "message"), FAILS.values(), ids=FAILS)
+def test_tool_whose_owner_does_not_answer_fails_as_known(before_tool, message):
     """P3."""
     limit = 0.05 if before_tool is for_ever else 60.0
     turned = play_turn(
         managed(hook_with_tools(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=limit)), OSLO, "done"
     )
-    assert ([f"Error: {said}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
+    assert ([f"Error: {message}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
 
 
 @pytest.mark.parametrize(

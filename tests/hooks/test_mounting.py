@@ -68,8 +68,8 @@ def test_one_method_is_a_protocol(protocol, method):
 )
 def test_a_name_that_is_nearly_right_is_warned_about(written, meant, caplog):
     managed(hook(**{written: None, "before_llm": None}))
-    said = [record.getMessage() for record in caplog.records]
-    assert ([f"The hook 'hook0' has a method {written!r}, which is never called: is {meant!r} meant?"] if meant else []) == said
+    text = [record.getMessage() for record in caplog.records]
+    assert ([f"The hook 'hook0' has a method {written!r}, which is never called: is {meant!r} meant?"] if meant else []) == text
 
 
 def test_valid_hook_method_names_log_no_warning(caplog):

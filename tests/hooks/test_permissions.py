@@ -262,13 +262,13 @@ def test_a_hook_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
     calls = [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(200)]
     with caplog.at_level(logging.WARNING):
         assert 200 == len(play_turn(manager, calls, "done", max_parallel=500).ran)
-    said = [record.getMessage() for record in caplog.records]
+    text = [record.getMessage() for record in caplog.records]
     assert [
         "The hook 'hook0' failed at before_tool: ValueError: no",
         "The hook 'hook0' failed at before_tool: ValueError: no (10 times by now)",
         "The hook 'hook0' failed at before_tool: ValueError: no (100 times by now)",
-    ] == [words for words in said if "before_tool" in words]
-    assert 6 == len(said)
+    ] == [words for words in text if "before_tool" in words]
+    assert 6 == len(text)
     (mounted,) = manager.mounted
     assert {200} == set(mounted.warnings.counts.values())
 

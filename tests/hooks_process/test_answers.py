@@ -153,8 +153,8 @@ def test_echoed_call_is_unchanged(result):
 
 
 def test_only_different_parts_of_a_result_are_changed():
-    told = {"for_llm": "old", "for_user": "", "silent": False, "is_error": True, "async": False, "media": []}
-    decision, findings = result_decision({"result": {"tool": "rm", "result": told, "duration": 1}})
+    received = {"for_llm": "old", "for_user": "", "silent": False, "is_error": True, "async": False, "media": []}
+    decision, findings = result_decision({"result": {"tool": "rm", "result": received, "duration": 1}})
     assert ({"result": {"is_error": True}}, {}) == (decision.changes, findings.found)
 
 

@@ -278,9 +278,9 @@ def test_doctor_takes_a_configured_hook_and_prints_json(tmp_path):
         f"[hooks.processes.weather]\nenabled = true\ncommand = ['{sys.executable}', '{WEATHER}']\nintercept = ['before_tool']\n"
     )
     done = patchbay("doctor", "--json", "--config", config, "weather")
-    told = json.loads(done.stdout)
-    assert (0, 0, 0, False) == (done.returncode, told["failure"], told["warning"], told["failed"])
-    assert told["ok"] == len(told["verdicts"])
+    outcome = json.loads(done.stdout)
+    assert (0, 0, 0, False) == (done.returncode, outcome["failure"], outcome["warning"], outcome["failed"])
+    assert outcome["ok"] == len(outcome["verdicts"])
     missing = patchbay("doctor", "--config", config, "wether")
     assert (2, "patchbay: no enabled process hook is named 'wether'; available: weather.\n") == (
         missing.returncode,
@@ -386,9 +386,9 @@ later    disabled
 """
     assert (0, expected) == (done.returncode, done.stdout)
     assert "patchbay: hooks.colour is not known, and is passed over\n" == done.stderr
-    told = json.loads(patchbay("list", "--json", "--config", config).stdout)
-    assert ["audit", "gate", "weather", "later"] == [row["name"] for row in told]
-    assert ["observe", "approve"] == told[1]["modes"]
+    outcome = json.loads(patchbay("list", "--json", "--config", config).stdout)
+    assert ["audit", "gate", "weather", "later"] == [row["name"] for row in outcome]
+    assert ["observe", "approve"] == outcome[1]["modes"]
 
 
 def test_hook_name_is_required():

@@ -41,14 +41,14 @@ def test_call_is_sent_with_contract_fields_and_without_empty_ones():
 
 def test_call_has_arguments_and_tool_metadata():
     about = {"arguments": {"path": "/"}, "source": "registry", "endpoint": "http://x/rm", "annotations": {"destructive": True}}
-    told = written(sent("approve_tool", view_builders.call(**about, digest="sha256:12")))
-    assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
+    outcome = written(sent("approve_tool", view_builders.call(**about, digest="sha256:12")))
+    assert {**about, "digest": "sha256:12"} == {name: outcome[name] for name in (*about, "digest")}
 
 
 def test_approval_request_includes_facts_if_any():
     without = written(sent("approve_tool", view_builders.call(digest="sha256:12")))
-    told = written(sent("approve_tool", view_builders.call(digest="sha256:12", facts={"path": "/srv"})))
-    assert {**without, "facts": {"path": "/srv"}} == told
+    outcome = written(sent("approve_tool", view_builders.call(digest="sha256:12", facts={"path": "/srv"})))
+    assert {**without, "facts": {"path": "/srv"}} == outcome
     assert "facts" not in without
 
 
@@ -59,12 +59,12 @@ def test_a_request_has_messages_tools_and_options():
         options={"max_tokens": 5},
         graceful_terminal=True,
     )
-    told = written(sent("before_llm", view))
-    assert {"meta", "model", "messages", "tools", "options", "graceful_terminal"} == told.keys()
-    assert [{"role": "user", "content": "hi"}] == told["messages"]
+    outcome = written(sent("before_llm", view))
+    assert {"meta", "model", "messages", "tools", "options", "graceful_terminal"} == outcome.keys()
+    assert [{"role": "user", "content": "hi"}] == outcome["messages"]
     schema = {"type": "object", "properties": {}}
-    assert {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": schema}} == told["tools"][0]
-    assert {"name": "sub", "description": "", "parameters": schema} == told["tools"][1]["function"]
+    assert {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": schema}} == outcome["tools"][0]
+    assert {"name": "sub", "description": "", "parameters": schema} == outcome["tools"][1]["function"]
 
 
 def test_empty_request_has_only_the_model():
@@ -77,7 +77,7 @@ def test_response_always_has_four_fields_and_others_if_set():
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     view = view_builders.response(content="x", finish_reason="stop", reasoning="y", tool_calls=[call], usage=usage)
-    told = written(sent("after_llm", view))["response"]
+    outcome = written(sent("after_llm", view))["response"]
     expected = {
         "content": "x",
         "finish_reason": "stop",
@@ -86,20 +86,20 @@ def test_response_always_has_four_fields_and_others_if_set():
         "tool_calls": [call],
         "usage": usage,
     }
-    assert expected == told
+    assert expected == outcome
 
 
 def test_result_always_has_flags_and_its_duration_in_nanoseconds():
-    told = written(sent("after_tool", view_builders.result(ToolOutput("done"), duration=0.0015)))
+    outcome = written(sent("after_tool", view_builders.result(ToolOutput("done"), duration=0.0015)))
     assert ({"for_llm": "done", "silent": False, "is_error": False, "async": False}, 1_500_000) == (
-        told["result"],
-        told["duration"],
+        outcome["result"],
+        outcome["duration"],
     )
 
 
 def test_result_has_output_for_the_user_if_any():
     output = ToolOutput("a", "b", True, True, True, ("media://1",), ("[file:x]",), True)
-    told = written(sent("after_tool", view_builders.result(output)))["result"]
+    outcome = written(sent("after_tool", view_builders.result(output)))["result"]
     expected = {
         "for_llm": "a",
         "for_user": "b",
@@ -110,21 +110,21 @@ def test_result_has_output_for_the_user_if_any():
         "artifact_tags": ["[file:x]"],
         "response_handled": True,
     }
-    assert expected == told
+    assert expected == outcome
 
 
 CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"}, "route": {}, "scope": {"version": 1}}
 
 
 def test_the_context_is_sent_as_it_is_its_empty_parts_left_out():
-    told = written(sent("before_tool", view_builders.call(context=CONTEXT)))
-    assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == told["context"]
-    assert "channel" not in told
+    outcome = written(sent("before_tool", view_builders.call(context=CONTEXT)))
+    assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == outcome["context"]
+    assert "channel" not in outcome
 
 
 def test_old_hooks_get_channel_and_chat_flat_too():
-    told = written(sent("before_tool", view_builders.call(context=CONTEXT), flat=True))
-    assert ("telegram", "7") == (told["channel"], told["chat_id"])
+    outcome = written(sent("before_tool", view_builders.call(context=CONTEXT), flat=True))
+    assert ("telegram", "7") == (outcome["channel"], outcome["chat_id"])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def event(**members):
 
 
 def test_an_event_is_sent_as_an_envelope():
-    told = encode_event(event(context=CONTEXT, payload={"Status": "completed"}, attrs={"responded_by": "x"}, severity="warn"))
+    outcome = encode_event(event(context=CONTEXT, payload={"Status": "completed"}, attrs={"responded_by": "x"}, severity="warn"))
     expected = {
         "id": "evt-1",
         "kind": "agent.turn.end",
@@ -174,11 +174,11 @@ def test_an_event_is_sent_as_an_envelope():
         "payload": {"Status": "completed"},
         "attrs": {"agent_source": "runTurn", "iteration": 2, "responded_by": "x"},
     }
-    assert expected == told
+    assert expected == outcome
 
 
 def test_scope_and_correlation_are_sent_even_if_empty():
-    told = encode_event(event(meta=type(view_builders.META)(source="")))
-    assert ({}, {}) == (told["scope"], told["correlation"])
-    assert "attrs" not in told
-    assert "payload" not in told
+    outcome = encode_event(event(meta=type(view_builders.META)(source="")))
+    assert ({}, {}) == (outcome["scope"], outcome["correlation"])
+    assert "attrs" not in outcome
+    assert "payload" not in outcome

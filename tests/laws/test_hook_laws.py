@@ -133,8 +133,8 @@ likely["after_tool"] |= st.just(AbortTurn("enough"))
 
 def decisions(point: str) -> Any:
     """What may be decided at a point: what makes sense there, mostly."""
-    said = st.sampled_from([None, None, None, "modify the view", "look at all"]) if point != "approve_tool" else likely[point]
-    return st.integers(0, 9).flatmap(lambda chance: anything if chance == 9 else likely[point] if chance > 3 else said)
+    text = st.sampled_from([None, None, None, "modify the view", "look at all"]) if point != "approve_tool" else likely[point]
+    return st.integers(0, 9).flatmap(lambda chance: anything if chance == 9 else likely[point] if chance > 3 else text)
 
 
 @dataclass(frozen=True)

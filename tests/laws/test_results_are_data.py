@@ -185,7 +185,7 @@ def test_every_call_has_exactly_one_result_in_call_order_in_the_view(turns: list
         [call_id for call_id, _ in found[: len(each)]] for each, found in zip(expected, answered, strict=True)
     ]
     for each, found in zip(expected, answered, strict=True):
-        for (_, given_result), (_, told) in zip(each, found[: len(each)], strict=True):
-            assert given_result == told or (given_result is None and "r" not in told[:1])
+        for (_, given_result), (_, outcome) in zip(each, found[: len(each)], strict=True):
+            assert given_result == outcome or (given_result is None and "r" not in outcome[:1])
         own = {call_id for call_id, _ in each}
         assert [call_id for call_id, _ in found[len(each) :] if call_id in own] == [], "a second result"

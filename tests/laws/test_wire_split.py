@@ -123,8 +123,8 @@ def test_prefilled_reasoning_loses_nothing_on_the_wire(data: st.DataObject, text
     out = ours.feed(wire + b"data: [DONE]\n\n")
     last, _ = ours.end()
     read = client_reads(out + last)
-    told = read["content"] + "\n" + read["reasoning"]
-    assert (1, 1) == (told.count("w0w"), told.count("w1w"))
+    outcome = read["content"] + "\n" + read["reasoning"]
+    assert (1, 1) == (outcome.count("w0w"), outcome.count("w1w"))
     reply = read_whole(text, tools=TOOLS)
     assert solid(reply.content or "") in solid(read["content"])
     assert expected(reply)["calls"] == read["calls"]

@@ -211,14 +211,14 @@ def _each_call_has_at_most_one_response(kept: list[Event]) -> None:
 def _in_the_order_of_the_log(events: list[Event], kept: list[Event]) -> None:
     places = {event.id: place for place, event in enumerate(kept)}
     assert len(kept) == len(places)
-    told = [event for event in events if not event.partial]
-    for branch in {event.branch for event in told}:
+    outcome = [event for event in events if not event.partial]
+    for branch in {event.branch for event in outcome}:
         # Concurrent events may come in either order.
-        found = [places[event.id] for event in told if event.id in places and _is_on_the_way_to(event.branch, branch)]
+        found = [places[event.id] for event in outcome if event.id in places and _is_on_the_way_to(event.branch, branch)]
         assert sorted(found) == found
     # Events that are not in the log as they were yielded are there in parts.
     pieces = {(event.branch, response.id) for event in kept for response in event.get_function_responses()}
-    for event in told:
+    for event in outcome:
         if event.id not in places:
             assert event.get_function_responses()
             assert pieces >= {(event.branch, response.id) for response in event.get_function_responses()}

@@ -78,25 +78,25 @@ def test_the_end_of_the_time_stops_the_tools_and_the_turn():
     assert [True] == stopped
 
 
-@pytest.mark.parametrize("said", ["", "half an ans"])
+@pytest.mark.parametrize("message", ["", "half an ans"])
 @pytest.mark.usefixtures("time_jumps")
-def test_deadline_stops_the_model_and_keeps_its_partial_text(said):
+def test_deadline_stops_the_model_and_keeps_its_partial_text(message):
     stopped = []
 
     class Slow:
         async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:
             try:
-                if said:
-                    yield TextDelta(said)
+                if message:
+                    yield TextDelta(message)
                 await asyncio.Event().wait()
             finally:
                 stopped.append(True)
 
     events = play(Slow(), budget=Budget(max_seconds=SHORT))
     end = final(events)
-    assert ("max_seconds", said or None, 1) == (end.finish_reason, end.content, end.iterations)
-    assert [*([] if not said else ["text"]), "iteration_end", "final"] == [event.type for event in events]
-    assert ([USER, {"role": "assistant", "content": said}] if said else [USER]) == end.messages
+    assert ("max_seconds", message or None, 1) == (end.finish_reason, end.content, end.iterations)
+    assert [*([] if not message else ["text"]), "iteration_end", "final"] == [event.type for event in events]
+    assert ([USER, {"role": "assistant", "content": message}] if message else [USER]) == end.messages
     assert [True] == stopped
 
 

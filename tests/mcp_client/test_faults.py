@@ -134,9 +134,9 @@ async def test_server_output_is_logged_without_secrets_and_control_characters(ca
     caplog.set_level("INFO", "patchbay.mcp")
     env = {"API_TOKEN": "t0p-s3cr3t", "DATABASE": "db://u:hunter22@host/x", "LEVEL": "debug"}
     async with mounted(raw_server("leak", env=env)) as there:
-        said = "\\x1b[31m[redacted] is refused by [redacted], level debug"
-        assert f"exit status 1; it wrote: {said}" == there.host.status[0].problem
-    assert f"mcp raw: {said}" in caplog.messages
+        text = "\\x1b[31m[redacted] is refused by [redacted], level debug"
+        assert f"exit status 1; it wrote: {text}" == there.host.status[0].problem
+    assert f"mcp raw: {text}" in caplog.messages
     assert (True, False, False) == ("token=[redacted]" in caplog.text, "t0p-s3cr3t" in caplog.text, "hunter22" in caplog.text)
 
 
@@ -149,8 +149,8 @@ async def test_responses_with_unknown_or_repeated_ids_are_dropped():
 async def test_a_result_that_breaks_the_protocol_is_an_error_of_one_line():
     async with mounted(raw_server()) as there:
         execution = await there.call("mcp__raw__malformed")
-        said = "it sent something invalid: content.0.TextContent.text: Field required"
-        assert (True, "yes", False) == (said in execution.content, execution.ran, "pydantic" in execution.content)
+        text = "it sent something invalid: content.0.TextContent.text: Field required"
+        assert (True, "yes", False) == (text in execution.content, execution.ran, "pydantic" in execution.content)
 
 
 async def test_a_result_that_is_too_large_is_an_error_and_the_connection_stays():

@@ -79,8 +79,8 @@ def found_in(client, tmp_path, monkeypatch):
     ],
 )
 def test_each_client_has_its_servers_found(client, names, notes, tmp_path, monkeypatch):
-    servers, said = found_in(client, tmp_path, monkeypatch)
-    assert (names, notes) == (list(servers), len(said))
+    servers, text = found_in(client, tmp_path, monkeypatch)
+    assert (names, notes) == (list(servers), len(text))
 
 
 def test_every_client_is_tested():

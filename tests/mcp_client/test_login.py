@@ -40,13 +40,13 @@ def log_in() -> str:
     command = [sys.executable, "-m", "patchbay", "mcp", "login", "guarded"]
     with Process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
-        said = []
+        texts = []
         for line in process.stdout:
-            said.append(line)
+            texts.append(line)
             if line.strip().startswith("http://"):
                 with urllib.request.urlopen(line.strip(), timeout=30) as page:
-                    said.append(page.read().decode())
-    return "".join(said)
+                    texts.append(page.read().decode())
+    return "".join(texts)
 
 
 async def test_command_line_login_gives_access_and_tokens_are_refreshed():
@@ -54,8 +54,8 @@ async def test_command_line_login_gives_access_and_tokens_are_refreshed():
         async with mounted(server) as there:
             assert ("down", True) == (there.host.status[0].state, "patchbay mcp login guarded" in there.host.status[0].problem)
         ServersFile(default_file()).put(server)
-        said = log_in()
-        assert ("You are logged in" in said, "Logged in to guarded." in said) == (True, True), said
+        text = log_in()
+        assert ("You are logged in" in text, "Logged in to guarded." in text) == (True, True), text
         async with mounted(server) as there:
             assert "42" == (await there.call("mcp__guarded__secret")).content
 
@@ -81,8 +81,8 @@ async def test_login_uses_the_configured_client_and_the_missing_scope():
         store.content["scope"] = "mcp:write"
         store.save()
         ServersFile(default_file()).put(ours)
-        said = log_in()
-        assert "Logged in to guarded." in said, said
+        text = log_in()
+        assert "Logged in to guarded." in text, text
         content = TokenStore(ours).content
         assert ("known", "mcp:write") == (content["client"]["client_id"], content["tokens"]["scope"])
         async with mounted(ours) as there:
@@ -99,8 +99,8 @@ async def test_a_call_that_its_login_does_not_allow_did_not_run_and_runs_after_t
             refused = await there.call("mcp__guarded__write")
             assert ("no", True) == (refused.ran, "does not allow this: patchbay mcp login guarded" in refused.content)
             assert ("slow", "ready") == ((await slow).content, there.host.status[0].state)
-            said = await asyncio.to_thread(log_in)  # asks for what was refused
-            assert "Logged in to guarded." in said, said
+            text = await asyncio.to_thread(log_in)  # asks for what was refused
+            assert "Logged in to guarded." in text, text
             assert "written" == (await there.call("mcp__guarded__write")).content
 
 

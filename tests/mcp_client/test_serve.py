@@ -95,8 +95,8 @@ def test_test_of_a_url_that_is_not_an_mcp_server_reports_it_once(tmp_path):
         command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "page"]
         done = run_process(command, capture_output=True, text=True, timeout=60)
         site.shutdown()
-    said = "patchbay: the MCP server 'page' cannot be connected: Unexpected content type: text/html"
-    assert (1, [said]) == (done.returncode, done.stderr.splitlines())
+    reply = "patchbay: the MCP server 'page' cannot be connected: Unexpected content type: text/html"
+    assert (1, [reply]) == (done.returncode, done.stderr.splitlines())
 
 
 def test_serve_registers_the_tools_for_their_roles_and_calls_them(config, tmp_path):

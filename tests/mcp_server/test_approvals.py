@@ -51,16 +51,16 @@ async def pending(server: Server) -> dict[str, Any]:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("decision", "text"), [("approve", "deleted /tmp/a"), ("deny", "not that file")])
 def test_pending_approval_is_reported_as_progress_to_the_client(server: Server, era: str, decision: str, text: str) -> None:
-    told: list[str | None] = []
+    received: list[str | None] = []
 
     async def note(_progress: float, _total: float | None, message: str | None) -> None:
-        told.append(message)
+        received.append(message)
 
     async def ask() -> Any:
         async with connected(server.port, era) as client:
             call = asyncio.create_task(client.call_tool("delete_file", {"path": "/tmp/a"}, progress_callback=note))
             request = await pending(server)
-            while not told:
+            while not received:
                 await asyncio.sleep(0.01)
             body = {"decision": decision, "reason": "not that file"}
             await asyncio.to_thread(server.ask, "POST", f"/api/approvals/{request['id']}", body)
@@ -68,7 +68,7 @@ def test_pending_approval_is_reported_as_progress_to_the_client(server: Server, 
 
     request, done = run(ask())
     assert ("delete_file", {"path": "/tmp/a"}, "ann") == (request["tool"], request["arguments"], request["role"])
-    assert [WAITING] == told
+    assert [WAITING] == received
     assert decision == ("deny" if done.is_error else "approve")
     assert text in done.content[0].text
 

@@ -94,14 +94,14 @@ def test_turn_ends_if_every_call_answered_the_user(store, outputs, requests):
 
 @pytest.mark.parametrize("point", ["before_tool", "after_tool"])
 def test_unavailable_user_files_of_a_hook_are_an_error_and_the_turn_continues(store, point):
-    said = {"for_llm": "sent", "media": ["media://abc123"], "response_handled": True}
+    texts = {"for_llm": "sent", "media": ["media://abc123"], "response_handled": True}
 
     class Painter:
         async def before_tool(self, call: Any) -> Any:
-            return Respond(said) if point == "before_tool" else None
+            return Respond(texts) if point == "before_tool" else None
 
         async def after_tool(self, result: Any) -> Any:
-            return Modify({"result": said})
+            return Modify({"result": texts})
 
     shown, final, requests = played(store, "plain", hook=Painter())
     (execution,) = final.tool_executions

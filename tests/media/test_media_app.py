@@ -64,7 +64,7 @@ def test_image_is_served_inline(store):
 
 
 @pytest.mark.parametrize(
-    ("data", "declared", "told"),
+    ("data", "declared", "expected"),
     [
         (SVG, "image/svg+xml", "application/octet-stream"),
         (b"<script>alert(1)</script>", "text/html", "application/octet-stream"),
@@ -96,9 +96,9 @@ def test_image_is_served_inline(store):
         (b"a,b", "text/csv", "text/csv"),
     ],
 )
-def test_other_files_are_served_as_inert_downloads(store, data, declared, told):
+def test_other_files_are_served_as_inert_downloads(store, data, declared, expected):
     answer = Response(MediaApp(store), path_of(store.put(data, MediaMeta(content_type=declared))))
-    assert (200, data, told) == (answer.status, answer.body, answer.headers["content-type"])
+    assert (200, data, expected) == (answer.status, answer.body, answer.headers["content-type"])
     assert answer.headers["content-disposition"].startswith("attachment;")
     assert "default-src 'none'; sandbox" == answer.headers["content-security-policy"]
 
@@ -106,11 +106,11 @@ def test_other_files_are_served_as_inert_downloads(store, data, declared, told):
 def test_a_name_cannot_break_out_of_its_header(store):
     ref = store.put(b"x", MediaMeta('../a"\r\nX-Evil: 1; größe\ud800.txt', "text/plain"))
     answer = Response(MediaApp(store), path_of(ref))
-    said = answer.headers["content-disposition"]
-    assert "\r" not in said
-    assert "\n" not in said
-    assert 2 == said.count('"')
-    assert "gr%C3%B6%C3%9Fe" in said
+    text = answer.headers["content-disposition"]
+    assert "\r" not in text
+    assert "\n" not in text
+    assert 2 == text.count('"')
+    assert "gr%C3%B6%C3%9Fe" in text
     assert "x-evil" not in answer.headers
 
 
@@ -122,7 +122,7 @@ def test_large_file_is_served_in_pieces(store):
 
 
 @pytest.mark.parametrize(
-    ("asked", "got", "told"),
+    ("asked", "got", "expected"),
     [
         ("bytes=0-3", b"0123", "bytes 0-3/10"),
         ("Bytes=2-", b"23456789", "bytes 2-9/10"),
@@ -131,10 +131,10 @@ def test_large_file_is_served_in_pieces(store):
         ("bytes=9-9", b"9", "bytes 9-9/10"),
     ],
 )
-def test_range_of_a_file_is_served(store, asked, got, told):
+def test_range_of_a_file_is_served(store, asked, got, expected):
     path = path_of(store.put(b"0123456789"))
     answer = Response(MediaApp(store), path, range=asked)
-    assert (206, got, told) == (answer.status, answer.body, answer.headers["content-range"])
+    assert (206, got, expected) == (answer.status, answer.body, answer.headers["content-range"])
     assert str(len(got)) == answer.headers["content-length"]
     assert "attachment" in answer.headers["content-disposition"]
 

@@ -78,10 +78,10 @@ def test_image_ref_is_attached_for_capable_models_and_a_tag_for_others(store):
     seen = Played(ToolOutput("a cat", media=(ref,)), media=store)
     assert f"a cat [image:{ref}]\n(1 attachment: see below.)" == seen.content
     assert [image_part(IMAGE)] == seen.parts
-    told = Played(ToolOutput("a cat", media=(ref,)), media=store, attachments=())
-    assert f"a cat [image:{ref}]\n(You are not shown attachments of the kind image.)" == told.content
-    assert [] == told.parts
-    assert [] == seen.outputs == told.outputs
+    outcome = Played(ToolOutput("a cat", media=(ref,)), media=store, attachments=())
+    assert f"a cat [image:{ref}]\n(You are not shown attachments of the kind image.)" == outcome.content
+    assert [] == outcome.parts
+    assert [] == seen.outputs == outcome.outputs
 
 
 def test_result_includes_paths_of_unowned_files(store, tmp_path):
@@ -210,12 +210,12 @@ def test_files_that_exceed_the_store_together_are_not_delivered(tmp_path):
         seen = Played(ToolOutput("drawn", media=(URL, URL), response_handled=True), media=store)
         both = ToolOutput("drawn", media=(URL,), attachments=(Attachment(IMAGE, "image/png"),), response_handled=True)
         other = Played(both, media=store)
-        told = Played(ToolOutput("drawn", media=(URL, URL)), media=store)
+        outcome = Played(ToolOutput("drawn", media=(URL, URL)), media=store)
     for each in (seen, other):
         assert each.content.startswith("failed to deliver attachment: media store: unknown ref: media://")
         assert [] == each.outputs
-    assert 1 == len(told.parts)
-    assert "Left out, since they cannot be had: media store: unknown ref: media://" in told.content
+    assert 1 == len(outcome.parts)
+    assert "Left out, since they cannot be had: media store: unknown ref: media://" in outcome.content
 
 
 # Base64 in texts
@@ -230,16 +230,16 @@ def test_base64_in_tool_results_becomes_a_file(store, value):
     media = store.lookup(re.search(r"media://[^\]\s:]+", seen.content)[0])
     assert "tool:inline:look" == media.scope
     assert "look" == media.meta.source
-    told = Played(value, media=store, attachments=())
-    assert "(You are not shown attachments of the kind image.)" in told.content
-    assert [] == told.parts
+    outcome = Played(value, media=store, attachments=())
+    assert "(You are not shown attachments of the kind image.)" in outcome.content
+    assert [] == outcome.parts
 
 
-@pytest.mark.parametrize("said", [f"look {URL}", {"for_llm": f"look {URL}"}, ToolOutput(f"look {URL}")])
-def test_base64_in_hook_answers_becomes_a_file(store, said):
+@pytest.mark.parametrize("message", [f"look {URL}", {"for_llm": f"look {URL}"}, ToolOutput(f"look {URL}")])
+def test_base64_in_hook_answers_becomes_a_file(store, message):
     class Painter:
         async def before_tool(self, call):
-            return Respond(said)
+            return Respond(message)
 
     seen = Played("never", hook=Painter(), media=store)
     assert seen.content.startswith("look [image:media://")
@@ -262,10 +262,10 @@ def test_base64_is_extracted_before_truncation(store):
 def test_base64_in_errors_is_not_shown(store):
     seen = Played(ValueError(f"could not read {URL}"), media=store)
     assert f"could not read [image/png: {len(IMAGE)} bytes of base64 are left out]" in seen.content
-    told = Played(ToolOutput(f"it looked so: {URL}", is_error=True), media=store)
-    assert told.execution.is_error
-    assert "it looked so: [image:media://" in told.content
-    assert len(told.content) < 200
+    outcome = Played(ToolOutput(f"it looked so: {URL}", is_error=True), media=store)
+    assert outcome.execution.is_error
+    assert "it looked so: [image:media://" in outcome.content
+    assert len(outcome.content) < 200
 
 
 def test_full_store_drops_the_file_and_keeps_the_result(tmp_path):

@@ -25,7 +25,7 @@ BODY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("message", "named"),
     [
         ("Unrecognized request argument supplied: stream_options", {"stream_options"}),
         ("messages.1.reasoning: Extra inputs are not permitted", {"reasoning"}),
@@ -36,9 +36,9 @@ BODY: dict[str, Any] = {
         ("max_tokens is too large", set()),
     ],
 )
-def test_fields_named_in_an_error_are_found(said: str, named: set[str]) -> None:
-    assert named == complained_of(UpstreamError("Bad request", upstream_status=400, body=said), BODY)
-    assert set() == complained_of(UpstreamError(said, upstream_status=500), BODY)
+def test_fields_named_in_an_error_are_found(message: str, named: set[str]) -> None:
+    assert named == complained_of(UpstreamError("Bad request", upstream_status=400, body=message), BODY)
+    assert set() == complained_of(UpstreamError(message, upstream_status=500), BODY)
 
 
 def test_unsupported_fields_are_removed_everywhere_from_a_copy() -> None:
@@ -50,16 +50,16 @@ def test_unsupported_fields_are_removed_everywhere_from_a_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "parameter.enable_thinking must be set to false for non-streaming calls",
         "This model only support stream mode, please enable the stream parameter to access the model.",
         "enable thinking can not be support when `stream=False`.",
     ],
 )
-def test_a_model_that_answers_in_a_stream_only_is_understood(said: str) -> None:
-    assert demands_stream(UpstreamError(said, upstream_status=400))
-    assert not demands_stream(UpstreamError(said, upstream_status=503))
+def test_a_model_that_answers_in_a_stream_only_is_understood(message: str) -> None:
+    assert demands_stream(UpstreamError(message, upstream_status=400))
+    assert not demands_stream(UpstreamError(message, upstream_status=503))
 
 
 def test_capabilities_are_bounded_and_the_oldest_evicted() -> None:

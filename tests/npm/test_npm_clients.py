@@ -91,11 +91,11 @@ def proxies():
     ],
 )
 def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, kind, how, proxies):
-    said = run_script(script, proxies[kind], how)
-    called = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
+    text = run_script(script, proxies[kind], how)
+    called = [(call["name"], json.loads(call["arguments"])) for call in text["calls"]]
     assert [("multiply", {"a": 6, "b": 7}), ("measure", {"text": "patchbay"})] == called
-    assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in said["finish"]]
-    assert ["product", "42", "length", "8"] == re.findall(r"product|length|\d+", said["answer"])
+    assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in text["finish"]]
+    assert ["product", "42", "length", "8"] == re.findall(r"product|length|\d+", text["answer"])
 
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
@@ -104,9 +104,9 @@ def test_javascript_client_gets_a_typed_answer_beside_tools(kind, how):
     with ScriptedUpstream(WeatherModel(kind)) as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         with listening(command, name="patchbay proxy", timeout=60) as proxy:
-            said = run_script("structured.mjs", proxy.url, how)
-    assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (said["calls"], said["output"])
-    assert ["", {"city": "Rome", "degrees": 21}] == [said["steps"][0], json.loads(said["steps"][-1])]
+            text = run_script("structured.mjs", proxy.url, how)
+    assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (text["calls"], text["output"])
+    assert ["", {"city": "Rome", "degrees": 21}] == [text["steps"][0], json.loads(text["steps"][-1])]
 
 
 def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):

@@ -78,11 +78,11 @@ class Stand:
 
     async def said(self, plugin_id: str, text: str) -> None:
         """Wait until a plugin has printed or logged something."""
-        heard = asyncio.Event()
-        end = self.host.book.subscribe(lambda line: heard.set() if line.plugin == plugin_id and text in line.text else None)
+        received = asyncio.Event()
+        end = self.host.book.subscribe(lambda line: received.set() if line.plugin == plugin_id and text in line.text else None)
         try:
             if not any(text in said for _, said in self.lines(plugin_id)):
-                await heard.wait()
+                await received.wait()
         finally:
             end()
 

@@ -62,12 +62,12 @@ class End:
 
     async def hear(self, count):
         """Read frames until so many messages have come."""
-        heard = []
-        while len(heard) < count:
+        received = []
+        while len(received) < count:
             self.peer.feed(await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20))
             while (message := self.peer.read()) is not None:
-                heard.append(message)
-        return heard
+                received.append(message)
+        return received
 
 
 @asynccontextmanager

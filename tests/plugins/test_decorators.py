@@ -53,10 +53,10 @@ def test_plugin_tool_annotations_are_translated():
     assert {"destructive": True, "read_only": False, "paid": True} == meta.annotations
 
 
-@pytest.mark.parametrize("said", [["destructive"], {"destructive": "yes"}, {"destructive": 1}, {"": True}, {"x" * 65: True}])
-def test_non_boolean_annotations_are_a_value_error_at_decoration(said):
+@pytest.mark.parametrize("message", [["destructive"], {"destructive": "yes"}, {"destructive": 1}, {"": True}, {"x" * 65: True}])
+def test_non_boolean_annotations_are_a_value_error_at_decoration(message):
     with pytest.raises(ValueError, match="Tool 'a': "):
-        llm_tool(name="a", annotations=said)(lambda self: None)
+        llm_tool(name="a", annotations=message)(lambda self: None)
 
 
 def test_the_methods_own_name_must_fit_too():

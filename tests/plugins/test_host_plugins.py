@@ -237,8 +237,8 @@ async def test_broken_plugin_file_is_reported_once_and_restarts_after_a_fix(tmp_
         plugin = stand.host.plugins["broken"]
         await stand.host.until(lambda: plugin.state == "failed")
         assert (reason, 0, True) == (plugin.reason, plugin.restarts, plugin.is_broken)
-        said = [text for stream, text in stand.lines("broken") if stream == "host"]
-        assert (lines, f"It cannot be run as it is: {reason}") == (len(said[:-1]), said[-1])
+        reply = [text for stream, text in stand.lines("broken") if stream == "host"]
+        assert (lines, f"It cannot be run as it is: {reason}") == (len(reply[:-1]), reply[-1])
         await stand.host.watch(interval=0.05)
         while plugin.state == "failed":
             write_plugin(broken, WEATHER)

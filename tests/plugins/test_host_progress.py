@@ -36,11 +36,11 @@ class Plugin(PluginBase):
 
 def test_progress_of_a_plugin_reaches_the_executor_while_its_tool_runs(tmp_path):
     folder = write_plugin(tmp_path / "books", "import asyncio\n" + PLUGIN)
-    heard = []
+    received = []
     first = asyncio.Event()
 
     def hear(_call, progress):
-        heard.append(progress)
+        received.append(progress)
         first.set()
 
     async def main(server):
@@ -56,11 +56,11 @@ def test_progress_of_a_plugin_reaches_the_executor_while_its_tool_runs(tmp_path)
             executor = Executor(registry.snapshot("ann").tools.values(), on_progress=hear)
             searching = asyncio.create_task(executor.run([ToolCall("c1", "search", '{"query": "whales"}')]))
             await first.wait()
-            assert [Progress("asking two libraries")] == heard
+            assert [Progress("asking two libraries")] == received
             await executor.run([ToolCall("c2", "release", "{}")])
             [execution] = await searching
             assert ({"query": "whales", "books": 3}, None) == (execution.value, execution.error)
-            assert [Progress("one has answered", 0.5, {"books": 3})] == heard[1:]
+            assert [Progress("one has answered", 0.5, {"books": 3})] == received[1:]
             again = await asyncio.to_thread(server.call, "search", arguments={"query": "squids"})
             assert {"query": "squids", "books": 3} == again["output"]
             await dispatcher.close()

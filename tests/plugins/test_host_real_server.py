@@ -77,8 +77,8 @@ def test_plugin_tools_are_registered_called_reloaded_and_unregistered(deployment
     assert {(f"{base}/{name}", "plugin:weather") for name in NAMES} == {
         (row["callback_url"], row["source"]) for row in rows.values()
     }
-    said = {name: row["annotations"] for name, row in rows.items()}
-    assert {**{name: {} for name in NAMES}, "start_a_process": {"destructive": True, "read_only": False}} == said
+    text = {name: row["annotations"] for name, row in rows.items()}
+    assert {**{name: {} for name in NAMES}, "start_a_process": {"destructive": True, "read_only": False}} == text
     assert ({"city": "北京", "temp_c": 22}, True) == tuple(
         deployment.call("get_weather", city="北京")[key] for key in ("output", "ok")
     )

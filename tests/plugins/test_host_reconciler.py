@@ -42,11 +42,11 @@ class RecordedStates:
 
 @asynccontextmanager
 async def reconciling(url, *, policy=QUICK, **options):
-    told = RecordedStates()
-    reconciler = Registrar(HttpToolsApi(url, **options), on_state=told, registered=told.registered, policy=policy)
+    outcome = RecordedStates()
+    reconciler = Registrar(HttpToolsApi(url, **options), on_state=outcome, registered=outcome.registered, policy=policy)
     reconciler.start()
     try:
-        yield reconciler, told
+        yield reconciler, outcome
     finally:
         await reconciler.aclose()
 
@@ -63,52 +63,52 @@ def desire(reconciler, tool):
 
 @pytest.mark.parametrize("seed", [False, True])
 async def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
-    async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         await server.stop()
-        await told.until("p", "one", "stale")
+        await outcome.until("p", "one", "stale")
         await server.restart()
-        await told.until("p", "one", "active", times=2)
+        await outcome.until("p", "one", "active", times=2)
         assert {"one"} == server.names("ann") == server.names("ben")
-        assert ["active", "stale", "active"] == [state for state, _ in groupby(state for *_, state, _ in told.states)]
+        assert ["active", "stale", "active"] == [state for state, _ in groupby(state for *_, state, _ in outcome.states)]
 
 
 async def test_tools_are_registered_once_a_late_server_is_up():
     async with ToolServer() as server:
         await server.stop()
-        async with reconciling(server.url) as (reconciler, told):
+        async with reconciling(server.url) as (reconciler, outcome):
             for n in range(50):
                 desire(reconciler, desired_tool(f"t{n}"))
             while "refused" not in reconciler.problem:
                 await asyncio.sleep(0)
-            assert [] == told.states
+            assert [] == outcome.states
             await server.restart()
             for n in range(50):
-                await told.until("p", f"t{n}", "active")
+                await outcome.until("p", f"t{n}", "active")
             assert 50 == len(server.names())
 
 
 async def test_recreated_role_gets_the_tools_again():
-    async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         server.tools["ben"] = {}
         server.changed()
-        await told.until("p", "one", "active", times=2)
+        await outcome.until("p", "one", "active", times=2)
         assert {"one"} == server.names("ben")
 
 
 async def test_tool_removed_from_one_role_is_not_registered_again():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         del server.tools["ben"]["one"]
         server.changed()
         seen = server.listed
         await server.until(lambda: server.listed > seen + 2)
         assert set() == server.names("ben")
-        assert 1 == len(told.states)
+        assert 1 == len(outcome.states)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ async def test_tool_removed_from_one_role_is_not_registered_again():
     ],
 )
 async def test_tool_that_differs_on_the_server_is_registered_again(edit):
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         parameters = {"type": "object", "properties": {}}
         tool = desired_tool("one", description="as it is", parameters=parameters, annotations={"destructive": True})
         desire(reconciler, tool)
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         for role in server.tools.values():
             role["one"].update(edit)
         server.changed()
-        await told.until("p", "one", "active", times=2)
+        await outcome.until("p", "one", "active", times=2)
         row = server.tools["ann"]["one"]
         assert (tool.description, tool.parameters, 30.0, tool.annotations, tool.callback_url) == (
             row["description"],
@@ -144,7 +144,7 @@ async def test_tool_that_differs_on_the_server_is_registered_again(edit):
 
 async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff():
     policy = replace(QUICK, poll_interval=0.02, refused_retry=1000)
-    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, outcome):
         keep = server._register
 
         def rewrite(asked):
@@ -157,39 +157,39 @@ async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff(
         desire(reconciler, desired_tool("one", description="mine"))
         await server.until(lambda: server.listed >= 12)
         assert 2 < len(server.requests) < 7
-        assert "active" == told.states[-1][2]
+        assert "active" == outcome.states[-1][2]
 
 
 async def test_refused_registration_reports_its_reason_and_is_retried():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         server.refuse["one"] = "cross-source overwrite refused"
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "refused")
-        assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == told.states[0][3]
+        await outcome.until("p", "one", "refused")
+        assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == outcome.states[0][3]
         server.refuse.clear()
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
 
 
 async def test_tool_waits_for_its_role():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one", role="eve"))
-        await told.until("p", "one", "refused")
-        assert "unknown role: eve" == told.states[0][3]
+        await outcome.until("p", "one", "refused")
+        assert "unknown role: eve" == outcome.states[0][3]
         server.tools["eve"] = {}
         server.changed()
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         assert {"one"} == server.names("eve")
         assert set() == server.names("ann")
 
 
 async def test_invalid_response_is_not_a_refusal():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         server.fail.add("one")
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "pending")
-        assert "503" in told.states[0][3]
+        await outcome.until("p", "one", "pending")
+        assert "503" in outcome.states[0][3]
         server.fail.clear()
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
 
 
 async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept():
@@ -215,10 +215,10 @@ async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept()
 
 
 async def test_clear_removes_all_tools_of_one_plugin():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         for plugin in ("p", "px"):
             desire(reconciler, desired_tool(f"tool_{plugin}", plugin=plugin))
-            await told.until(plugin, f"tool_{plugin}", "active")
+            await outcome.until(plugin, f"tool_{plugin}", "active")
         assert await reconciler.manage("p").clear()
         assert {"tool_px"} == server.names()
         assert {} == reconciler.manage("p").states()
@@ -226,12 +226,12 @@ async def test_clear_removes_all_tools_of_one_plugin():
 
 async def test_clear_reaches_a_restarted_server_before_the_next_poll():
     policy = replace(QUICK, poll_interval=600, poll_retry=600)
-    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, outcome):
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         await server.stop()
         desire(reconciler, desired_tool("two"))
-        await told.until("p", "one", "stale")
+        await outcome.until("p", "one", "stale")
         await server.restart()
         assert await reconciler.manage("p").clear()
         assert "clear" in server.requests[-1][0]
@@ -256,36 +256,36 @@ async def test_silent_server_delays_a_stop_only_up_to_its_timeout():
 
 
 async def test_tool_moved_to_another_role_leaves_the_first():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one", role="ann"))
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         reconciler.manage("p").unwant("one", 1)
         desire(reconciler, desired_tool("one", role="ben", registration=2))
         await server.until(lambda: server.names("ben") == {"one"} and not server.names("ann"))
 
 
 async def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one", registration=2))
         reconciler.manage("p").unwant("one", 1)
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         assert {"one"} == server.names()
 
 
 async def test_unchanged_list_is_not_sent_again():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         desire(reconciler, desired_tool("one"))
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         await server.until(lambda: server.unchanged > 3)
         assert 1 == len(server.requests)
 
 
 async def test_thousand_tools_of_fifty_plugins_are_registered_with_one_request_each():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         for n in range(1000):
             desire(reconciler, desired_tool(f"t{n}", plugin=f"p{n % 50}"))
         await server.until(lambda: len(server.names()) == 1000)
-        await told.until("p49", "t999", "active")
+        await outcome.until("p49", "t999", "active")
         assert 1000 == len(server.requests)
         first = [body["source"] for _, body in server.requests[:200]]
         assert 40 < len(set(first))  # one plugin's many tools do not delay the first ones of another
@@ -295,9 +295,9 @@ async def test_token_is_sent_and_read_again_after_a_refusal():
     async with ToolServer() as server:
         server.token = "right"
         tokens = iter(["wrong", "right"])
-        async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, told):
+        async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, outcome):
             desire(reconciler, desired_tool("one"))
-            await told.until("p", "one", "active")
+            await outcome.until("p", "one", "active")
 
 
 @pytest.mark.parametrize(
@@ -310,15 +310,15 @@ async def test_token_is_sent_and_read_again_after_a_refusal():
 async def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logged_once(caplog, shown, reason):
     async with ToolServer() as server:
         server.token = "right"
-        async with reconciling(server.url, token=lambda: shown) as (reconciler, told):
+        async with reconciling(server.url, token=lambda: shown) as (reconciler, outcome):
             desire(reconciler, desired_tool("one"))
             desire(reconciler, desired_tool("two"))
-            await told.until("p", "one", "refused")
-            await told.until("p", "two", "refused")
+            await outcome.until("p", "one", "refused")
+            await outcome.until("p", "two", "refused")
             assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
             server.token = shown
-            await told.until("p", "one", "active")
-            await told.until("p", "two", "active")
+            await outcome.until("p", "one", "active")
+            await outcome.until("p", "two", "active")
     assert [f"No tool can be registered: {reason}"] == [
         each.getMessage() for each in caplog.records if each.levelname == "WARNING"
     ]
@@ -327,11 +327,11 @@ async def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logg
 async def test_source_reserved_for_token_holders_is_reported(caplog):
     async with ToolServer() as server:
         server.reserved = True
-        async with reconciling(server.url) as (reconciler, told):
+        async with reconciling(server.url) as (reconciler, outcome):
             desire(reconciler, desired_tool("one"))
             desire(reconciler, desired_tool("two"))
             for name in ("one", "two"):
-                await told.until("p", name, "refused")
+                await outcome.until("p", name, "refused")
                 assert "the server wants a token: --token-file FILE" in reconciler.manage("p").states()[name][1]
     assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
 
@@ -355,7 +355,7 @@ def test_list_requested_before_a_registration_does_not_undo_it():
 
 
 async def test_tools_registered_together_are_announced_together(monkeypatch):
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
         in_a_while = []
         loop = asyncio.get_running_loop()
         later = loop.call_later
@@ -368,11 +368,11 @@ async def test_tools_registered_together_are_announced_together(monkeypatch):
         monkeypatch.setattr(loop, "call_later", call_later)
         for name in ("one", "two"):
             desire(reconciler, desired_tool(name))
-            await told.until("p", name, "active")
-        assert [] == told.lines
+            await outcome.until("p", name, "active")
+        assert [] == outcome.lines
         [tell] = in_a_while
         tell()
-        assert [("p", {"one", "two"}, ("ann", "ben"))] == told.lines
+        assert [("p", {"one", "two"}, ("ann", "ben"))] == outcome.lines
 
 
 async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
@@ -385,9 +385,9 @@ async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
 
     async with ToolServer() as server:
         server.token = "t"
-        async with reconciling(server.url, token=token) as (reconciler, told):
+        async with reconciling(server.url, token=token) as (reconciler, outcome):
             desire(reconciler, desired_tool("one"))
-            await told.until("p", "one", "active")
+            await outcome.until("p", "one", "active")
 
 
 async def test_two_hosts_with_one_plugin_do_not_alternate_forever():
@@ -395,10 +395,10 @@ async def test_two_hosts_with_one_plugin_do_not_alternate_forever():
     async with ToolServer() as server, reconciling(server.url) as (first, _):
         desire(first, desired_tool("one"))
         await server.until(lambda: server.names())
-        async with reconciling(server.url, policy=policy) as (second, told):
+        async with reconciling(server.url, policy=policy) as (second, outcome):
             desire(second, desired_tool("one", callback_url="http://127.0.0.1:10/one"))
-            await told.until("p", "one", "refused")
-            assert "another host has registered it too: http://127.0.0.1:9/" in told.states[-1][3]
+            await outcome.until("p", "one", "refused")
+            assert "another host has registered it too: http://127.0.0.1:9/" in outcome.states[-1][3]
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:one", "http://[::1", "http://" + "é" * 64])
@@ -409,7 +409,7 @@ def test_invalid_address_is_refused(url):
 
 @pytest.mark.parametrize("seed", [False, True])
 async def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_answered(seed):
-    async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, told):
+    async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, outcome):
         server.held_answers = asyncio.Event()
         desire(reconciler, desired_tool("one"))
         await server.until(lambda: "one" in server.names())  # which may call it from now on
@@ -417,5 +417,5 @@ async def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_
         assert not (await asyncio.wait({asking}, timeout=0.05))[0]
         server.held_answers.set()
         assert (desired_tool("one"), not seed) == await asking
-        await told.until("p", "one", "active")
+        await outcome.until("p", "one", "active")
         assert (desired_tool("one"), not seed) == await reconciler.manage("p").wanted("one")

@@ -94,12 +94,12 @@ async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
         first = ask(calls)
         await plugin.hear(Trigger)
         await all_begun(calls)
-    said = json.loads(await first)
-    assert "PLUGIN_NOT_RUNNING" == said["error"]
-    assert "may have run" in said["output"]["error"]
+    text = json.loads(await first)
+    assert "PLUGIN_NOT_RUNNING" == text["error"]
+    assert "may have run" in text["output"]["error"]
     (tmp_path / "s").unlink(missing_ok=True)  # Python 3.13 removes it
     async with connected(calls, tmp_path) as plugin:
-        assert said == json.loads(await ask(calls))
+        assert text == json.loads(await ask(calls))
         assert [] == plugin.heard
 
 
@@ -237,9 +237,9 @@ def test_oversized_results_are_stored_as_markers():
     finish(repeats, "huge", b"12345678901")
     assert b"1234" == stored_result(repeats, "b")
     for key in ("a", "huge"):
-        said = json.loads(stored_result(repeats, key))
-        assert ("ANSWER_NOT_KEPT", "answer_not_kept") == (said["error"], said["code"])
-        assert "was carried out" in said["output"]["error"]
+        text = json.loads(stored_result(repeats, key))
+        assert ("ANSWER_NOT_KEPT", "answer_not_kept") == (text["error"], text["code"])
+        assert "was carried out" in text["output"]["error"]
 
 
 def test_running_call_is_found_by_its_key_after_any_time():

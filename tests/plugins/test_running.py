@@ -481,19 +481,19 @@ def test_a_generator_that_raises_is_a_failure():
 
 def test_progress_arrives_while_the_tool_runs():
     async def main():
-        told = asyncio.Event()
+        outcome = asyncio.Event()
 
         async def handler(self):
             yield "first"
-            await told.wait()
+            await outcome.wait()
             yield "second"
 
         async with run_plugin(plugin_with(handler)) as plugin:
             call = asyncio.create_task(plugin.call("tool"))
-            said = plugin._progress
-            while not any(said.values()):
+            text = plugin._progress
+            while not any(text.values()):
                 await asyncio.sleep(0)
-            told.set()
+            outcome.set()
             return (await call).progress
 
     assert ("first", "second") == run(main())
@@ -670,29 +670,29 @@ async def test_invalid_plugin_tools_are_logged_and_fail_run_plugin(caplog):
 
 
 async def test_hooks_are_called_in_order_with_their_parameters():
-    said = []
+    texts = []
 
     class Plugin(NekoPluginBase):
         def on_start(self, reason):
-            said.append(f"start {reason}")
+            texts.append(f"start {reason}")
             return Ok(None)
 
         @lifecycle(id="freeze")
         async def cool(self, **_):
-            said.append("freeze")
+            texts.append("freeze")
 
         @lifecycle(id="unfreeze")
         def warm(self):
-            said.append("unfreeze")
+            texts.append("unfreeze")
             return "warm"
 
         @lifecycle(id="config_change")
         async def changed(self, config, previous):
-            said.append((previous["units"], config["units"], self.config["units"]))
+            texts.append((previous["units"], config["units"], self.config["units"]))
 
         @lifecycle(id="shutdown")
         async def shutdown(self, **about):
-            said.append(about)
+            texts.append(about)
 
         @llm_tool
         async def ask(self):
@@ -706,7 +706,7 @@ async def test_hooks_are_called_in_order_with_their_parameters():
         assert "C" == (await running.call("ask")).output
         await running.change_config({"units": "F"})
         assert "F" == (await running.call("ask")).output
-    assert ["start start", "freeze", "unfreeze", ("C", "F", "F"), {"reason": "stop"}] == said
+    assert ["start start", "freeze", "unfreeze", ("C", "F", "F"), {"reason": "stop"}] == texts
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ async def test_background_changes_are_coalesced():
     await run_until(lambda: len(session.told) == 2)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert [100, 200] == [len(told) for told in session.told]
+    assert [100, 200] == [len(outcome) for outcome in session.told]
 
 
 async def test_slow_background_sync_is_out_of_sync_until_it_ends(

@@ -317,22 +317,22 @@ def test_a_stored_tool_that_cannot_be_made_is_left_out_alone(caplog):
 
 def test_listeners_get_each_change_in_order():
     registry = registry_of(remote("a"))
-    told = []
-    end = registry.subscribe(lambda change: told.append((change.action, change.revision)))
+    received = []
+    end = registry.subscribe(lambda change: received.append((change.action, change.revision)))
     registry.register(remote("a"))
     registry.unregister("nope")
     registry.register(remote("b"))
     registry.hide("s")
     first = registry.revision - 1
-    assert [("register", first), ("hide", first + 1)] == told
+    assert [("register", first), ("hide", first + 1)] == received
     end()
     registry.show("s")
-    assert 2 == len(told)
+    assert 2 == len(received)
 
 
 def test_changes_made_by_a_listener_are_published_in_order():
     registry = registry_of()
-    told = []
+    received = []
 
     def answer(change):
         if change.action == "register" and change.keys[0].name == "a":
@@ -340,27 +340,27 @@ def test_changes_made_by_a_listener_are_published_in_order():
             registry.register(remote("c"))
 
     registry.subscribe(answer)
-    registry.subscribe(lambda change: told.append(change.keys[0].name))
+    registry.subscribe(lambda change: received.append(change.keys[0].name))
     registry.register(remote("a"))
-    assert ["a", "b", "c"] == told
+    assert ["a", "b", "c"] == received
 
 
 def test_change_returns_after_its_listeners_ran_in_any_thread():
     registry = registry_of()
-    told: list[int] = []
+    received: list[int] = []
     begun, gate = threading.Event(), threading.Event()
     returned: list[list[int]] = []
 
     def slow(change):
         begun.set()
         assert gate.wait(30)
-        told.append(change.revision)
+        received.append(change.revision)
 
     registry.subscribe(slow)
 
     def second() -> None:
         registry.register(remote("b"))
-        returned.append([*told])
+        returned.append([*received])
 
     threads = [threading.Thread(target=registry.register, args=(remote("a"),)), threading.Thread(target=second)]
     threads[0].start()
@@ -375,15 +375,15 @@ def test_change_returns_after_its_listeners_ran_in_any_thread():
 
 def test_a_listener_that_fails_spares_the_others(caplog):
     registry = registry_of()
-    told = []
+    received = []
 
     def broken(_change):
         raise ValueError("broken")
 
     registry.subscribe(broken)
-    registry.subscribe(told.append)
+    registry.subscribe(received.append)
     assert registry.register(remote("a")).ok
-    assert (1, True) == (len(told), "broken" in caplog.text)
+    assert (1, True) == (len(received), "broken" in caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def test_readers_see_changes_atomically_under_threads():
 
 def test_concurrent_changes_are_kept_and_published_in_order():
     registry = ToolRegistry(["ann"])
-    told: list[int] = []
-    registry.subscribe(lambda change: told.append(change.revision))
+    received: list[int] = []
+    registry.subscribe(lambda change: received.append(change.revision))
 
     def write(source: str) -> None:
         for number in range(100):
@@ -141,4 +141,4 @@ def test_concurrent_changes_are_kept_and_published_in_order():
         writer.join(30)
     expected = {f"{source}{number}" for source in "abcd" for number in range(100) if number % 3}
     assert expected == {*registry.snapshot("ann").tools}
-    assert [*range(2, registry.revision + 1)] == told  # 1 was the role's
+    assert [*range(2, registry.revision + 1)] == received  # 1 was the role's

@@ -238,12 +238,12 @@ def rounds_of_killing(url: str, rounds: int, seed: int) -> tuple[int, int]:
         for _ in range(rounds):
             child.stdin.write(f"{done + 1} {chance.randint(0, 4)} {chance.randint(0, 60_000)}\n")
             child.stdin.flush()
-            said = int(child.stdout.readline())
+            text = int(child.stdout.readline())
             found = run(stored(url))
             # Every change that was acknowledged; of the one under way all or nothing.
-            assert found in (steps.after(said), steps.after(said + 1))
-            unsaid += found != steps.after(said)
-            done = said if found == steps.after(said) else said + 1
+            assert found in (steps.after(text), steps.after(text + 1))
+            unsaid += found != steps.after(text)
+            done = text if found == steps.after(text) else text + 1
     finally:
         end(child)
     return done, unsaid
@@ -319,8 +319,8 @@ def test_save_error_does_not_contain_secrets(url):
                 await store.save(registry, registry.register(remote("t", secret="hush")))
             return str(caught.value)
 
-    said = run(work())
-    assert (True, False) == ("body" in said, "hush" in said)
+    text = run(work())
+    assert (True, False) == ("body" in text, "hush" in text)
 
 
 def test_two_stores_on_one_file_keep_changes_of_another_process(tmp_path):

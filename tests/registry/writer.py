@@ -58,15 +58,15 @@ def killed_after(url: str, first: int, acknowledged: int, spins: int) -> int:
             os._exit(1)
     os.close(writer)
     with os.fdopen(reader, "rb") as lines:
-        said = first - 1
+        text = first - 1
         for _ in range(acknowledged):
-            said = int(lines.readline())
+            text = int(lines.readline())
         for _ in range(spins):
             pass  # its next change is at an unknown stage
         os.kill(child, signal.SIGKILL)
         rest = lines.read().split(b"\n")[:-1]
     os.waitpid(child, 0)
-    return int(rest[-1]) if rest else said
+    return int(rest[-1]) if rest else text
 
 
 if __name__ == "__main__":

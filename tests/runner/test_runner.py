@@ -121,13 +121,13 @@ def test_run_sync_raises_the_exceptions_of_the_run():
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_runner_callbacks_get_each_call_and_result(asynchronous):
-    told = []
+    received = []
 
     def on_call(call, iteration):
-        told.append(("call", call.id, iteration))
+        received.append(("call", call.id, iteration))
 
     def on_result(execution, iteration):
-        told.append(("result", execution.value, iteration))
+        received.append(("result", execution.value, iteration))
 
     async def on_call_async(call, iteration):
         on_call(call, iteration)
@@ -142,7 +142,7 @@ def test_runner_callbacks_get_each_call_and_result(asynchronous):
         on_tool_result=on_result_async if asynchronous else on_result,
     )
     assert () == run(runner.run("hi")).callback_errors
-    assert [("call", "1", 1), ("result", 3, 1)] == told
+    assert [("call", "1", 1), ("result", 3, 1)] == received
 
 
 @pytest.mark.parametrize("error", [ValueError("observer"), asyncio.CancelledError()])

@@ -67,13 +67,13 @@ def test_the_same_as_a_stream(client_class):
 
     with ScriptedUpstream(SCRIPT) as upstream:
         client = client_class(base_url=upstream.url, api_key="unused")
-        told = run(client, collect(client))
-    text = "".join(event.delta for event in told if event.type == "text")
+        outcome = run(client, collect(client))
+    text = "".join(event.delta for event in outcome if event.type == "text")
     assert "Let me look." in text
     assert text.endswith("Sunny, and it is noon.")
     assert "tool_call\n" not in text
-    assert ["get_weather", "get_time"] == [event.tool_call.name for event in told if event.type == "tool_call"]
-    assert ("Sunny, and it is noon.", 2) == (told[-1].content, len(told[-1].tool_executions))
+    assert ["get_weather", "get_time"] == [event.tool_call.name for event in outcome if event.type == "tool_call"]
+    assert ("Sunny, and it is noon.", 2) == (outcome[-1].content, len(outcome[-1].tool_executions))
 
 
 def test_unknown_tool_name_is_an_error_with_suggestions(client_class):
@@ -109,9 +109,9 @@ def test_cancelling_a_run_frees_the_server():
     answer = Raw([events(first, done=False)], end="hang")
 
     async def main(client: Any) -> None:
-        told = ToolRunner(client, TOOLS, tool_mode="text").run_stream("?", model="m")
-        assert "text" == (await anext(told)).type
-        await told.aclose()
+        outcome = ToolRunner(client, TOOLS, tool_mode="text").run_stream("?", model="m")
+        assert "text" == (await anext(outcome)).type
+        await outcome.aclose()
         assert await asyncio.to_thread(upstream.chats[0].left.wait, 30)
 
     with ScriptedUpstream([answer]) as upstream:

@@ -213,7 +213,7 @@ def test_unreachable_upstream_is_502() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "message"),
     [
         (b"", "closed the connection without an answer"),
         (b"SSH-2.0-OpenSSH_9\r\n", "did not answer in HTTP"),
@@ -223,11 +223,11 @@ def test_unreachable_upstream_is_502() -> None:
     ],
     ids=["nothing", "not http", "cut json", "html", "redirect"],
 )  # fmt: skip
-def test_invalid_upstream_response_is_502_and_quoted(sent: bytes, said: str, stream: bool) -> None:
+def test_invalid_upstream_response_is_502_and_quoted(sent: bytes, message: str, stream: bool) -> None:
     with raw_upstream(sent) as url, serving(make_proxy(url)) as port:
         answer = ask(port, "POST", CHAT, chat_body(stream=stream))
         assert (502, "upstream_error") == (answer.status, answer.json["error"]["type"])
-        assert said in answer.message
+        assert message in answer.message
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -300,7 +300,7 @@ def test_upstream_error_keeps_its_status_body_and_retry_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "message"),
     [
         (401, b'{"error": {"message": "bad sk-up-0123456789abcdef", "code": "invalid"}}', "refused the proxy's API key for it (HTTP 401): bad [redacted]"),
         (403, b'{"error": {"message": "quota exceeded", "code": "quota"}}', "(HTTP 403): quota exceeded"),
@@ -308,14 +308,14 @@ def test_upstream_error_keeps_its_status_body_and_retry_headers() -> None:
         (401, b"nope", "refused the proxy's API key for it (HTTP 401)."),
     ],
 )  # fmt: skip
-def test_refused_key_is_reported_with_its_cause(status: int, body: bytes, said: str) -> None:
+def test_refused_key_is_reported_with_its_cause(status: int, body: bytes, message: str) -> None:
     with (
         running_upstream(refusing(status, body)) as upstream,
         serving(make_proxy(upstream.url, upstream_key="sk-up-0123456789abcdef")) as port,
     ):
         for answer in (ask(port, "POST", CHAT, chat_body()), ask(port, "GET", "/v1/models")):
             assert status == answer.status
-            assert said in answer.message
+            assert message in answer.message
 
 
 def test_empty_error_response_has_a_message() -> None:

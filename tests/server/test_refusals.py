@@ -40,8 +40,8 @@ def test_a_page_that_is_not_found_brings_the_base_url_to_mind() -> None:
 
 @pytest.mark.parametrize(("body", "words"), [(b"not here!", ": not here!"), (b"", "without a message")])
 def test_a_status_is_named_once(body: bytes, words: str) -> None:
-    said = str(UpstreamStatusError(404, told(404, body, chat=True), []))
-    assert (1, True) == (said.count("HTTP 404"), words in said)
+    text = str(UpstreamStatusError(404, told(404, body, chat=True), []))
+    assert (1, True) == (text.count("HTTP 404"), words in text)
 
 
 @pytest.mark.parametrize("path", ["", ".", "/"])

@@ -163,8 +163,8 @@ def test_a_chat_on_a_server_finds_tools_over_requests(text):
         session = {"x-patchbay-session": "s1"}
         answer = at.ask(extra_headers=session)
         assert "It is seven." == answer.choices[0].message.content
-        said = {"role": "assistant", "content": answer.choices[0].message.content}
-        at.ask(messages=[USER, said, {"role": "user", "content": "more"}], extra_headers=session)
+        texts = {"role": "assistant", "content": answer.choices[0].message.content}
+        at.ask(messages=[USER, texts, {"role": "user", "content": "more"}], extra_headers=session)
         if text:
             assert ["tool_7" in str(body["messages"][0]) for body in at.asked] == [False, True, True, True]
         else:

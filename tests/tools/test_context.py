@@ -56,15 +56,15 @@ def test_idempotency_key_is_equal_after_resumption():
 
 
 def test_progress_is_normalised_and_ignored_after_the_call():
-    heard: list[Progress] = []
-    context = make(on_progress=heard.append)
+    received: list[Progress] = []
+    context = make(on_progress=received.append)
     context.progress("half", fraction=0.5, data={"n": 1})
     context.progress(fraction=7)
     context.progress(fraction=-1)
     context.progress(fraction=float("nan"))
     context.cancelled.set()
     context.progress("too late")
-    assert [Progress("half", 0.5, {"n": 1}), Progress(fraction=1.0), Progress(fraction=0.0), Progress()] == heard
+    assert [Progress("half", 0.5, {"n": 1}), Progress(fraction=1.0), Progress(fraction=0.0), Progress()] == received
     make().progress("no listener")
 
 

@@ -19,7 +19,7 @@ def schema(**about: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("expected", "why"),
     [
         ({"description": "half \ud83d"}, "lone surrogate"),
         ({"name": "half \ud83d"}, "lone surrogate"),
@@ -31,9 +31,9 @@ def schema(**about: object) -> dict:
     ],
     ids=lambda each: each if isinstance(each, str) else next(iter(each)),
 )
-def test_invalid_tool_definition_is_rejected_at_creation(told, why):
+def test_invalid_tool_definition_is_rejected_at_creation(expected, why):
     with pytest.raises(ConfigurationError, match=why):
-        ToolDefinition(**{"name": "odd", "handler": dict, **told})
+        ToolDefinition(**{"name": "odd", "handler": dict, **expected})
 
 
 def test_unicode_text_and_huge_numbers_are_accepted():

@@ -109,8 +109,8 @@ def test_table_keeps_a_meaningful_index():
     ids=["two columns of one name", "an index with the name of a column"],
 )
 def test_table_that_records_would_reduce_keeps_all_parts(frame):
-    told = json.loads(render_result(frame))
-    assert (frame.columns, frame.rows, frame.index) == (told["columns"], told["data"], told["index"])
+    outcome = json.loads(render_result(frame))
+    assert (frame.columns, frame.rows, frame.index) == (outcome["columns"], outcome["data"], outcome["index"])
 
 
 def test_series_keeps_its_labels_even_if_repeated():
@@ -132,11 +132,11 @@ def test_an_email_message_is_an_object_with_all_its_headers_and_its_text():
     message["Received"], message["Received"] = "from a", "from b"
     assert {"Subject": "Hi", "Received": ["from a", "from b"], "payload": None} == json.loads(render_result(message))
     message.set_content("Grüße\n")
-    told = json.loads(render_result({"mail": message}))["mail"]
-    assert ("Hi", "Grüße\n") == (told["Subject"], told["payload"])
+    outcome = json.loads(render_result({"mail": message}))["mail"]
+    assert ("Hi", "Grüße\n") == (outcome["Subject"], outcome["payload"])
     message.add_attachment(b"\xff", maintype="image", subtype="png")
-    told = json.loads(render_result(message))
-    assert ["Grüße\n", "/w=="] == [part["payload"] for part in told["payload"]]
+    outcome = json.loads(render_result(message))
+    assert ["Grüße\n", "/w=="] == [part["payload"] for part in outcome["payload"]]
 
 
 def test_an_element_of_xml_is_its_markup():

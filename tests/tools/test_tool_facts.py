@@ -122,8 +122,8 @@ def test_tool_that_calls_another_keeps_its_own_facts():
 
     @tool(facts=where)
     async def outer(path: str, tool_context: ToolContext) -> str:
-        told = await inner.run_async(args={}, tool_context=tool_context)
-        return f"{told} {tool_context.facts['path']} {tool_context.state['inner']}"
+        outcome = await inner.run_async(args={}, tool_context=tool_context)
+        return f"{outcome} {tool_context.facts['path']} {tool_context.state['inner']}"
 
     [execution] = asyncio.run(Executor([outer]).run([ToolCall("1", "outer", '{"path": "a"}')]))
     assert ("/inner /srv/a 1", {"inner": 1}, True) == (

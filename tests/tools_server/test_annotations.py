@@ -30,10 +30,10 @@ def refusal(server: Any, annotations: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "said", [BOTH, {"readOnlyHint": False, "destructiveHint": True}, {"read_only": False, "destructiveHint": True}]
+    "message", [BOTH, {"readOnlyHint": False, "destructiveHint": True}, {"read_only": False, "destructiveHint": True}]
 )
-def test_annotations_are_read_under_our_names_and_mcp_names(server: Any, said: dict[str, bool]) -> None:
-    assert server.register(annotations=said)["ok"]
+def test_annotations_are_read_under_our_names_and_mcp_names(server: Any, message: dict[str, bool]) -> None:
+    assert server.register(annotations=message)["ok"]
     assert BOTH == server.tools()["a"]["annotations"]
     assert BOTH == server.app.registry.snapshot("ann").tools["a"].annotations
 
@@ -44,7 +44,7 @@ def test_missing_annotations_stay_missing(server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("message", "words"),
     [
         (None, "an object of booleans, not NoneType"),
         (["destructive"], "an object of booleans, not list"),
@@ -61,8 +61,8 @@ def test_missing_annotations_stay_missing(server: Any) -> None:
         ({"destructive": True, "destructiveHint": False}, "say the same thing twice"),
     ],
 )
-def test_invalid_annotations_are_rejected_with_their_path(server: Any, said: Any, words: str) -> None:
-    assert words in refusal(server, said)
+def test_invalid_annotations_are_rejected_with_their_path(server: Any, message: Any, words: str) -> None:
+    assert words in refusal(server, message)
     assert {} == server.tools()
 
 
@@ -111,8 +111,8 @@ def governed(tmp_path: Path, policy: dict[str, Any]) -> Any:
 def codes(server: Server, **named: dict[str, bool]) -> dict[str, str | None]:
     """Register tools that say this of themselves, call each, and return what became of the calls."""
     with calling_back(says({"output": "done", "is_error": False})) as callback:
-        for name, said in named.items():
-            assert server.register(name, callback.url, annotations=said)["ok"]
+        for name, text in named.items():
+            assert server.register(name, callback.url, annotations=text)["ok"]
         return {name: server.call(name).get("code") for name in named}
 
 

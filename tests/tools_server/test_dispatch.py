@@ -135,7 +135,7 @@ def test_non_json_response_is_text_without_a_declared_type(ask: Any, script: Any
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         ({"output": None, "is_error": True, "error": "city not found"}, {"error": "city not found"}),
         ({"output": {"reason": "no"}, "is_error": True, "error": "NO"}, {"error": "NO", "reason": "no"}),
@@ -144,10 +144,10 @@ def test_non_json_response_is_text_without_a_declared_type(ask: Any, script: Any
         ({"is_error": True}, {"error": "the tool failed and did not say why"}),
     ],
 )
-def test_the_error_of_an_answer_reaches_the_model(ask: Any, body: Any, told: Any) -> None:
+def test_the_error_of_an_answer_reaches_the_model(ask: Any, body: Any, expected: Any) -> None:
     answer = ask(says(body))
     assert (False, True, None, "tool_error") == tuple(answer[key] for key in ("ok", "is_error", "output", "code"))
-    assert told == json.loads(answer["content"])
+    assert expected == json.loads(answer["content"])
 
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
@@ -180,10 +180,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_response_is_an_error_that_quotes_it(ask: Any, name: str) -> None:
-    script, said = HOSTILE[name]
+    script, text = HOSTILE[name]
     answer = ask(script)
     assert (False, "callback_failed", None) == (answer["ok"], answer["code"], answer["output"])
-    assert said in answer["error"]
+    assert text in answer["error"]
     assert list(json.loads(answer["content"])) == ["error"]
 
 

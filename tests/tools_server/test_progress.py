@@ -42,10 +42,10 @@ def told(*lines: bytes, head: bytes = HEAD) -> Script:
 
 def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None) -> tuple[ToolExecution, list[Progress], Call]:
     """Call a callback with this script; return the execution, its progress and the request."""
-    heard: list[Progress] = []
+    received: list[Progress] = []
 
     def hear(_call: ToolCall, progress: Progress) -> None:
-        heard.append(progress)
+        received.append(progress)
         if on_progress is not None:
             on_progress()
 
@@ -65,18 +65,18 @@ def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None)
     with calling_back(script) as callback:
         execution = asyncio.run(main(callback.url))
     [call] = callback.calls
-    return execution, heard, call
+    return execution, received, call
 
 
 def test_progress_is_forwarded_during_the_call() -> None:
-    heard = threading.Event()
+    received = threading.Event()
 
     def script(connection: Any, _end: threading.Event) -> None:
         connection.sendall(HEAD + b'\r\n{"progress": {"message": "half", "fraction": 0.5, "data": {"books": 3}}}\n')
-        assert heard.wait(BOUND)  # nothing more is said until it was
+        assert received.wait(BOUND)  # nothing more is said until it was
         connection.sendall(RESULT)
 
-    execution, progress, call = called(script, on_progress=heard.set)
+    execution, progress, call = called(script, on_progress=received.set)
     assert ([Progress("half", 0.5, {"books": 3})], {"n": 1}) == (progress, execution.value)
     assert "application/json, application/x-ndjson;q=0.9" == call.header("accept")
 
@@ -97,8 +97,8 @@ def test_progress_is_forwarded_during_the_call() -> None:
     ],
 )
 def test_the_last_line_is_the_result(lines: list[bytes], progress: list[Progress], value: Any) -> None:
-    execution, heard, _ = called(told(*lines))
-    assert (None, value, progress) == (execution.error, execution.value, heard)
+    execution, received, _ = called(told(*lines))
+    assert (None, value, progress) == (execution.error, execution.value, received)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_the_last_line_is_the_result(lines: list[bytes], progress: list[Progress
      b'{"progress": {"message": "\\ud800"}}', b'{"output": "an answer that something follows"}'],
 )  # fmt: skip
 def test_invalid_progress_line_is_skipped(bad: bytes) -> None:
-    execution, heard, _ = called(told(bad + b"\n", b'{"progress": {"message": "go on"}}\n', RESULT))
-    assert (None, {"n": 1}, "go on") == (execution.error, execution.value, heard[-1].message)
+    execution, received, _ = called(told(bad + b"\n", b'{"progress": {"message": "go on"}}\n', RESULT))
+    assert (None, {"n": 1}, "go on") == (execution.error, execution.value, received[-1].message)
 
 
 @pytest.mark.parametrize("lines", [[], [b"\n"], [b'{"progress": {"message": "half"}}\n'], [RESULT, b'{"progress": {}}\n']])
@@ -120,8 +120,8 @@ def test_an_answer_that_ends_before_its_result_is_an_error(lines: list[bytes]) -
 
 def test_truncated_answer_after_progress_is_an_error() -> None:
     script = writes(HEAD + b"Content-Length: 500\r\n\r\n" + b'{"progress": {"message": "half"}}\n' + RESULT)
-    execution, heard, _ = called(script)
-    assert [Progress("half")] == heard
+    execution, received, _ = called(script)
+    assert [Progress("half")] == received
     assert "in the middle of the answer" in str(execution.error)
 
 
@@ -132,24 +132,26 @@ def test_a_last_line_that_cannot_be_read_is_an_error(last: bytes) -> None:
 
 
 def test_an_error_in_the_last_line_is_the_tool_s() -> None:
-    execution, heard, _ = called(told(b'{"progress": {}}\n', b'{"output": null, "is_error": true, "error": "city not found"}\n'))
-    assert ([Progress()], "city not found") == (heard, str(execution.error))
+    execution, received, _ = called(
+        told(b'{"progress": {}}\n', b'{"output": null, "is_error": true, "error": "city not found"}\n')
+    )
+    assert ([Progress()], "city not found") == (received, str(execution.error))
 
 
 def test_lines_of_a_failed_request_are_no_progress() -> None:
-    execution, heard, _ = called(told(b'{"progress": {}}\n', RESULT, head=HEAD.replace(b"200 OK", b"500 Oh")))
-    assert ([], True) == (heard, "HTTP 500" in str(execution.error))
+    execution, received, _ = called(told(b'{"progress": {}}\n', RESULT, head=HEAD.replace(b"200 OK", b"500 Oh")))
+    assert ([], True) == (received, "HTTP 500" in str(execution.error))
 
 
 def test_an_answer_in_one_piece_is_read_as_before() -> None:
-    execution, heard, _ = called(says({"progress": {"message": "this is the result"}}))
-    assert ([], {"progress": {"message": "this is the result"}}) == (heard, execution.value)
+    execution, received, _ = called(says({"progress": {"message": "this is the result"}}))
+    assert ([], {"progress": {"message": "this is the result"}}) == (received, execution.value)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_a_result_that_is_too_large_is_cut_with_a_note(end: bytes) -> None:
-    execution, heard, _ = called(told(b'{"progress": {}}\n', b'{"output": "' + b"x" * 5000 + b'"}' + end), limit=1000)
-    assert [Progress()] == heard
+    execution, received, _ = called(told(b'{"progress": {}}\n', b'{"output": "' + b"x" * 5000 + b'"}' + end), limit=1000)
+    assert [Progress()] == received
     assert execution.value.startswith('{"output": "xxx')
     assert "larger than 1000 bytes" in execution.value
 
@@ -157,8 +159,8 @@ def test_a_result_that_is_too_large_is_cut_with_a_note(end: bytes) -> None:
 def test_progress_that_is_too_long_or_too_much_is_passed_over() -> None:
     many = [progress_line(str(number), None, None) for number in range(MAX_LINES + 100)]
     long = progress_line("x" * MAX_LINE_BYTES, None, None)
-    execution, heard, _ = called(told(long, *many, RESULT))
-    assert [str(number) for number in range(MAX_LINES)] == [progress.message for progress in heard]
+    execution, received, _ = called(told(long, *many, RESULT))
+    assert [str(number) for number in range(MAX_LINES)] == [progress.message for progress in received]
     assert {"n": 1} == execution.value
 
 
@@ -214,11 +216,11 @@ def test_response_is_read_equally_in_any_split(items: list[Any], data: st.DataOb
     whole = b"".join(sent) + encode_line(b'{"output":\n5}')
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     lines = ProgressReader(1000)
-    heard = [
+    received = [
         progress for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True) for progress in lines.feed(whole[start:end])
     ]
     expected = [(message, fraction, about) for message, fraction, about in items]
-    assert expected == [(progress.message, progress.fraction, progress.data) for progress in heard]
+    assert expected == [(progress.message, progress.fraction, progress.data) for progress in received]
     assert (b'{"output": 5}', True) == lines.close()
 
 

@@ -185,7 +185,7 @@ def test_help_includes_the_port_the_variables_and_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--roles", " , "], "--roles needs at least one name"),
         (["--token-file", "/nowhere/token"], "token file /nowhere/token cannot be read"),
@@ -199,10 +199,10 @@ def test_help_includes_the_port_the_variables_and_examples() -> None:
         (["--port", "70000"], "'--port'"),
     ],
 )
-def test_invalid_flags_are_a_one_line_error(flags: list[str], said: str) -> None:
+def test_invalid_flags_are_a_one_line_error(flags: list[str], message: str) -> None:
     done = run_cli("serve", "--store", "memory", *flags)
     assert (2, "") == (done.returncode, done.stdout)
-    assert said in done.stderr
+    assert message in done.stderr
     assert 1 == done.stderr.count("\n")
 
 

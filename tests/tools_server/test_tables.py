@@ -122,7 +122,7 @@ def test_role_with_a_failed_sync_has_the_tool_and_the_error(server: Any) -> None
 
 
 def test_role_is_pending_until_its_session_is_synced(server: Any) -> None:
-    told = threading.Event()
+    outcome = threading.Event()
 
     class Fails:
         left = 2
@@ -131,7 +131,7 @@ def test_role_is_pending_until_its_session_is_synced(server: Any) -> None:
             self.left -= 1
             if self.left >= 0:
                 raise ConnectionError("gone")
-            told.set()
+            outcome.set()
 
     server.app.managers["ben"]._retry._delays = [0.01] * 3
     before = server.ask("GET", "/api/tools")
@@ -139,7 +139,7 @@ def test_role_is_pending_until_its_session_is_synced(server: Any) -> None:
     server.app.managers["ben"].active = Fails()
     answer = server.register()
     assert (["ben"], True) == (answer["pending_roles"], answer["ok"])
-    assert told.wait(BOUND)
+    assert outcome.wait(BOUND)
     while (listing := server.ask("GET", "/api/tools")).json["pending_roles"]:
         pass
     assert listing.json["revision"] == answer["revision"]

@@ -26,7 +26,7 @@ UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET,
 
 
 @pytest.mark.parametrize(
-    ("store", "said"),
+    ("store", "message"),
     [
         ("sqlite:///{}/nowhere/t.db", "there is no folder {}/nowhere"),
         ("{}/nowhere/t.db", "there is no folder {}/nowhere"),
@@ -35,12 +35,12 @@ UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET,
         ("postgresql://ann@127.0.0.1:{port}/x?password=hush", "See that the server runs"),
     ],
 )
-def test_unopenable_store_is_a_one_line_error(store: str, said: str, tmp_path: Any) -> None:
+def test_unopenable_store_is_a_one_line_error(store: str, message: str, tmp_path: Any) -> None:
     (tmp_path / "text").write_text("no database\n" * 100)
     port = kept_port()
     done = run_cli("serve", "--port", "0", "--store", store.format(tmp_path, port=port))
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
-    assert said.format(tmp_path, port=port) in done.stderr
+    assert message.format(tmp_path, port=port) in done.stderr
     assert "hush" not in done.stderr
 
 
@@ -98,15 +98,15 @@ def test_stop_reports_the_requests_it_waits_for(again: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [("invalid_arguments", "invalid_arguments"), ("x.y-z_1", "x.y-z_1"), ("no sentence", "tool_error"), ("a" * 65, "tool_error"),
      ("", "tool_error"), (5, "tool_error"), (None, "tool_error"), ("a\n", "tool_error")],
 )  # fmt: skip
-def test_the_code_of_a_failure_is_the_tools(server: Any, code: object, told: str) -> None:
+def test_the_code_of_a_failure_is_the_tools(server: Any, code: object, expected: str) -> None:
     with calling_back(says({"output": None, "is_error": True, "error": "INVALID_ARGUMENTS", "code": code})) as callback:
         server.register("a", callback.url)
         answer = server.call("a")
-    assert ("INVALID_ARGUMENTS", told) == (answer["error"], answer["code"])
+    assert ("INVALID_ARGUMENTS", expected) == (answer["error"], answer["code"])
 
 
 @UNUSABLE

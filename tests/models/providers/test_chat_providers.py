@@ -63,12 +63,12 @@ def test_tool_turn_works_on_each_wire_format(wire: Any, stream: bool) -> None:
     script = [calls(ROME, OSLO, **extra), Text("Clear in both.")]
     with ChatServer(script, *rules) as server:
         model = model_at(server, name)
-        (asked, said), _ = run(model, turn(model, stream=stream, parameters={"max_tokens": 500}))
+        (asked, text), _ = run(model, turn(model, stream=stream, parameters={"max_tokens": 500}))
     assert [("get_weather", {"city": "Rome"}), ("get_weather", {"city": "Oslo"})] == [
         (call.name, call.arguments) for call in asked.reply.tool_calls
     ]
-    assert "Clear in both." == said.reply.content
-    assert 0 < said.usage.total_tokens == said.usage.prompt_tokens + said.usage.completion_tokens
+    assert "Clear in both." == text.reply.content
+    assert 0 < text.usage.total_tokens == text.usage.prompt_tokens + text.usage.completion_tokens
     assert ["Bearer secret"] * len(server.requests) == [request.headers["authorization"] for request in server.requests]
     assert {name.partition("/")[2]} == {body["model"] for body in server.bodies}
     if "reasoning" in "".join(extra):
@@ -314,10 +314,10 @@ def test_geminis_signatures_go_back_through_its_openai_endpoint(stream: bool) ->
     signed.message["tool_calls"][0]["extra_content"] = signature
     with ChatServer([signed, "Clear."], servers.wants_signatures) as server:
         model = resolve_model(f"{server.url}#gemini-3-pro", max_retries=0)
-        (asked, said), _ = run(model, turn(model, stream=stream))
+        (asked, text), _ = run(model, turn(model, stream=stream))
     assert {"extra_content": signature} == asked.reply.tool_calls[0].extra
     assert asked.reply.tool_calls[1].extra is None
-    assert "Clear." == said.reply.content
+    assert "Clear." == text.reply.content
 
 
 def test_field_refused_in_the_history_is_learnt(stream: bool) -> None:
@@ -403,8 +403,8 @@ def test_learned_reasoning_rules_are_per_model() -> None:
                 await reply_of(model, history, tools=(), parameters={"model": name})
 
         run(model, ask())
-    told = [(body["model"], "reasoning_content" in body["messages"][1]) for body in server.bodies]
-    assert [("thinker", True), ("other", True), ("other", False), ("thinker", True), ("other", False)] == told
+    outcome = [(body["model"], "reasoning_content" in body["messages"][1]) for body in server.bodies]
+    assert [("thinker", True), ("other", True), ("other", False), ("thinker", True), ("other", False)] == outcome
 
 
 def test_a_picture_that_a_tool_gave_does_not_end_the_turn() -> None:

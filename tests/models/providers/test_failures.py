@@ -73,16 +73,16 @@ def test_key_of_the_callers_client_is_redacted_from_errors() -> None:
 
 def test_unreachable_server_error_has_its_url_and_the_reason() -> None:
     model = resolve_model("http://127.0.0.1:9/v1#m", max_retries=0)
-    said = str(failure_of(model))
-    assert "http://127.0.0.1:9/v1/chat/completions" in said
-    assert "onnection" in said.partition("reached")[2]  # the system's reason, behind what we say
+    text = str(failure_of(model))
+    assert "http://127.0.0.1:9/v1/chat/completions" in text
+    assert "onnection" in text.partition("reached")[2]  # the system's reason, behind what we say
 
 
 def test_a_path_that_does_not_exist_is_named(tools: Any) -> None:
     with ScriptedUpstream(lambda _: error(404, "Not Found")) as server:
-        said = str(failure_of(model_at(server), tools=tools))
-    assert f"{server.url}/chat/completions" in said
-    assert "HTTP 404" in said
+        text = str(failure_of(model_at(server), tools=tools))
+    assert f"{server.url}/chat/completions" in text
+    assert "HTTP 404" in text
 
 
 def test_html_page_is_an_error_that_quotes_it(tools: Any, stream: bool) -> None:

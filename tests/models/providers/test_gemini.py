@@ -44,14 +44,14 @@ def test_turn_with_two_calls_sends_signatures_back(stream: bool) -> None:
     ]
     with GeminiServer(script, signatures=True) as server:
         model = model_at(server)
-        (asked, said), conversation = run(model, turn(model, tools=[WEATHER, TIME], stream=stream))
+        (asked, reply), conversation = run(model, turn(model, tools=[WEATHER, TIME], stream=stream))
     assert [("get_weather", {"city": "Rome"}), ("get_time", {"zone": "CET"})] == [
         (one.name, one.arguments) for one in asked.reply.tool_calls
     ]
     assert 2 == len({one.id for one in asked.reply.tool_calls} - {""})
     assert ("Let me see.", "tool_calls") == (asked.reply.content, asked.finish_reason)
-    assert ("Clear, at noon.", "stop") == (said.reply.content, said.finish_reason)
-    assert Usage(7, 3, 10) == said.usage
+    assert ("Clear, at noon.", "stop") == (reply.reply.content, reply.finish_reason)
+    assert Usage(7, 3, 10) == reply.usage
     _, answer, results = server.bodies[1]["contents"]
     assert ["text", "functionCall", "functionCall"] == [
         next(iter(part.keys() - {"thoughtSignature"})) for part in answer["parts"]
@@ -361,8 +361,8 @@ def test_signatures_are_sent_back_in_their_positions(stream: bool) -> None:
         model = model_at(server)
         ends, _ = run(model, turn(model, tools=[WEATHER, TIME], stream=stream))
     assert ["g1", "g2", "g3"] == [one.id for one in ends[0].reply.tool_calls]
-    _, said, results = [types.Content.model_validate(content) for content in server.bodies[1]["contents"]]
-    assert [b"text", b"rome", b"oslo", None] == [part.thought_signature for part in said.parts or []]
+    _, reply, results = [types.Content.model_validate(content) for content in server.bodies[1]["contents"]]
+    assert [b"text", b"rome", b"oslo", None] == [part.thought_signature for part in reply.parts or []]
     answers = [part.function_response for part in results.parts or []]
     assert [("g1", "get_weather"), ("g2", "get_weather"), ("g3", "get_time")] == [
         (answer.id, answer.name) for answer in answers if answer

@@ -54,7 +54,7 @@ def test_model_name_resolves_to_its_provider(text: str, provider: str, name: str
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "empty"),
         ("meta-llama/Llama-3", "no provider 'meta-llama'.*openai, gemini, glm, qwen, stepfun.*#meta-llama/Llama-3"),
@@ -68,13 +68,13 @@ def test_model_name_resolves_to_its_provider(text: str, provider: str, name: str
         ("http://127.0.0.1:http/v1#x", "no URL of a server"),
     ],
 )
-def test_unresolvable_model_name_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_unresolvable_model_name_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         resolve_model(text, api_key="k")
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("127.0.0.1:8000/v1", "base_url .*no URL of a server"),
         ("ftp://127.0.0.1/v1", "base_url .*no URL of a server"),
@@ -83,12 +83,12 @@ def test_unresolvable_model_name_is_refused(text: str, said: str) -> None:
         ("http://127.0.0.1/v1#m", "base_url .*openai/model"),
     ],
 )
-def test_base_url_is_validated_from_argument_and_environment(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match=said) as caught:
+def test_base_url_is_validated_from_argument_and_environment(url: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         resolve_model("gpt-4o-mini", api_key="k", base_url=url)
     assert "my-secret" not in str(caught.value)
     monkeypatch.setenv("OPENAI_BASE_URL", url)
-    with pytest.raises(ConfigurationError, match=said.replace("base_url", "OPENAI_BASE_URL")):
+    with pytest.raises(ConfigurationError, match=message.replace("base_url", "OPENAI_BASE_URL")):
         resolve_model("gpt-4o-mini", api_key="k")
 
 

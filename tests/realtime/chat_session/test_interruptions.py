@@ -227,8 +227,8 @@ async def test_long_result_can_be_read_after_a_tool_change_and_in_a_later_turn(l
     manager.register_tool(named("look", "x" * 60_000 + "the end"))
     manager.register_tool(ToolDefinition("change", handler=change))
     read_on = call("read_result", 3, '{"result_id": "result_1", "find": "the end"}')
-    said = ["So much."] if later else []
-    with ScriptedModel([call("look"), call("change", 2), *said, read_on, "Read."]) as model:
+    text = ["So much."] if later else []
+    with ScriptedModel([call("look"), call("change", 2), *text, read_on, "Read."]) as model:
         async with playing(model) as played:
             await manager.prepare(played.session)
             await manager.swap()
@@ -315,10 +315,10 @@ async def test_call_and_result_events_have_the_same_iteration():
         ScriptedModel([call("again", number) for number in range(9)]), named("again"), limits=RealtimeLimits(max_rounds=2)
     ) as played:
         await played.say("Go.")
-        told = {event.execution.call.id: event.iteration for event in played.of(ToolResultEvent)}
+        outcome = {event.execution.call.id: event.iteration for event in played.of(ToolResultEvent)}
         called = {event.tool_call.id: event.iteration for event in played.events if event.type == "tool_call"}
-        assert [1, 2, 3] == sorted(told.values())
-        assert told == called
+        assert [1, 2, 3] == sorted(outcome.values())
+        assert outcome == called
 
 
 @pytest.mark.parametrize("closing", [False, True])

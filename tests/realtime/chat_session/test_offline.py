@@ -141,11 +141,11 @@ async def test_a_newer_user_turn_stops_the_rest_and_each_call_has_its_result():
             assert "All is well." == played.text
             assert 1 == len(played.of(InterruptedEvent))
             assert {"call_1", "call_2"} == {each.execution.call.id for each in played.of(ToolResultEvent)}
-        told = model.requests[1].messages
-        assert_answered_once(told)
-        assert ["user", "assistant", "tool", "tool", "user"] == [each["role"] for each in told]
-        assert "was quick" == told[3]["content"]
-        assert "cancelled" in told[2]["content"]
+        outcome = model.requests[1].messages
+        assert_answered_once(outcome)
+        assert ["user", "assistant", "tool", "tool", "user"] == [each["role"] for each in outcome]
+        assert "was quick" == outcome[3]["content"]
+        assert "cancelled" in outcome[2]["content"]
 
 
 async def test_interrupted_text_stays_in_the_conversation():
@@ -225,11 +225,11 @@ async def test_model_answers_without_tools_at_the_limit_of_a_turn(limit: dict[st
 
 @pytest.mark.parametrize(("limit", "calls"), [({"max_rounds": 2}, 2), ({"max_calls": 1}, 2), ({"max_rounds": 2}, 3)])
 async def test_limited_turn_is_one_turn_for_observers(limit: dict[str, int], calls: int):
-    told: list[Event] = []
+    received: list[Event] = []
 
     class Watching:
         async def on_runtime_event(self, event: Event) -> None:
-            told.append(event)
+            received.append(event)
 
     hooks = HookManager()
     hooks.mount("watching", Watching())
@@ -238,10 +238,10 @@ async def test_limited_turn_is_one_turn_for_observers(limit: dict[str, int], cal
         await played.say("Go.")
         assert [1, 2, 3][:calls] == [event.iteration for event in played.of(ToolCallEvent)]
         await hooks.events.flush()
-    kinds = [event.kind for event in told]
+    kinds = [event.kind for event in received]
     assert ("agent.turn.start", "agent.turn.end") == (kinds[0], kinds[-1])
     assert (1, 1) == (kinds.count("agent.turn.start"), kinds.count("agent.turn.end"))
-    assert [1, 2, 3] == [event.meta.iteration for event in told if event.kind == "agent.llm.request"]
+    assert [1, 2, 3] == [event.meta.iteration for event in received if event.kind == "agent.llm.request"]
 
 
 async def test_tool_registered_during_the_final_answer_is_for_the_next_turn():

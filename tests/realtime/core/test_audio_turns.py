@@ -26,9 +26,9 @@ async def test_audio_without_whole_samples_is_rejected_and_not_sent():
     async with served(conduct) as (played, peers):
         session = played.session
         for bad in (b"", b"\x01\x02\x03", bytearray(5), "text", None, [1, 2], 4):
-            with pytest.raises(InvalidRequestError, match="Audio is 16-bit PCM: a whole number of samples, at least one") as said:
+            with pytest.raises(InvalidRequestError, match="Audio is 16-bit PCM: a whole number of samples, at least one") as text:
                 await session.send_audio(bad)
-            assert "audio" == said.value.param
+            assert "audio" == text.value.param
         for good in (b"abcd", bytearray(b"efgh"), memoryview(b"ijkl")):
             await session.send_audio(good)
         await played.until(lambda: 3 == peers[0].kinds().count("input_audio_buffer.append"))

@@ -279,13 +279,13 @@ def test_texts_for_calls_without_a_result_are_json():
 
 
 def test_text_buffer_is_bounded_and_empty_after_drain():
-    said = TextBuffer()
+    text = TextBuffer()
     for _ in range(5):
-        said.add("a" * (MAX_BUFFERED_CHARS // 2))
-    assert "a" * MAX_BUFFERED_CHARS == said.drain()
-    assert "" == said.drain()
-    said.add("c")
-    assert "c" == said.drain()
+        text.add("a" * (MAX_BUFFERED_CHARS // 2))
+    assert "a" * MAX_BUFFERED_CHARS == text.drain()
+    assert "" == text.drain()
+    text.add("c")
+    assert "c" == text.drain()
 
 
 def test_oldest_late_results_are_dropped():
@@ -316,13 +316,13 @@ def test_waiting_deltas_are_joined_without_loss():
         pieces.append(AudioEvent(number.to_bytes(2, "big"), 24_000))
         pieces += [TranscriptEvent("assistant", text, whole=False) for text in (f"{number} ", "...")]
     got = read_late(40, *pieces)
-    heard = b"".join(event.audio for event in got if isinstance(event, AudioEvent))
-    assert b"".join(number.to_bytes(2, "big") for number in range(3_000)) == heard
-    said = [event.text for event in got if isinstance(event, TranscriptEvent)]
-    assert "".join(f"{number} ..." for number in range(3_000)) == "".join(said)
+    received = b"".join(event.audio for event in got if isinstance(event, AudioEvent))
+    assert b"".join(number.to_bytes(2, "big") for number in range(3_000)) == received
+    reply = [event.text for event in got if isinstance(event, TranscriptEvent)]
+    assert "".join(f"{number} ..." for number in range(3_000)) == "".join(reply)
     assert 40 >= len(got)
-    assert 1 < len(said)
-    assert all(len(text) <= MAX_JOINED_TEXT for text in said)
+    assert 1 < len(reply)
+    assert all(len(text) <= MAX_JOINED_TEXT for text in reply)
     assert CLOSED == got[-1]
 
 
@@ -355,5 +355,5 @@ def test_pieces_are_joined_neither_in_time_nor_over_anything_else(most, events):
 
 
 def test_speech_that_waits_is_void_with_an_interruption():
-    said, heard = [AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000)], AudioEvent(b"56", 24_000)
-    assert [TextEvent("so"), CUT, heard, CLOSED] == read_late(10, *said, CUT, heard)
+    texts, received = [AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000)], AudioEvent(b"56", 24_000)
+    assert [TextEvent("so"), CUT, received, CLOSED] == read_late(10, *texts, CUT, received)

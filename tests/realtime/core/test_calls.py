@@ -142,9 +142,9 @@ def test_arguments_of_a_response_are_bounded_in_total(tell, monkeypatch):
     made = book()
     for number in range(10):
         tell(made, number)
-    told = sorted(made.calls, key=lambda call: call.call_id)
-    assert [False] * 2 + [True] * 8 == [call.truncated for call in told]
-    assert [600, 600, 300] + [0] * 7 == [len(call.text) for call in told]
+    outcome = sorted(made.calls, key=lambda call: call.call_id)
+    assert [False] * 2 + [True] * 8 == [call.truncated for call in outcome]
+    assert [600, 600, 300] + [0] * 7 == [len(call.text) for call in outcome]
     made.begin("r2")  # which has the same room
     made.add_delta(CallDelta("r2", "k", "c", "f", arguments=WHOLE, done=True))
     assert [(False, WHOLE)] == [(call.truncated, call.text) for call in made.calls]

@@ -35,12 +35,12 @@ def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
 @pytest.fixture(autouse=True)
 def complaints():
     """What the event loop or the collector complains of, which would be lost otherwise."""
-    said: list[str] = []
+    texts: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        yield said
+        yield texts
         gc.collect()
-    assert [] == said
+    assert [] == texts
 
 
 def complaining(said: list[str]) -> None:
@@ -210,10 +210,10 @@ async def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_b
     monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 100_000)
 
     async def talkative(socket) -> None:
-        said = {"type": "response.output_text.delta", "response_id": "r", "delta": "x" * length}
+        texts = {"type": "response.output_text.delta", "response_id": "r", "delta": "x" * length}
         await socket.send(json.dumps({"type": "session.created"}))
         for _ in range(count):
-            await socket.send(json.dumps(said))
+            await socket.send(json.dumps(texts))
         await socket.wait_closed()
 
     async with serve(talkative, "127.0.0.1", 0) as server:

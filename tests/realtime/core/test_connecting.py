@@ -91,9 +91,9 @@ async def test_redaction_precedes_truncation_of_a_server_error(caplog):
     async with served(conduct) as (played, _):
         await played.until(lambda: bool(played.of(ErrorEvent)))
         assert "The model's server says: no (bad_[redacted])" == str(played.of(ErrorEvent)[0].error)
-    told = [record.getMessage() for record in caplog.records if "not JSON" in record.getMessage()]
-    assert 1 == len(told)
-    assert SECRET[:6] not in told[0]
+    outcome = [record.getMessage() for record in caplog.records if "not JSON" in record.getMessage()]
+    assert 1 == len(outcome)
+    assert SECRET[:6] not in outcome[0]
 
 
 async def test_server_that_pings_without_reading_is_disconnected(monkeypatch):

@@ -23,8 +23,8 @@ async def slow() -> None:
 def dropped(played: Played) -> list[tuple[str, str]]:
     """List the tools of dropped results; their events precede the end."""
     assert isinstance(played.events[-1], ConnectionEvent)
-    told = [(each.call_id, each.tool) for each in played.of(DroppedEvent) if each.what == "result"]
-    assert told == [(each.call.id, each.call.name) for each in played.session.dropped]
+    outcome = [(each.call_id, each.tool) for each in played.of(DroppedEvent) if each.what == "result"]
+    assert outcome == [(each.call.id, each.call.name) for each in played.session.dropped]
     return [(each.call.name, each.content) for each in played.session.dropped]
 
 

@@ -76,14 +76,14 @@ async def test_new_connection_gets_finished_results_and_running_calls(provider):
         await played.answers(3)
         await played.idle()
     asked = [frame["type"] for connection, frame in played.fake.frames if connection == 2].count("response.create")
-    told = [(each.kind, each.text) for each in played.fake.heard if each.connection == 2]
+    outcome = [(each.kind, each.text) for each in played.fake.heard if each.connection == 2]
     assert 2 == asked  # once for the two that were there
     assert [
         ("user", "What is the answer?"),
         ("user", '[The tool quick returned] "the result of one"'),
         ("user", '[The tool quick returned] "the result of two"'),
         ("user", '[Result of the tool slow that was still running] "forty-two"'),
-    ] == told
+    ] == outcome
 
 
 async def test_truncated_response_runs_no_calls_and_fails():

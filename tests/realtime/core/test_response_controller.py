@@ -101,99 +101,99 @@ def response_events(*names: str, done: bool = True) -> list[Any]:
 
 
 async def test_complete_calls_are_emitted_at_the_end_of_their_response():
-    with talking(*response_events("f"), OVER) as (_, _, told):
-        assert [(["f"], True)] == told.calls()
+    with talking(*response_events("f"), OVER) as (_, _, outcome):
+        assert [(["f"], True)] == outcome.calls()
 
 
 async def test_incomplete_call_is_awaited_briefly_and_its_late_end_is_read():
-    with talking(*response_events("f", done=False), OVER) as (talk, made, told):
-        assert [] == told.calls()
+    with talking(*response_events("f", done=False), OVER) as (talk, made, outcome):
+        assert [] == outcome.calls()
         end = CallDelta("r1", "f", arguments="{}", done=True)
         talk.take(end)
-        assert [(["f"], True)] == told.calls()
+        assert [(["f"], True)] == outcome.calls()
         talk.take(end, call("g"))  # as the item's end says it once more
-        assert (["g"], True) == (told.late(), made.is_quiet)
+        assert (["g"], True) == (outcome.late(), made.is_quiet)
 
 
 @pytest.mark.parametrize("late", [TextDelta("r1", "so", spoken=True), AudioDelta("r1", b"12", 24_000), OVER])
 async def test_events_after_the_end_of_a_response_begin_none(late):
-    with talking(ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), OVER, late) as (_, made, told):
+    with talking(ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), OVER, late) as (_, made, outcome):
         assert made.is_quiet
-    assert ["completed"] == told.ends()
+    assert ["completed"] == outcome.ends()
 
 
 async def test_call_without_an_end_is_emitted_as_it_is():
-    with talking(*response_events("f", done=False), OVER) as (_, _, told):
-        await told.until_calls()
-        assert [(["f"], True)] == told.calls()
+    with talking(*response_events("f", done=False), OVER) as (_, _, outcome):
+        await outcome.until_calls()
+        assert [(["f"], True)] == outcome.calls()
 
 
 async def test_call_right_after_its_response_runs_once():
-    with talking(*response_events("f"), OVER, call("g"), call("g")) as (_, _, told):
-        assert ([(["f"], True)], ["g"]) == (told.calls(), told.late())
+    with talking(*response_events("f"), OVER, call("g"), call("g")) as (_, _, outcome):
+        assert ([(["f"], True)], ["g"]) == (outcome.calls(), outcome.late())
 
 
 @pytest.mark.parametrize("interrupt", [lambda made: made.handle(SpeechStarted()), lambda made: made.cancel()])
 async def test_calls_of_a_response_interrupted_during_collection_do_not_run(interrupt):
-    with talking(*response_events("f", done=False), OVER) as (talk, made, told):
+    with talking(*response_events("f", done=False), OVER) as (talk, made, outcome):
         interrupt(made)
         talk.take(CallDelta("r1", "f", arguments="{}", done=True), call("g"))
         await asyncio.sleep(0)
-        assert ([(["f"], False)], []) == (told.calls(), told.late())
+        assert ([(["f"], False)], []) == (outcome.calls(), outcome.late())
 
 
 async def test_calls_of_a_response_interrupted_at_its_completion_do_not_run():
-    with talking(*response_events("f")) as (talk, made, told):
+    with talking(*response_events("f")) as (talk, made, outcome):
         assert made.cancel()
         talk.take(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
-        assert [(["f"], False)] == told.calls()
+        assert [(["f"], False)] == outcome.calls()
         assert ["response.cancel"] == talk.sent.types
 
 
 async def test_events_of_an_older_response_are_ignored():
     older = [TextDelta("r1", "old"), call("old"), ResponseDone("r1", "completed", (FinalCall("old", "id_old", "old", "{}"),))]
     newer = [TextDelta("r2", "new"), ResponseDone("r2", "completed")]
-    with talking(*response_events(), OVER, ResponseStarted("r2"), *older, *newer) as (_, _, told):
-        assert ["new"] == [args[0].delta for name, args in told.said if name == "emit" and args[0].type == "text"]
-        assert ([], []) == (told.calls(), told.late())
+    with talking(*response_events(), OVER, ResponseStarted("r2"), *older, *newer) as (_, _, outcome):
+        assert ["new"] == [args[0].delta for name, args in outcome.said if name == "emit" and args[0].type == "text"]
+        assert ([], []) == (outcome.calls(), outcome.late())
 
 
 async def test_responses_without_start_or_end_are_handled():
-    with talking(call("f")) as (talk, made, told):
+    with talking(call("f")) as (talk, made, outcome):
         assert not made.is_quiet
         talk.take(ResponseStarted("r2"))
-        assert [(["f"], False)] == told.calls()
+        assert [(["f"], False)] == outcome.calls()
         talk.take(ResponseDone("r2", "completed", (FinalCall("g", "id_g", "g", "{}"),)))
-        assert [(["f"], False), (["g"], True)] == told.calls()
+        assert [(["f"], False), (["g"], True)] == outcome.calls()
 
 
 async def test_response_requested_during_a_server_response_waits_for_its_results():
-    with talking() as (talk, made, told):
+    with talking() as (talk, made, outcome):
         made.request_response()
         talk.take(ServerError("busy", about="response", busy=True), *response_events("f"), OVER)
-        assert ([(["f"], True)], ["response.create"]) == (told.calls(), talk.sent.types)
+        assert ([(["f"], True)], ["response.create"]) == (outcome.calls(), talk.sent.types)
         made.request_response()
         assert ["response.create"] * 2 == talk.sent.types
 
 
 async def test_calls_run_once_if_the_server_starts_its_own_response():
-    with talking(*response_events("f"), OVER) as (talk, made, told):
+    with talking(*response_events("f"), OVER) as (talk, made, outcome):
         made.request_response()  # the results are there
         talk.take(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
         assert ["response.create"] == talk.sent.types
         talk.take(ResponseStarted("r2"), ResponseDone("r2", "completed"))
-        assert [(["f"], True)] == told.calls()
-        assert ["completed", "completed"] == told.ends()
+        assert [(["f"], True)] == outcome.calls()
+        assert ["completed", "completed"] == outcome.ends()
 
 
 async def test_calls_of_an_abandoned_response_are_answered_but_do_not_run():
-    with talking(*response_events("f"), cancel=0.01) as (talk, made, told):
+    with talking(*response_events("f"), cancel=0.01) as (talk, made, outcome):
         made.cancel()
-        await told.until_calls()
-        assert [(["f"], False)] == told.calls()
+        await outcome.until_calls()
+        assert [(["f"], False)] == outcome.calls()
         whole = ResponseDone("r1", "completed", tuple(FinalCall(name, f"id_{name}", name, "{}") for name in "fg"))
         talk.take(whole, whole)
-        assert [(["f"], False), (["g"], False)] == told.calls()
+        assert [(["f"], False), (["g"], False)] == outcome.calls()
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,6 @@ async def test_engine_closed_with_a_pending_answer_reports_it_as_owed(news, canc
 
 
 async def test_unhandled_server_events_are_errors_and_logged_once(caplog):
-    with talking(*[object()] * 5) as (_, _, told):
-        assert 5 == len([args for name, args in told.said if name == "emit"])
+    with talking(*[object()] * 5) as (_, _, outcome):
+        assert 5 == len([args for name, args in outcome.said if name == "emit"])
         assert 1 == caplog.text.count("Handling a object failed")

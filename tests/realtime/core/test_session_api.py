@@ -27,7 +27,7 @@ async def made(kind: str) -> AsyncIterator[RealtimeSession | ChatSession]:
     with FakeGLM(["Yes."]) as fake:
         yield RealtimeSession("glm/m", url=fake.url, api_key="a-secret-key")
         assert [] == fake.violations
-        assert ["Hello?"] == [told.text for told in fake.heard]
+        assert ["Hello?"] == [outcome.text for outcome in fake.heard]
 
 
 KINDS = pytest.mark.parametrize("kind", ["realtime", "offline"])

@@ -25,21 +25,21 @@ MORE_THAN_SOCKETS_TAKE = SEND_BUFFER_LIMIT - 4096
 async def unread_connection() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]]:
     """A connection to a server that reads nothing, its other end, and the lengths of what that reads when it does."""
     ends: list[ServerConnection] = []
-    heard: list[int] = []
+    received: list[int] = []
 
     async def handle(socket: ServerConnection) -> None:
         ends.append(socket)
         socket.transport.pause_reading()
         await socket.send("{}")
         async for message in socket:
-            heard.append(len(message))  # noqa: PERF401  (looked at before the end)
+            received.append(len(message))  # noqa: PERF401  (looked at before the end)
 
     async with serve(handle, "127.0.0.1", 0, close_timeout=0.1, max_size=None, ping_interval=None) as server:
         port = server.sockets[0].getsockname()[1]
         connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
         await bounded(connection.receive())
         try:
-            yield connection, ends[0], heard
+            yield connection, ends[0], received
         finally:
             await connection.close()
 
@@ -84,14 +84,14 @@ async def test_waiting_audio_sender_is_released_if_the_server_stops_reading(monk
 
 async def test_slow_but_progressing_server_is_kept(monkeypatch):
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.05)
-    async with unread_connection() as (connection, server, heard):
+    async with unread_connection() as (connection, server, received):
         await stalled(connection)
         await asyncio.sleep(0.2)  # several times as long as a small frame may take
         assert connection._socket.drain_waiters
         server.transport.resume_reading()
         connection.send([{"last": True}])
         async with asyncio.timeout(10):
-            while len(heard) < 2:
+            while len(received) < 2:
                 await asyncio.sleep(0.001)
         assert "" == connection.reason
 

@@ -30,9 +30,9 @@ async def test_late_result_is_sent_as_a_quoted_user_text(provider):
             held.may_end.set()
             await played.answers(3)
             await played.idle()
-        told = [each for each in fake.heard if "still running]" in each.text]
+        outcome = [each for each in fake.heard if "still running]" in each.text]
     assert [("user", f"[Result of the tool slow that was still running] {quoted(HOSTILE)}")] == [
-        (each.kind, each.text) for each in told
+        (each.kind, each.text) for each in outcome
     ]
 
 
@@ -46,9 +46,9 @@ async def test_results_for_a_new_connection_are_quoted_user_texts(provider):
         await played.until(lambda: played.fake.connections == 2 and played.fake.remaining == 0)
         await played.idle()
         assert 1 == len(played.of(ToolCallEvent))
-    told = [each for each in played.fake.heard if each.connection == 2]
+    outcome = [each for each in played.fake.heard if each.connection == 2]
     assert [("user", "Read it."), ("user", f"[The tool page returned] {quoted(HOSTILE)}")] == [
-        (each.kind, each.text) for each in told
+        (each.kind, each.text) for each in outcome
     ]
 
 

@@ -125,14 +125,14 @@ async def test_tools_that_were_refused_are_left_out_of_the_next_connection(at):
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
 async def test_tool_that_awaits_a_tool_change_ends_and_the_change_is_sent(provider):
-    said: list[str] = []
+    texts: list[str] = []
     manager = LLMSessionManager("ann", retry_delays=(0.05,) * 100)
 
     async def grow(_arguments: object) -> str:
         try:
             await manager.register_tool_and_sync(named("added"))
         except ToolSyncError as error:
-            said.append(str(error))
+            texts.append(str(error))
         return "grown"
 
     manager.register_tool(ToolDefinition("grow", handler=grow))
@@ -144,7 +144,7 @@ async def test_tool_that_awaits_a_tool_change_ends_and_the_change_is_sent(provid
             await fake.until(lambda: len(fake.calls) == 1 and "grown" in str(fake.calls[0].results))
             await played.until(lambda: not manager.out_of_sync and set(fake.tools) == {"grow", "added"})
             manager.leave(played.session)
-    assert (provider is FakeGemini) == any("something is going on" in each for each in said)
+    assert (provider is FakeGemini) == any("something is going on" in each for each in texts)
 
 
 async def test_use_tools_times_out_during_responses_and_reconnects():

@@ -117,7 +117,7 @@ async def test_server_reporting_typed_text_as_an_interruption_begins_no_other_tu
         await played.session.send_text("Briefly.")
         await played.until(lambda: "Very well." in played.text)
         await played.until(lambda: played.session.idle)
-    assert [("Go.", "aborted"), ("Briefly.", "completed")] == [(said, status) for said, status, *_ in watching.ends()]
+    assert [("Go.", "aborted"), ("Briefly.", "completed")] == [(text, status) for text, status, *_ in watching.ends()]
 
 
 async def test_turn_left_during_its_tools_ends_after_them():

@@ -34,7 +34,7 @@ def test_correct_client_passes_any_random_script(provider, chance):
         assert [] == fake.unanswered
         assert [] == fake.unasked
         assert all(len(call.results) <= 1 for call in fake.calls)
-        assert {"one", "two", "three"} <= {told.text for told in fake.heard}
+        assert {"one", "two", "three"} <= {outcome.text for outcome in fake.heard}
         assert fake.connections <= fake.attempts
 
 

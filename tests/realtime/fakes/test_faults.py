@@ -118,17 +118,17 @@ async def test_session_updates_are_refused_or_unconfirmed_by_script():
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "expected"),
     [
         ("done_twice", {DONE: 2}),
         ("only_in_response_done", {DONE: 0, DELTA: 0, "response.output_item.added": 0, "response.output_item.done": 0}),
         ("unheralded", {DONE: 1, "response.output_item.added": 0, "response.output_item.done": 0}),
     ],
 )
-async def test_faulty_call_deltas_are_complete_in_response_done(fault, told):
+async def test_faulty_call_deltas_are_complete_in_response_done(fault, expected):
     with FakeOpenAI([Call("get_weather", {"city": "Rome"}, faults=frozenset({fault}))]) as fake:
         seen = await one_response(fake)
-        assert told == {kind: kinds(seen).count(kind) for kind in told}
+        assert expected == {kind: kinds(seen).count(kind) for kind in expected}
         (item,) = seen[-1]["response"]["output"]
         assert ("get_weather", '{"city":"Rome"}', fake.calls[0].call_id) == (item["name"], item["arguments"], item["call_id"])
 
@@ -167,8 +167,8 @@ async def test_connection_is_killed_by_script(provider, point):
         assert ([], []) == (fake.violations, fake.unanswered)
 
 
-@pytest.mark.parametrize(("point", "heard"), [("result", ["one"]), ("results", ["one", "two"])])
-async def test_connection_is_killed_between_results_and_the_next_request(point, heard):
+@pytest.mark.parametrize(("point", "received"), [("result", ["one"]), ("results", ["one", "two"])])
+async def test_connection_is_killed_between_results_and_the_next_request(point, received):
     calls = [Call("a", call_id="c1"), Call("b", call_id="c2")]
     with FakeOpenAI([Answer(calls, kill=point)]) as fake:
         async with talking(fake, "hello") as line:
@@ -178,7 +178,7 @@ async def test_connection_is_killed_between_results_and_the_next_request(point, 
         async with talking(fake) as line:
             await line.send(result("late", "c2"), {"type": "input_audio_buffer.clear"})
             await line.until("error")
-        assert heard == [told.text for told in fake.heard if told.kind == "result"]
+        assert received == [outcome.text for outcome in fake.heard if outcome.kind == "result"]
         assert 1 == len(fake.violations)
         assert "call of connection 1, which is gone" in fake.violations[0]
         assert [] == fake.unasked

@@ -51,7 +51,7 @@ async def test_audio_begins_no_turn_by_itself_where_the_session_does_not_detect_
             await line.send(*begins, *sounds(fake.provider, 3), *ends)
             assert "I was told: all of it" in await answer(line, fake.provider)
         assert (9600, 0, [], []) == (fake.audio_bytes, fake.remaining, fake.refusals, fake.violations)
-        assert ["all of it"] == [told.text for told in fake.heard]
+        assert ["all of it"] == [outcome.text for outcome in fake.heard]
         if fake.provider != "gemini":  # what was recorded holds no sound
             assert "..." == next(frame["audio"] for _, frame in fake.frames if "audio" in frame)
 

@@ -163,10 +163,10 @@ class Playing:
         last = played.events[before:]
         # The last text is answered. Where the user is heard as well, the server's answer to that may be ended in its stead: a wish to
         # end the one before may come too late, and names none with most providers.
-        heard = any(isinstance(event, TranscriptEvent) and event.role == "user" for event in last)
+        received = any(isinstance(event, TranscriptEvent) and event.role == "user" for event in last)
         # Gemini's protocol drops a result that crosses with a text that cancels its call: then an error says that no answer began.
         is_told = self.course.provider is FakeGemini and any(isinstance(event, ErrorEvent) for event in last)
-        assert heard or is_told or any(map(_is_said, last)), last
+        assert received or is_told or any(map(_is_said, last)), last
         # One idle event, and no event of a turn after it. Speech begins turns, too;
         # and Gemini does not say whether one answer is to both of two texts.
         assert isinstance([event for event in last if not isinstance(event, _BESIDE)][-1], IdleEvent), last
@@ -237,7 +237,7 @@ class Playing:
         while quiet < 3:
             at_rest = session.idle and fake.idle and not fake.unanswered
             if last:
-                is_heard = any(last in told.text for told in tuple(fake.heard))
+                is_heard = any(last in outcome.text for outcome in tuple(fake.heard))
                 is_lost = any(isinstance(event, ConnectionEvent) for event in played.events[before:])
                 at_rest = at_rest and not fake.unasked and (is_heard or is_lost)
             quiet = quiet + 1 if at_rest else 0
@@ -270,9 +270,9 @@ class Playing:
                 kinds
             )
         # No result is lost: each result event reached the model, on this connection or the next.
-        told = " ".join(each.text for each in fake.heard)
+        outcome = " ".join(each.text for each in fake.heard)
         results = [each.execution for each in played.of(ToolResultEvent) if not self._unwanted(each.execution)]
-        assert [] == [each.content for each in results if not _within(each.content, told)], told
+        assert [] == [each.content for each in results if not _within(each.content, outcome)], outcome
 
     def _unwanted(self, execution: ToolExecution) -> bool:
         """Whether the result of a call may be of no use to anybody."""

@@ -40,8 +40,8 @@ async def test_wherever_the_socket_is_killed_each_tool_runs_at_most_once_and_no_
     if point in BEFORE_THE_END and played.fake.provider != "gemini":
         assert [] == ran
     assert len(played.of(ToolCallEvent)) == len(played.of(ToolResultEvent)) == len(ran)
-    told = " ".join(each.text for each in played.fake.heard)
-    assert [] == [name for name in ran if f"receipt of {name}" not in told]
+    outcome = " ".join(each.text for each in played.fake.heard)
+    assert [] == [name for name in ran if f"receipt of {name}" not in outcome]
     assert all(len(call.results) <= 1 for call in played.fake.calls)
 
 

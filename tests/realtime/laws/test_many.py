@@ -102,5 +102,5 @@ def test_hundred_sessions_use_and_release_bounded_memory(scheme, certificate, re
             assert left <= MANY * BAR / 20
 
         run(work())
-        said, _ = process.communicate("", timeout=60)
-        assert f"0 0 {MANY}" == said.strip()
+        reply, _ = process.communicate("", timeout=60)
+        assert f"0 0 {MANY}" == reply.strip()

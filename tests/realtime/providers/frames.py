@@ -35,8 +35,8 @@ def dialect(provider: str, **settings: Any) -> Dialect:
 
 def shaped(of: Dialect, *specs: ToolSpec) -> list[dict[str, Any]]:
     """Tools as the session tells them to a dialect."""
-    told = [of.tools.express(spec) for spec in specs]
-    return [of.tools.shape(spec) for spec in told if isinstance(spec, ToolSpec)]
+    outcome = [of.tools.express(spec) for spec in specs]
+    return [of.tools.shape(spec) for spec in outcome if isinstance(spec, ToolSpec)]
 
 
 def configured(of: Dialect, *specs: ToolSpec) -> dict[str, Any]:

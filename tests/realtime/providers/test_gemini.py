@@ -162,8 +162,8 @@ def test_history_is_sent_in_one_frame_without_a_request():
 def test_response_to_restored_lines_is_requested_once():
     one = gemini()
     assert [] == one.response_frames()
-    [told] = one.text_frames(Line("user", "It is done."), answer=False)
-    assert False is told["clientContent"]["turnComplete"]
+    [outcome] = one.text_frames(Line("user", "It is done."), answer=False)
+    assert False is outcome["clientContent"]["turnComplete"]
     assert [[{"clientContent": {"turnComplete": True}}], []] == [one.response_frames(), one.response_frames()]
     [asked] = one.text_frames(Line("user", "Well?"), answer=True)
     assert True is asked["clientContent"]["turnComplete"]
@@ -226,16 +226,16 @@ ANSWER = [
 
 @pytest.mark.parametrize("spelt", [lambda frame: frame, snake])
 def test_an_answer_is_read_from_the_sdks_own_messages(spelt):
-    opened, *heard, began, audio, said, ended = read(gemini(), *map(spelt, ANSWER))
+    opened, *received, began, audio, text, ended = read(gemini(), *map(spelt, ANSWER))
     response_id = began.response_id
     assert SessionOpened(configured=True) == opened
     assert [
         InputTranscript("What is ", whole=False),
         InputTranscript("it like?", whole=False),
         InputTranscript("What is it like?"),
-    ] == heard
+    ] == received
     assert [ResponseStarted(response_id), AudioDelta(response_id, b"\xfb\xef\xff\xfe", 24000)] == [began, audio]
-    assert TextDelta(response_id, "Good.", spoken=True) == said
+    assert TextDelta(response_id, "Good.", spoken=True) == text
     assert (response_id, "completed", ()) == (ended.response_id, ended.status, ended.calls)
     assert [9] == list(ended.usage.values())
 
@@ -247,8 +247,8 @@ def test_the_sdk_reads_our_samples_of_its_messages():
 
 def test_text_is_emitted_and_thoughts_are_not():
     parts = [{"text": "Hm.", "thought": True}, {"text": "Yes."}, {"executable_code": {"code": "1", "language": "PYTHON"}}]
-    began, said = read(gemini(output="text"), content(model_turn={"parts": parts}))
-    assert TextDelta(began.response_id, "Yes.") == said
+    began, text = read(gemini(output="text"), content(model_turn={"parts": parts}))
+    assert TextDelta(began.response_id, "Yes.") == text
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_utterance_ends_when_the_server_reports_it():
 def test_endless_utterance_is_split():
     one = gemini()
     news = [one.read(content(input_transcription={"text": "x" * 1000})) for _ in range(100)]
-    wholes = [each.text for told in news for each in told if each.whole]
+    wholes = [each.text for outcome in news for each in outcome if each.whole]
     assert [33_000, 33_000, 33_000] == list(map(len, wholes))
 
 

@@ -73,9 +73,9 @@ def test_history_without_a_model_turn_is_not_sent():
     one = newer()
     assert "historyConfig" not in setup(one, TALK[0])
     assert [] == one.history_frames(ConnectionSetup([], TALK[:1]))
-    [said] = one.text_frames(Line("user", "Hello?"), answer=True)
-    assert {"realtimeInput": {"text": "Who are you?\n\nHello?"}} == said
-    sdk.LiveClientMessage.model_validate(said)
+    [text] = one.text_frames(Line("user", "Hello?"), answer=True)
+    assert {"realtimeInput": {"text": "Who are you?\n\nHello?"}} == text
+    sdk.LiveClientMessage.model_validate(text)
 
 
 def test_a_line_that_is_not_to_be_answered_waits_for_the_next_that_is():
@@ -142,7 +142,7 @@ def test_new_connection_without_resumption_gets_the_history_and_answers():
     with FakeGemini(script, newer=True, faults=Faults(forget=True)) as fake:
         asyncio.run(asyncio.wait_for(talk(fake), BOUND))
         assert ([], 0) == (fake.violations, fake.resumed)
-        last = [told for told in fake.heard if told.connection == fake.connections]
+        last = [outcome for outcome in fake.heard if outcome.connection == fake.connections]
         assert [("user", "I am Ann."), ("assistant", "Hello, Ann."), ("user", "Who am I?")] == [
             (one.kind, one.text) for one in last
         ]

@@ -80,7 +80,7 @@ def test_no_frame_makes_a_dialect_raise(sent):
 def assert_can_talk(one):
     """Still, after whatever was read."""
     tools = shaped(one, WEATHER)
-    said = [
+    texts = [
         *one.setup_frames(ConnectionSetup(tools)),
         *one.configure_frames(ConnectionSetup(tools)),
         *one.tools_frames(tools),
@@ -89,7 +89,7 @@ def assert_can_talk(one):
         *one.response_frames(),
         *one.cancel_frames("resp_1"),
     ]
-    json.dumps(said, allow_nan=False)
+    json.dumps(texts, allow_nan=False)
 
 
 @pytest.mark.parametrize("provider", ["openai", "gemini"])
@@ -202,10 +202,10 @@ def test_endless_arguments_are_truncated_and_not_stored(provider, monkeypatch):
         event("response.function_call_arguments.done", response_id="r", call_id="call_1", arguments="x" * 5_000),
         event("response.done", response={"id": "r", "status": "completed", "output": [item]}),
     )
-    told = [each for each in news if isinstance(each, server_events.CallDelta)]
-    assert [1_001, 1_001] == [len(each.arguments) for each in told]
+    outcome = [each for each in news if isinstance(each, server_events.CallDelta)]
+    assert [1_001, 1_001] == [len(each.arguments) for each in outcome]
     [whole] = news[-1].calls
-    assert (told[0].key, 1_001) == (whole.key, len(whole.arguments))
+    assert (outcome[0].key, 1_001) == (whole.key, len(whole.arguments))
     assert "xxx" not in repr([known for calls in one._calls.values() for known in calls._calls])
 
 

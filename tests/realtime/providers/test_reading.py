@@ -98,16 +98,16 @@ def test_a_spoken_answer_is_read_from_the_sdks_own_events(provider):
     where = {"response_id": "resp_1", "item_id": "item_1", "output_index": 0, "content_index": 0}
     usage = {"total_tokens": 9, "input_tokens": 4, "output_tokens": 5}
     session = {"type": "realtime", "object": "realtime.session", "id": "sess_1"}
-    heard = {"item_id": "item_0", "content_index": 0}
+    received = {"item_id": "item_0", "content_index": 0}
     frames = [
         vendors("session.created", session=session),
         vendors("session.updated", session=session),
         vendors("input_audio_buffer.speech_started", audio_start_ms=0, item_id="item_0"),
         vendors("input_audio_buffer.speech_stopped", audio_end_ms=900, item_id="item_0"),
-        vendors("conversation.item.input_audio_transcription.delta", **heard, delta="Hel"),
+        vendors("conversation.item.input_audio_transcription.delta", **received, delta="Hel"),
         vendors(
             "conversation.item.input_audio_transcription.completed",
-            **heard,
+            **received,
             transcript="Hello",
             usage={"type": "duration", "seconds": 1},
         ),

@@ -298,8 +298,8 @@ def test_api_key_is_sent_in_a_header_only(provider):
     assert header == one.headers("k")
     assert {} == one.headers("")
     opening = ConnectionSetup([], [Line("user", "a")])
-    said = [one.url(), *one.setup_frames(opening), *one.configure_frames(opening), *one.history_frames(opening)]
-    assert "secret-key" not in repr(said)
+    texts = [one.url(), *one.setup_frames(opening), *one.configure_frames(opening), *one.history_frames(opening)]
+    assert "secret-key" not in repr(texts)
 
 
 def test_provider_declares_its_audio_format():

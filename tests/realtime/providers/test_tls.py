@@ -52,13 +52,13 @@ def session(fake) -> RealtimeSession:
 
 async def send_and_read(session: RealtimeSession, text: str) -> str:
     await session.send_text(text)
-    told = ""
+    outcome = ""
     async with aclosing(session.events()) as events:
         async for event in events:
             if event.type == "text":
-                told += event.delta
+                outcome += event.delta
             elif event.type == "response_end":
-                return told
+                return outcome
     raise AssertionError("the session ended")
 
 
@@ -103,10 +103,10 @@ def test_server_whose_certificate_becomes_untrusted_is_abandoned(authority, trus
             await send_and_read(one, "hello")
             port = int(fake.address.partition(":")[2])
         with FakeOpenAI([Quote()], tls=serving(trustme.CA()), port=port) as other:
-            told = [event async for event in one.events()]
+            outcome = [event async for event in one.events()]
             assert 0 == other.connections
         await one.close()
-        return [str(event.error) for event in told if event.type == "error"]
+        return [str(event.error) for event in outcome if event.type == "error"]
 
     errors = asyncio.run(asyncio.wait_for(talk(0), BOUND))
     assert 1 <= len(errors) <= LIMITS.reconnects + 1

@@ -40,8 +40,8 @@ def open_to_all():
     ],
 )
 def test_foreign_request_is_refused_before_the_upgrade(options, status, code, open_to_all):
-    told, body = open_to_all.turned_away(**options)
-    assert (status, code) == (told, body["error_code"])
+    outcome, body = open_to_all.turned_away(**options)
+    assert (status, code) == (outcome, body["error_code"])
 
 
 def test_foreign_host_is_refused(open_to_all):

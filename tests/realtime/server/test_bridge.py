@@ -185,7 +185,7 @@ async def test_takeover_waits_a_bounded_time_for_idle():
 
 async def test_session_of_the_program_is_taken_over_only_on_request():
     class Own:
-        told = 0
+        outcome = 0
 
         async def use_tools(self, snapshot: Any) -> None:
             self.told += 1
@@ -197,9 +197,9 @@ async def test_session_of_the_program_is_taken_over_only_on_request():
         assert 4409 == await Client(doorway).code()
         taking = Client(doorway, query="takeover=1")
         await taking.until("ready")
-        told = own.told
+        outcome = own.told
         await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
-        assert (told, ["added"]) == (own.told, doorway.fake.tools)
+        assert (outcome, ["added"]) == (own.told, doorway.fake.tools)
 
 
 async def test_disconnected_client_does_not_take_over():
@@ -216,7 +216,7 @@ async def test_disconnected_client_does_not_take_over():
         assert doorway.managers["ann"].pending is None
         first.text("Go on.")
         await first.until("idle", times=2)
-        assert ["Count.", "Go on."] == [told.text for told in doorway.fake.heard if told.kind == "user"]
+        assert ["Count.", "Go on."] == [outcome.text for outcome in doorway.fake.heard if outcome.kind == "user"]
 
 
 async def test_client_that_leaves_during_open_frees_its_role():
@@ -408,7 +408,7 @@ async def test_delayed_idle_event_is_sent_once_and_last():
 
 
 @pytest.mark.parametrize(
-    ("happens", "told"),
+    ("happens", "expected"),
     [
         ([ConnectionEvent("lost", "it broke"), ConnectionEvent("open")], []),
         ([ErrorEvent(UpstreamError("It is away."))], []),
@@ -416,13 +416,13 @@ async def test_delayed_idle_event_is_sent_once_and_last():
         ([DroppedEvent("events", count=3)], ["idle"]),  # word of an end may have been among them
     ],
 )
-async def test_client_gets_idle_only_after_pending_work(happens: list[Any], told: list[str]):
+async def test_client_gets_idle_only_after_pending_work(happens: list[Any], expected: list[str]):
     session = Told(idle=True)
     for event in happens:
         session.feed.put(event)
     session.held.end(1001, "the server stops", when_idle=True)
     assert CloseInfo(1001, "the server stops") == await session.run()
-    assert told == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
+    assert expected == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
 
 
 async def test_renewal_of_an_idle_connection_is_neither_an_end_nor_a_warning(caplog: pytest.LogCaptureFixture):

@@ -58,8 +58,8 @@ def test_script_runs_a_session_whose_model_calls_a_registered_tool(provider):
             assert ("get_weather", {"city": "Rome"}) == (call["name"], call["arguments"])
             assert (call["call_id"], "21 degrees", False) == (result["call_id"], result["content"], result["is_error"])
             assert ["completed", "completed"] == [frame["status"] for frame in client.of("response_end")]
-            heard = [frame["text"] for frame in client.of("transcript") if frame["role"] == "assistant"]
-            assert "21 degrees" in "".join([*(frame["delta"] for frame in client.of("text")), *heard])
+            received = [frame["text"] for frame in client.of("transcript") if frame["role"] == "assistant"]
+            assert "21 degrees" in "".join([*(frame["delta"] for frame in client.of("text")), *received])
         assert {"city": "Rome"} == callback.calls[0].json["arguments"]
     assert_kept(fake)
 
@@ -193,8 +193,8 @@ def test_takeover_waits_for_the_current_answer():
     ],
 )
 def test_refused_session_gets_an_error_before_close(role, query, code, error, shared):
-    told, reason, told_error = shared.refused(role, query)
-    assert (code, error) == (told, told_error)
+    outcome, reason, told_error = shared.refused(role, query)
+    assert (code, error) == (outcome, told_error)
     assert error != "unknown_role" or all(each in reason for each in ("'nobody'", "ann", "ben"))
 
 
@@ -265,8 +265,8 @@ def test_the_server_stops_with_a_session_open():
     assert_kept(fake)
 
 
-@pytest.mark.parametrize(("seconds", "heard"), [("30", "One two."), ("1", "One")])
-def test_answer_under_way_has_the_drain_time_at_a_stop(seconds, heard):
+@pytest.mark.parametrize(("seconds", "received"), [("30", "One two."), ("1", "One")])
+def test_answer_under_way_has_the_drain_time_at_a_stop(seconds, received):
     pause = 0.5 if seconds == "30" else 60
     script = [Answer((Say("One"), Pause(pause), Say(" two.")))]
     with FakeOpenAI(script) as fake, serving(fake, "--drain-timeout", seconds) as server, server.session() as client:
@@ -274,7 +274,7 @@ def test_answer_under_way_has_the_drain_time_at_a_stop(seconds, heard):
         client.until("text")
         os.kill(server.pid, signal.SIGTERM)
         assert (1001, "the server stops") == client.ended()
-        assert heard == "".join(frame["delta"] for frame in client.of("text"))
+        assert received == "".join(frame["delta"] for frame in client.of("text"))
     assert_kept(fake)
 
 
@@ -298,7 +298,7 @@ def test_session_key_is_used_unchanged(shared):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--realtime-url", "ws://127.0.0.1:1/"], "--realtime-url needs --realtime"),
         (["--realtime", "openai/x", "--realtime-url", "http://127.0.0.1:1/"], "begins with ws://"),
@@ -306,6 +306,6 @@ def test_session_key_is_used_unchanged(shared):
         (["--realtime", "openai/x", "--realtime-key", "--roles"], "needs a key"),
     ],
 )
-def test_flags_that_cannot_work_are_refused(flags, said):
+def test_flags_that_cannot_work_are_refused(flags, message):
     done = run_cli("serve", "--port", "0", "--store", "memory", *flags)
-    assert (2, True) == (done.returncode, said in done.stderr), done.stderr
+    assert (2, True) == (done.returncode, message in done.stderr), done.stderr
