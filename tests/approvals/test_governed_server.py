@@ -16,13 +16,13 @@ from chat_server.rig import ChatServer, call, calls, serve_chat, text_of
 from patchbay.server import admin_api
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools import ToolDefinition
-from tools_server.rig import BOUND, Server, calling_back, says, until
+from tools_server.rig import BOUND, Server, calling_back, json_response, poll_until
 
 SCRIPT = [calls(call("delete", '{"path": "/a"}')), "It is gone."]
 
 
 def pending(server: Server, count: int = 1) -> list[dict[str, Any]]:
-    until(lambda: len(server.ask("GET", "/api/approvals").json["approvals"]) == count)
+    poll_until(lambda: len(server.ask("GET", "/api/approvals").json["approvals"]) == count)
     return server.ask("GET", "/api/approvals").json["approvals"]
 
 
@@ -93,7 +93,7 @@ def test_a_call_by_hand_waits_too(guarded_server, deleted):
 def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}}))
-    text = says({"output": "sent", "is_error": False})
+    text = json_response({"output": "sent", "is_error": False})
     with (
         serve_chat([], governance=Governance(GovernanceSettings(config=file))) as running,
         calling_back(text) as callback,
@@ -126,7 +126,7 @@ def request_and_leave(server: Server, path: str, body: Any) -> None:
 def test_disconnected_client_withdraws_its_request(guarded_server, deleted, streamed):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": streamed}
     request_and_leave(guarded_server.server, "/v1/chat/completions", body)
-    until(lambda: states(guarded_server.server) == ["withdrawn"])
+    poll_until(lambda: states(guarded_server.server) == ["withdrawn"])
     assert [] == deleted
 
 
@@ -139,5 +139,5 @@ def test_watchers_of_events_that_leave_are_forgotten(guarded_server, monkeypatch
             stack.callback(connection.close)
             connection.request("GET", "/api/approvals/events")
             assert 200 == connection.getresponse().status
-        until(lambda: len(watchers) == 5)
-    until(lambda: not watchers)
+        poll_until(lambda: len(watchers) == 5)
+    poll_until(lambda: not watchers)

@@ -30,7 +30,7 @@ indexes = st.integers(0, 5)
 
 
 @dataclass
-class Asked:
+class PendingCall:
     """A request, as the model has it. ``task`` is the run that waits for it, None after a restart."""
 
     id: str
@@ -44,19 +44,19 @@ class Asked:
 
 
 @dataclass
-class World:
+class ExpectedState:
     """What should be."""
 
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[PendingCall] = field(default_factory=list)
     granted: dict[str, float] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
 
 
-class Desks(RuleBasedStateMachine):
+class ApprovalMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.clock, self.files, self.world = Clock(), Files(), World()
+        self.clock, self.files, self.world = Clock(), Files(), ExpectedState()
         self.store = ApprovalStore()
         self.service = self.opened()
 
@@ -86,14 +86,14 @@ class Desks(RuleBasedStateMachine):
         self.executor = executor_of(service, self.files)
         return service
 
-    def waiting(self) -> list[Asked]:
+    def waiting(self) -> list[PendingCall]:
         return [each for each in self.world.asked if each.task is not None and each.verdict == "pending"]
 
-    def pending(self) -> list[Asked]:
+    def pending(self) -> list[PendingCall]:
         now = self.clock.now
         return [each for each in self.world.asked if each.verdict == "pending" and each.created + DEADLINE > now]
 
-    def left_over(self, session: str, path: str) -> Asked | None:
+    def left_over(self, session: str, path: str) -> PendingCall | None:
         """What an earlier run has left for this call: the oldest request that waits, or was decided and not used."""
         now = self.clock.now + 1  # it is moved on before the call is made
         for each in self.world.asked:
@@ -129,7 +129,7 @@ class Desks(RuleBasedStateMachine):
                 assert left.id == request_id
                 left.task = task
             else:
-                self.world.asked.append(Asked(request_id, session, path, self.clock.now, task))
+                self.world.asked.append(PendingCall(request_id, session, path, self.clock.now, task))
             return
         assert (outcome == "deny") == task.result()[0].is_error
         if outcome == "approve":
@@ -253,5 +253,5 @@ class Desks(RuleBasedStateMachine):
         assert expected == self.runner.run(listed())
 
 
-TestDesks = Desks.TestCase
-TestDesks.settings = settings(max_examples=examples(25), stateful_step_count=30)
+TestApprovals = ApprovalMachine.TestCase
+TestApprovals.settings = settings(max_examples=examples(25), stateful_step_count=30)

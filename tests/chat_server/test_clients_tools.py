@@ -9,13 +9,13 @@ import pytest
 
 from chat_server.rig import THEIRS, USER, assert_answered_once, call, calls, calls_of, finish_of, report_of, serve_chat, text_of
 from patchbay.testing import Message
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
-SUNNY = says({"output": "clear"})
+SUNNY = json_response({"output": "clear"})
 WEATHER = '{"city": "Rome"}'
 
 
-def handed_out(at: Any, *, streamed: bool, **fields: Any) -> tuple[dict[str, Any], str, Any]:
+def client_message(at: Any, *, streamed: bool, **fields: Any) -> tuple[dict[str, Any], str, Any]:
     """Ask; return the assistant's message as a client keeps it, why it ended, and the report."""
     if streamed:
         chunks = at.stream(**fields)
@@ -35,7 +35,7 @@ def result(message: dict[str, Any], content: str = "open", at: int = 0) -> dict[
 def test_client_call_alone_is_returned_unchanged(streamed: bool) -> None:
     with serve_chat([calls(call("open_door", '{"city":"Rome"}', "call_x"), content="I will."), "done"]) as at:
         at.server.register("weather")
-        message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
+        message, reason, report = client_message(at, streamed=streamed, tools=[THEIRS])
         assert ("tool_calls", "I will.", [call("open_door", '{"city":"Rome"}', "call_x")], []) == (
             reason, message["content"], message["tool_calls"], report["calls"]
         )  # fmt: skip
@@ -47,7 +47,7 @@ def test_client_tool_definitions_reach_the_model_unchanged() -> None:
     odd = {"type": "function", "function": {"name": "开门", "parameters": {"type": "object", "properties": {}}}}
     with serve_chat([calls(call("开门", "{}", "call_x"))]) as at:
         at.server.register("weather")
-        message, reason, _ = handed_out(at, streamed=True, tools=[THEIRS, odd])
+        message, reason, _ = client_message(at, streamed=True, tools=[THEIRS, odd])
         assert [THEIRS, odd] == at.asked[0]["tools"][:2]
         assert ["weather"] == [tool["function"]["name"] for tool in at.asked[0]["tools"][2:]]
         assert ("tool_calls", "开门") == (reason, message["tool_calls"][0]["function"]["name"])
@@ -56,7 +56,7 @@ def test_client_tool_definitions_reach_the_model_unchanged() -> None:
 def test_client_tool_takes_precedence_over_a_registered_one() -> None:
     with calling_back(SUNNY) as callback, serve_chat([calls(call("open_door"))]) as at:
         at.server.register("open_door", callback.url)
-        _, reason, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        _, reason, _ = client_message(at, streamed=False, tools=[THEIRS])
         assert ("tool_calls", [THEIRS], []) == (reason, at.asked[0]["tools"], callback.calls)
 
 
@@ -74,7 +74,7 @@ def test_client_and_registry_calls_of_one_reply_each_run_on_their_side(streamed:
 
     with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
-        message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
+        message, reason, report = client_message(at, streamed=streamed, tools=[THEIRS])
         assert ("tool_calls", ["open_door"]) == (reason, [each["function"]["name"] for each in message["tool_calls"]])
         assert (2, ["a", "c"]) == (len(callback.calls), [done["id"] for done in report["calls"]])
 
@@ -103,7 +103,7 @@ def test_earlier_rounds_are_stored_across_requests(streamed: bool) -> None:
         at.server.register("weather", callback.url)
         history: list[Any] = [USER]
         for _ in range(2):
-            message, reason, _ = handed_out(at, streamed=streamed, messages=history, tools=[THEIRS])
+            message, reason, _ = client_message(at, streamed=streamed, messages=history, tools=[THEIRS])
             assert "tool_calls" == reason
             history += [message, result(message)]
         assert "done" == at.ask(messages=history, tools=[THEIRS]).choices[0].message.content
@@ -120,7 +120,7 @@ def test_a_text_model_sees_it_all_too() -> None:
     both = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```\n```tool_call\n{"name": "open_door", "arguments": {}}\n```'
     with calling_back(SUNNY) as callback, serve_chat([both, "done"], tools="text") as at:
         at.server.register("weather", callback.url)
-        message, _, _ = handed_out(at, streamed=True, tools=[THEIRS])
+        message, _, _ = client_message(at, streamed=True, tools=[THEIRS])
         assert "done" == at.ask(messages=[USER, message, result(message, "wide open")], tools=[THEIRS]).choices[0].message.content
         seen = json.dumps(at.asked[1]["messages"])
         assert seen.index("clear") < seen.index("wide open")
@@ -131,7 +131,7 @@ def test_hidden_turn_ids_are_random_and_unguessable() -> None:
     both = calls(call("weather", WEATHER, "call_0"), call("open_door", "{}", "call_1"))
     with calling_back(SUNNY) as callback, serve_chat([both, both]) as at:
         at.server.register("weather", callback.url)
-        ids = {handed_out(at, streamed=False, tools=[THEIRS])[0]["tool_calls"][0]["id"] for _ in range(2)}
+        ids = {client_message(at, streamed=False, tools=[THEIRS])[0]["tool_calls"][0]["id"] for _ in range(2)}
         assert 2 == len(ids)
         assert all(len(each) == len("call_") + 32 for each in ids)
 
@@ -140,7 +140,7 @@ def test_stored_turn_can_be_continued_twice() -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
     with calling_back(SUNNY) as callback, serve_chat([both, "one", "two"]) as at:
         at.server.register("weather", callback.url)
-        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         for expected in ("one", "two"):
             assert expected == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
         assert at.asked[1]["messages"] == at.asked[2]["messages"]
@@ -151,7 +151,7 @@ def test_client_history_is_used_after_the_stored_turn_expired(chat: dict[str, An
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
     with calling_back(SUNNY) as callback, serve_chat([both, "done"], chat=chat) as at:
         at.server.register("weather", callback.url)
-        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         assert "done" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
         seen = at.asked[1]["messages"]
         assert_answered_once(seen)
@@ -163,7 +163,7 @@ def test_stored_turn_is_used_even_if_no_tool_may_be_called(fields: dict[str, Any
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
     with calling_back(SUNNY) as callback, serve_chat([both, "done"]) as at:
         at.server.register("weather", callback.url)
-        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         at.server.post("unregister", name="weather")
         assert "done" == at.ask(messages=[USER, message, result(message)], **fields).choices[0].message.content
         assert_answered_once(at.asked[1]["messages"])
@@ -175,7 +175,7 @@ def test_call_removed_from_the_clients_history_is_not_left_dangling() -> None:
     made = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"), call("open_door", "{}", "c"))
     with calling_back(SUNNY) as callback, serve_chat([made, "done"]) as at:
         at.server.register("weather", callback.url)
-        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         second = {**message, "tool_calls": message["tool_calls"][1:]}
         at.ask(messages=[USER, second, result(second)], tools=[THEIRS])
         assert_answered_once(at.asked[1]["messages"])
@@ -192,9 +192,9 @@ def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
         return "found" if "needle" in results[2] else "lost"
 
     hay = "hay " * 20_000
-    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
+    with calling_back(json_response({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
-        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         assert "found" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
 
 

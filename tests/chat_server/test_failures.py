@@ -14,9 +14,9 @@ import pytest
 
 from chat_server.rig import MODEL, THEIRS, USER, call, calls, report_of, serve_chat, text_of
 from patchbay.testing import Raw, Text, events
-from tools_server.rig import BOUND, calling_back, hangs, says
+from tools_server.rig import BOUND, calling_back, json_response, no_response
 
-SUNNY = says({"output": "clear"})
+SUNNY = json_response({"output": "clear"})
 BODY = {"model": MODEL, "messages": [USER]}
 
 
@@ -240,7 +240,7 @@ def test_request_log_has_each_round(tmp_path: Any) -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_turn_cut_short_by_server_stop_says_so_and_forbids_retries(streamed: bool) -> None:
     with contextlib.ExitStack() as stack:
-        callback = stack.enter_context(calling_back(hangs))
+        callback = stack.enter_context(calling_back(no_response))
         with serve_chat([calls(call("weather"), content="Let me see." if streamed else None)]) as at:
             at.server.register("weather", callback.url)
             connection = stack.enter_context(

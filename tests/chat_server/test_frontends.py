@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chat_server.rig import call, calls, serve_chat
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
-SUNNY = says({"output": {"sky": "clear"}, "is_error": False})
+SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
 SCHEMA = {"type": "object", "properties": {}}
 TURN = {"role": "user", "content": "How is Rome?"}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {

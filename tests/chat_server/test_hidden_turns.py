@@ -12,7 +12,7 @@ from patchbay.types import ToolCall
 USER = {"role": "user", "content": "hi"}
 
 
-def kept(store: HiddenTurnStore, text: str = "said") -> dict[str, Any]:
+def stored_turn(store: HiddenTurnStore, text: str = "said") -> dict[str, Any]:
     """Keep a stretch; the message that a client has in its place."""
     pending = ToolCall("b", "theirs")
     made = [ToolCall("a", "ours").to_openai(), pending.to_openai()]
@@ -34,7 +34,7 @@ def is_found(stretches: HiddenTurnStore, message: dict[str, Any]) -> bool:
 
 def test_restored_message_is_replaced_by_its_hidden_turns() -> None:
     stretches = store()
-    message = kept(stretches)
+    message = stored_turn(stretches)
     id_ = message["tool_calls"][0]["id"]
     answer = {"role": "tool", "tool_call_id": id_, "content": "B"}
     restored = stretches.restored([USER, message, answer, USER])
@@ -45,19 +45,19 @@ def test_restored_message_is_replaced_by_its_hidden_turns() -> None:
 
 def test_least_recently_used_turns_are_evicted() -> None:
     stretches = store()
-    first, second, third = (kept(stretches, str(n)) for n in range(3))
+    first, second, third = (stored_turn(stretches, str(n)) for n in range(3))
     assert is_found(stretches, first)
-    fourth = kept(stretches)
+    fourth = stored_turn(stretches)
     assert [True, False, True, True] == [is_found(stretches, each) for each in (first, second, third, fourth)]
     assert 3 == len(stretches)
 
 
 def test_their_size_is_bounded_and_one_that_is_too_large_pushes_out_no_other() -> None:
     stretches = store(most=100, most_bytes=3000)
-    first = kept(stretches, "x" * 1000)
-    assert not is_found(stretches, kept(stretches, "x" * 4000))
+    first = stored_turn(stretches, "x" * 1000)
+    assert not is_found(stretches, stored_turn(stretches, "x" * 4000))
     assert is_found(stretches, first)
-    kept(stretches, "x" * 2500)
+    stored_turn(stretches, "x" * 2500)
     assert not is_found(stretches, first)
     assert 1 == len(stretches)
 
@@ -68,7 +68,7 @@ def quoted(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_results_of_finished_turns_count_against_the_limit() -> None:
     stretches = store()
-    message = kept(stretches)
+    message = stored_turn(stretches)
     results = stretches.restored(quoted(message)).results
     asyncio.run(results.keep("x" * 1000))  # the turn goes on, and ends with an answer
     assert 0 == stretches.restored(quoted(message)).results.size
@@ -76,7 +76,7 @@ def test_results_of_finished_turns_count_against_the_limit() -> None:
 
 def test_two_branches_of_a_conversation_have_their_own_long_results() -> None:
     stretches = store()
-    message = kept(stretches)
+    message = stored_turn(stretches)
     one, other = (stretches.restored(quoted(message)).results for _ in range(2))
     ids = [asyncio.run(results.keep(text)) for results, text in ((one, "one"), (other, "other"))]
     assert ["one", "other"] == [asyncio.run(results.read(id_)) for results, id_ in zip((one, other), ids, strict=True)]
@@ -86,7 +86,7 @@ def test_two_branches_of_a_conversation_have_their_own_long_results() -> None:
 def test_unused_hidden_turns_expire() -> None:
     now = 0.0
     stretches = store(lambda: now)
-    first, second = kept(stretches), kept(stretches)
+    first, second = stored_turn(stretches), stored_turn(stretches)
     now = 9.0
     assert is_found(stretches, first)
     now = 12.0
@@ -98,7 +98,7 @@ def test_unused_hidden_turns_expire() -> None:
 
 def test_hidden_turn_is_matched_only_by_a_message_of_its_calls() -> None:
     stretches = store()
-    one, other = kept(stretches), kept(stretches)
+    one, other = stored_turn(stretches), stored_turn(stretches)
     foreign = {"id": "call_1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
     for calls in (
         [*one["tool_calls"], foreign], [foreign, *one["tool_calls"]], [*one["tool_calls"], *other["tool_calls"]], [foreign], [], None, "x", [5],

@@ -14,10 +14,10 @@ from websockets.sync.client import ClientConnection, connect
 from chat_server.rig import call, calls
 from patchbay.testing import ScriptedUpstream
 from realtime.server.rig import Serving, serving
-from tools_server.rig import BOUND, calling_back, says
+from tools_server.rig import BOUND, calling_back, json_response
 
 TOKEN = "a-token-of-this-server"
-SUNNY = says({"output": {"sky": "clear"}, "is_error": False})
+SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
 
 
 @pytest.fixture

@@ -11,13 +11,16 @@ import pytest
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.cli import run_cli
 from support.processes import listening
-from tools_server.rig import BOUND, Server, calling_back, says
+from tools_server.rig import BOUND, Server, calling_back, json_response
 
 SERVE = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory"]
 
 
 def test_text_model_uses_a_plugin_tool() -> None:
-    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, calling_back(says({"output": "21 degrees"})) as callback:
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(json_response({"output": "21 degrees"})) as callback,
+    ):
         command = [*SERVE, "--upstream", upstream.url, "--tag", "use_tool", "--roles", "ann,ben"]
         with (
             listening(command, name="patchbay serve", timeout=60) as child,

@@ -15,9 +15,9 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ChatSettings
 from patchbay.testing import ContractModel, Message, Raw, Text, events
 from structured import RESPONSE_FORMAT, RESULT, WeatherModel
-from tools_server.rig import BOUND, calling_back, says
+from tools_server.rig import BOUND, calling_back, json_response
 
-SUNNY = says({"output": {"sky": "clear"}, "is_error": False})
+SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
 
 
 def rome(name: str = "weather") -> Message:
@@ -97,7 +97,10 @@ def test_stream_includes_usage_only_on_request() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_model_that_only_writes_text_uses_tools_too(streamed: bool) -> None:
-    with calling_back(says({"output": "42 degrees"})) as callback, serve_chat(ContractModel(), refuses=True, tools="auto") as at:
+    with (
+        calling_back(json_response({"output": "42 degrees"})) as callback,
+        serve_chat(ContractModel(), refuses=True, tools="auto") as at,
+    ):
         at.server.register("get_weather", callback.url, parameters={"type": "object", "properties": {"city": {"type": "string"}}})
         ask = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}]}
         if streamed:
@@ -159,7 +162,7 @@ def test_several_choices_with_tools_are_refused() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_callback_error_reaches_the_model(streamed: bool) -> None:
-    script = says({"output": None, "is_error": True, "error": "city not found"})
+    script = json_response({"output": None, "is_error": True, "error": "city not found"})
     with calling_back(script) as callback, serve_chat([rome(), "I do not know."]) as at:
         at.server.register("weather", callback.url)
         answer = at.stream() if streamed else at.ask()
@@ -200,7 +203,7 @@ def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
 def test_text_only_model_uses_the_tool_and_returns_the_requested_json(kind: Any, streamed: bool) -> None:
-    with calling_back(says({"output": RESULT})) as callback, serve_chat(WeatherModel(kind), tools="auto") as at:
+    with calling_back(json_response({"output": RESULT})) as callback, serve_chat(WeatherModel(kind), tools="auto") as at:
         at.server.register("get_degrees", callback.url)
         wanted = {"response_format": RESPONSE_FORMAT}
         content = text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content
@@ -254,7 +257,7 @@ def test_a_long_result_can_be_read_on() -> None:
         return "found" if "needle" in results[1] else "lost"
 
     hay = "hay " * 20_000
-    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
+    with calling_back(json_response({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
         at.server.register("weather", callback.url)
         assert "found" == at.ask().choices[0].message.content
         assert ["weather", "read_result"] == [tool["function"]["name"] for tool in at.asked[1]["tools"]]
@@ -262,7 +265,7 @@ def test_a_long_result_can_be_read_on() -> None:
 
 def test_quoted_report_is_bounded() -> None:
     with (
-        calling_back(says({"output": "x" * 9000})) as callback,
+        calling_back(json_response({"output": "x" * 9000})) as callback,
         serve_chat([calls(call("weather", json.dumps({"a": "y" * 9000}))), "ok"]) as at,
     ):
         at.server.register("weather", callback.url)
@@ -310,7 +313,7 @@ def test_unsupported_schema_leaves_out_only_its_tool(parameters: Any, tools: str
             return "done"
         return rome() if tools == "native" else '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```'
 
-    with calling_back(says({"output": "sky"})) as callback, serve_chat(script, tools=tools) as at:
+    with calling_back(json_response({"output": "sky"})) as callback, serve_chat(script, tools=tools) as at:
         at.server.register("odd", parameters=parameters)
         at.server.register("weather", callback.url)
         assert "done" == at.ask().choices[0].message.content

@@ -21,7 +21,7 @@ from patchbay.testing import Raw, Recorded, ScriptedUpstream, events
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Quote, Say
 from realtime.server.rig import Serving, serving
 from support.processes import Process, run_process
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 BOUND = 60
 
@@ -37,7 +37,7 @@ def chatted(server: Serving, *flags: str, lines: str = "") -> subprocess.Complet
 def test_piped_lines_are_answered_in_order_and_tools_are_printed():
     with (
         FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote(), "You are welcome.\nBye."]) as fake,
-        calling_back(says({"output": "21 degrees"})) as callback,
+        calling_back(json_response({"output": "21 degrees"})) as callback,
         serving(fake) as server,
     ):
         server.http.register("get_weather", callback.url)

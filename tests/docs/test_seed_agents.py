@@ -124,7 +124,7 @@ def openai_at(monkeypatch):
     return point
 
 
-def play(agent: LlmAgent, message: str = "hello", *, loop: Any = None, **options: Any) -> tuple[list[Any], Any]:
+def run_agent(agent: LlmAgent, message: str = "hello", *, loop: Any = None, **options: Any) -> tuple[list[Any], Any]:
     """Run one turn; returns its events, and the session."""
 
     async def turn() -> tuple[list[Any], Any]:
@@ -170,7 +170,7 @@ def test_a_function_becomes_a_tool_with_the_schema_that_is_printed_and_is_called
     assert 5 == declaration["parameters"]["properties"]["max_results"]["default"]
     with ScriptedUpstream([calls(("search_web", {"query": "otters"})), "One page."]) as upstream:
         openai_at(upstream)
-        events, session = play(agent)
+        events, session = run_agent(agent)
     asked = upstream.chats
     assert ["gpt-4o-mini"] * 2 == [request.json["model"] for request in asked]
     assert "Bearer a-key" == asked[0].headers["authorization"]
@@ -192,7 +192,7 @@ def test_custom_tool_class_runs_with_its_constructor_arguments(openai_at):
     assert 30.0 == agent.tools[0].timeout
     with ScriptedUpstream([calls(("query_database", {"sql": "SELECT 1"})), "Two rows."]) as upstream:
         openai_at(upstream)
-        events, _ = play(agent)
+        events, _ = run_agent(agent)
     assert [{"rows": ["a row", "another"], "count": 2}] == [response.response for response in responses(events)]
     assert [("SELECT 1", 100)] == db_conn.asked
     assert ["SQL query", "Max rows"] == [
@@ -218,7 +218,7 @@ def test_a_list_of_tools_may_be_mixed(openai_at):
     )
     with ScriptedUpstream([answer, "All three."]) as upstream:
         openai_at(upstream)
-        events, _ = play(agent)
+        events, _ = run_agent(agent)
     assert [
         ("fc-0", {"result": ["https://example.com"]}),
         ("fc-1", {"rows": ["a row", "another"], "count": 2}),
@@ -242,7 +242,7 @@ def test_types_of_the_documented_table_are_mapped():
     assert "o" not in schema["required"]
     arguments = {"s": "", "i": 1, "f": 1.5, "b": True, "items": [1], "d": {}, "m": {"a": 1}}
     agent.model = ScriptedModel([call("f", **arguments), "Done."])
-    events, _ = play(agent)
+    events, _ = run_agent(agent)
     assert [{"result": "Model None"}] == [response.response for response in responses(events)]
 
 
@@ -251,7 +251,7 @@ def test_tool_context_writes_state_transfers_and_has_its_session():
     specialist = LlmAgent(name="specialist_agent", model=ScriptedModel(["A specialist speaks."]))
     model = ScriptedModel([call("my_tool", query="why")])
     agent = LlmAgent(name="front", model=model, tools=[my_tool], sub_agents=[specialist])
-    events, session = play(agent)
+    events, session = run_agent(agent)
     assert ["query"] == list(agent.tools[0].get_declaration()["parameters"]["properties"])
     assert [{"result": "done"}] == [response.response for response in responses(events)]
     assert ("specialist_agent", ["A specialist speaks."]) == (events[-1].author, texts(events))
@@ -307,7 +307,7 @@ def own_limit() -> BaseTool:
 )
 def test_a_timeout_is_an_error_dict_that_the_model_sees(tool, name, seconds):
     model = ScriptedModel([call(name), "It is too slow."])
-    events, _ = play(LlmAgent(name="patient", model=model, tools=[tool]), loop=TurnedLoop)
+    events, _ = run_agent(LlmAgent(name="patient", model=model, tools=[tool]), loop=TurnedLoop)
     (response,) = responses(events)
     text = f"Tool '{name}' timed out after {seconds}s"
     assert {"error": text} == response.response
@@ -335,7 +335,7 @@ def test_callbacks_of_tools_stop_one_and_add_to_another():
     )
     agent.tools.append(dangerous)
     agent.model = ScriptedModel([[call("my_tool", "1"), call("dangerous", "2")], "Done."])
-    events, _ = play(agent)
+    events, _ = run_agent(agent)
     assert [{"a": 1, "audited": True}, {"blocked": True}] == [response.response for response in responses(events)]
     assert ["my_tool"] == ran
 
@@ -348,7 +348,7 @@ def test_bundled_tools_exist_under_their_names():
     assert "search_history" == search.name
     parent = LlmAgent(name="parent", model=ScriptedModel([call("transfer_to_agent", agent_name="helper")]), sub_agents=[helper])
     assert isinstance(parent.executor.tools["transfer_to_agent"], TransferToAgentTool)
-    events, _ = play(parent)
+    events, _ = run_agent(parent)
     assert ["Helped."] == texts(events)
 
 

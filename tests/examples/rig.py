@@ -33,7 +33,7 @@ def serving(*flags: str, port: int = 0) -> contextlib.AbstractContextManager[Chi
     return listening(command, name="patchbay serve", timeout=BOUND)
 
 
-class Program:
+class ExampleProgram:
     """A running example; what it says is read as it comes."""
 
     def __init__(self, *command: str) -> None:
@@ -84,9 +84,9 @@ class Program:
 
 
 @contextlib.contextmanager
-def running(*command: str) -> Iterator[Program]:
+def running(*command: str) -> Iterator[ExampleProgram]:
     """Run a program while the block runs."""
-    with contextlib.closing(Program(*command)) as program:
+    with contextlib.closing(ExampleProgram(*command)) as program:
         yield program
 
 

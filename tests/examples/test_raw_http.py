@@ -15,7 +15,7 @@ import pytest
 
 from ports import kept_port
 
-from .rig import EXAMPLES, NODE, Program, ask, call, running, serving, tools
+from .rig import EXAMPLES, NODE, ExampleProgram, ask, call, running, serving, tools
 
 NO_NODE = NODE is None and os.environ.get("CI") != "true"
 
@@ -34,7 +34,7 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(params=LANGUAGES)
-def program(request: pytest.FixtureRequest, server: str) -> Iterator[Program]:
+def program(request: pytest.FixtureRequest, server: str) -> Iterator[ExampleProgram]:
     """An example that has registered its tool."""
     with running(*request.param, server) as program:
         program.says("registered for default")
@@ -64,14 +64,14 @@ def test_example_exits_without_a_server(command: tuple[str, ...]) -> None:
         assert 0 == program.end()
 
 
-def test_its_tool_is_described_as_it_is(program: Program, server: str) -> None:
+def test_its_tool_is_described_as_it_is(program: ExampleProgram, server: str) -> None:
     tool = tools(server)["get_weather"]
     assert ("active", 10, None) == (tool["state"], tool["timeout_seconds"], tool["role"])
     assert {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]} == tool["parameters"]
     assert tool["source"].startswith("weather_in_")
 
 
-def test_its_errors_reach_the_model_and_end_nothing(program: Program, server: str) -> None:
+def test_its_errors_reach_the_model_and_end_nothing(program: ExampleProgram, server: str) -> None:
     for city in ("Atlantis", "constructor", "日本"):
         answer = call(server, "get_weather", city=city)
         assert (False, True, f"city not found: {city}") == (answer["ok"], answer["is_error"], answer["error"])
@@ -82,7 +82,7 @@ def test_its_errors_reach_the_model_and_end_nothing(program: Program, server: st
     assert "Oslo" == call(server, "get_weather", city="Oslo")["output"]["city"]
 
 
-def test_a_call_that_the_server_has_not_signed_is_refused(program: Program, server: str) -> None:
+def test_a_call_that_the_server_has_not_signed_is_refused(program: ExampleProgram, server: str) -> None:
     url = tools(server)["get_weather"]["callback_url"]
     body = {"name": "get_weather", "arguments": {"city": "Oslo"}, "call_id": "c", "raw_arguments": "{}"}
     guessed = hmac.new(b"guess", json.dumps(body).encode(), hashlib.sha256).hexdigest()
@@ -92,7 +92,7 @@ def test_a_call_that_the_server_has_not_signed_is_refused(program: Program, serv
     assert 403 == ask(url, body)[0]
 
 
-def test_example_registers_an_unregistered_tool_again(program: Program, server: str) -> None:
+def test_example_registers_an_unregistered_tool_again(program: ExampleProgram, server: str) -> None:
     assert ask(f"{server}/api/tools/unregister", {"name": "get_weather"})[1]["removed"]
     program.says("registered for default")
     assert ["get_weather"] == list(tools(server))

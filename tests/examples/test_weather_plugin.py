@@ -13,7 +13,7 @@ import pytest
 
 from ports import kept_port
 
-from .rig import BOUND, EXAMPLES, Program, ask, call, environment, running, serving, tools, wait_for_tools
+from .rig import BOUND, EXAMPLES, ExampleProgram, ask, call, environment, running, serving, tools, wait_for_tools
 
 NAMES = ("find_warmest_city", "get_weather")
 
@@ -29,7 +29,7 @@ def hosting(server: str, folder: Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "patchbay", "plugins", "run", str(folder), "--server", server, "--port", "0")
 
 
-def started(host: Program) -> None:
+def started(host: ExampleProgram) -> None:
     host.says("patchbay plugins listening on ")
 
 

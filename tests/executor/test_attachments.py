@@ -19,7 +19,7 @@ PDF = Attachment(b"%PDF", "application/pdf")
 WAV = Attachment(b"RIFF", "audio/wav")
 
 
-def play(value: Any, *, attachments: Any = ()) -> FinalEvent:
+def shown_messages(value: Any, *, attachments: Any = ()) -> FinalEvent:
     async def fetch() -> Any:
         return value
 
@@ -37,7 +37,7 @@ def play(value: Any, *, attachments: Any = ()) -> FinalEvent:
 
 
 def test_model_with_vision_receives_images_after_all_results():
-    end = play({"title": "a cat", "picture": PNG}, attachments=["image"])
+    end = shown_messages({"title": "a cat", "picture": PNG}, attachments=["image"])
     assert ["user", "assistant", "tool", "tool", "user", "assistant"] == [message["role"] for message in end.messages]
     text = '{"title": "a cat", "picture": "cat.png (image/png, 4 bytes)"}\n(1 attachment: see below.)'
     assert text == end.messages[2]["content"] == end.tool_executions[0].content
@@ -48,7 +48,7 @@ def test_model_with_vision_receives_images_after_all_results():
 
 
 def test_model_without_attachments_gets_a_description():
-    end = play(PNG)
+    end = shown_messages(PNG)
     assert ["user", "assistant", "tool", "tool", "assistant"] == [message["role"] for message in end.messages]
     expected = "cat.png (image/png, 4 bytes)\n(You are not shown attachments of the kind image.)"
     assert expected == end.messages[2]["content"]
@@ -56,7 +56,7 @@ def test_model_without_attachments_gets_a_description():
 
 
 def test_each_media_kind_has_its_part_and_unsupported_kinds_are_left_out():
-    end = play([PNG, PDF, WAV, "and words"], attachments=["file", "audio"])
+    end = shown_messages([PNG, PDF, WAV, "and words"], attachments=["file", "audio"])
     parts = [part for part in end.messages[4]["content"] if part["type"] != "text"]
     assert [
         {"type": "file", "file": {"filename": "file", "file_data": "data:application/pdf;base64,JVBERg=="}},
@@ -66,25 +66,25 @@ def test_each_media_kind_has_its_part_and_unsupported_kinds_are_left_out():
 
 
 def test_an_attachment_that_is_deeper_in_a_value_is_only_described():
-    end = play({"all": {"deep": [PNG]}}, attachments=["image"])
+    end = shown_messages({"all": {"deep": [PNG]}}, attachments=["image"])
     assert '{"all": {"deep": ["cat.png (image/png, 4 bytes)"]}}' == end.messages[2]["content"]
 
 
 @pytest.mark.parametrize("kinds", ["image", ["video"], [3]])
 def test_kinds_that_do_not_exist_are_refused(kinds):
     with pytest.raises(ConfigurationError, match="attachments"):
-        play(PNG, attachments=kinds)
+        shown_messages(PNG, attachments=kinds)
 
 
 @pytest.mark.parametrize("broken", [Attachment("text", "text/plain"), Attachment(b"x", None), Attachment(b"x", "image/png", 3)])
 def test_invalid_attachment_fails_its_call_and_not_the_run(broken):
-    end = play(["look", broken], attachments=["image", "file"])
+    end = shown_messages(["look", broken], attachments=["image", "file"])
     assert ("stop", "done") == (end.finish_reason, end.content)
     assert [True, False] == [execution.is_error for execution in end.tool_executions]
     assert "TypeError: an attachment" in end.tool_executions[0].content
 
 
 def test_invalid_attachment_name_is_sanitised():
-    end = play(Attachment(b"x", "text/\ud800", "\udfff.txt"), attachments=["file"])
+    end = shown_messages(Attachment(b"x", "text/\ud800", "\udfff.txt"), attachments=["file"])
     json.dumps(end.messages, ensure_ascii=False).encode()
     assert 1 == len(end.tool_executions[0].result.attachments)

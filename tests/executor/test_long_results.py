@@ -19,7 +19,7 @@ LIMIT = 1000
 TEXT = "".join(f"line {number}\n" for number in range(1000))
 
 
-def play(tools: list[Any], *calls: ToolCall, store: Any = None, **options: Any) -> tuple[list[ToolExecution], Run]:
+def run_calls(tools: list[Any], *calls: ToolCall, store: Any = None, **options: Any) -> tuple[list[ToolExecution], Run]:
     """Carry out one call after the other, in one run."""
 
     async def main() -> tuple[list[ToolExecution], Run]:
@@ -47,7 +47,7 @@ def reading(**arguments: Any) -> ToolCall:
 
 
 def test_long_result_keeps_head_and_tail_and_notes_how_to_read_the_rest():
-    (done,), _ = play([read_log], READ)
+    (done,), _ = run_calls([read_log], READ)
     assert len(done.content) <= LIMIT
     assert TEXT == done.value
     assert done.content.startswith("line 0\nline 1\n")
@@ -64,9 +64,9 @@ def test_result_reader_is_offered_last_and_only_with_long_results():
     async def short() -> str:
         return "x" * LIMIT
 
-    _, run = play([read_log, short], ToolCall("1", "short"))
+    _, run = run_calls([read_log, short], ToolCall("1", "short"))
     assert ["read_log", "short"] == [spec.name for spec in run.specs] == list(run.tools)
-    _, run = play([read_log, short], READ, READ)
+    _, run = run_calls([read_log, short], READ, READ)
     assert ["read_log", "short", "read_result"] == [spec.name for spec in run.specs]
 
 
@@ -85,7 +85,7 @@ async def test_long_result_is_read_in_bounded_pieces():
 
 
 def test_the_reader_finds_a_place_by_its_text():
-    (_, done), _ = play([read_log], READ, reading(find="line 500", length=8))
+    (_, done), _ = run_calls([read_log], READ, reading(find="line 500", length=8))
     place = TEXT.index("line 500")
     assert f"[result_1: characters {place} to {place + 8} of {len(TEXT)}]\nline 500" == done.content
 
@@ -101,19 +101,21 @@ def test_the_reader_finds_a_place_by_its_text():
     ],
 )
 def test_invalid_reader_calls_are_explained(arguments, words):
-    (_, done), _ = play([read_log], READ, reading(**arguments))
+    (_, done), _ = run_calls([read_log], READ, reading(**arguments))
     assert done.is_error
     assert words in done.content
 
 
 @pytest.mark.parametrize("arguments", [{"offset": "x"}, {"length": None}, {"offset": -3, "length": 0}, {"find": 3}, {"find": ""}])
 def test_result_reader_handles_unvalidated_arguments(arguments):
-    (_, done), _ = play([read_log], READ, reading(**arguments), validation=None)
+    (_, done), _ = run_calls([read_log], READ, reading(**arguments), validation=None)
     assert done.error is None or done.result.code == "tool_retry"
 
 
 def test_offset_may_be_an_integral_float():
-    (_, done), _ = play([read_log], READ, ToolCall("2", "read_result", '{"result_id": "result_1", "offset": 7.0, "length": 6.0}'))
+    (_, done), _ = run_calls(
+        [read_log], READ, ToolCall("2", "read_result", '{"result_id": "result_1", "offset": 7.0, "length": 6.0}')
+    )
     assert "[result_1: characters 7 to 13 of 8890]\nline 1" == done.content
 
 
@@ -121,13 +123,13 @@ def test_own_tool_keeps_the_readers_name():
     async def read_result() -> str:
         return TEXT
 
-    (done,), run = play([read_result], ToolCall("1", "read_result"))
+    (done,), run = run_calls([read_result], ToolCall("1", "read_result"))
     assert ["read_result", "read_result_"] == list(run.tools)
     assert "read_result_(result_id=" in done.content
 
 
 def test_equal_texts_are_stored_once_so_that_repetitions_are_detected():
-    done, _ = play([read_log], READ, READ, READ, READ)
+    done, _ = run_calls([read_log], READ, READ, READ, READ)
     assert [None, None, None, "repeated_call"] == [execution.result.code for execution in done]
     assert done[0].content == done[2].content
 
@@ -136,7 +138,7 @@ def test_non_text_values_are_stored_as_json():
     async def rows() -> list[int]:
         return list(range(2000))
 
-    (_, done), _ = play([rows], ToolCall("1", "rows"), reading(length=10))
+    (_, done), _ = run_calls([rows], ToolCall("1", "rows"), reading(length=10))
     assert done.content.endswith("\n[0, 1, 2, ")
 
 
@@ -144,14 +146,14 @@ def test_errors_are_cut_too():
     async def fail() -> None:
         raise ValueError("x" * 100_000)
 
-    (done,), run = play([fail], ToolCall("1", "fail"))
+    (done,), run = run_calls([fail], ToolCall("1", "fail"))
     assert len(done.content) <= LIMIT
     assert done.content.startswith("Error: tool 'fail' failed: ValueError: xxx")
     assert ["fail"] == list(run.tools)
 
 
 def test_long_results_are_unlimited_without_a_limit():
-    (done,), run = play([read_log], READ, max_result_chars=None)
+    (done,), run = run_calls([read_log], READ, max_result_chars=None)
     assert (TEXT, ["read_log"]) == (done.content, list(run.tools))
 
 
@@ -163,14 +165,14 @@ def test_a_store_of_the_callers_own_is_used_and_one_that_fails_costs_only_the_mi
         async def read(self, result_id: str) -> str | None:
             return None
 
-    (done,), run = play([read_log], READ, store=Broken())
+    (done,), run = run_calls([read_log], READ, store=Broken())
     assert ["read_log"] == list(run.tools)
     assert "characters are left out here" in done.content
     assert "read_result" not in done.content
     assert "disk full" in caplog.text
     store = MemoryResultStore()
-    play([read_log], READ, store=store)
-    (done,), _ = play([read_log], ToolCall("1", "read_log"), store=store)
+    run_calls([read_log], READ, store=store)
+    (done,), _ = run_calls([read_log], ToolCall("1", "read_log"), store=store)
     assert 'result_id="result_1"' in done.content
 
 

@@ -47,7 +47,7 @@ def read(text: str, way: str = "auto", cuts: tuple[int, ...] = (), **options: An
     return parser.reply
 
 
-def told(reply: Reply) -> tuple[list[tuple[str, str]], str, str, list[str]]:
+def summary(reply: Reply) -> tuple[list[tuple[str, str]], str, str, list[str]]:
     calls = [(call.name, call.raw_arguments) for call in reply.tool_calls]
     return calls, (reply.content or "").strip(), reply.reasoning or "", [call.name for call in reply.incomplete]
 
@@ -65,7 +65,7 @@ def check(
     """Hold what is read from a text, named and found, whole and cut at every place, against what is in it."""
     for way in ways or (family, "auto"):
         whole = read(text, way)
-        assert (calls, content, reasoning, list(incomplete)) == told(whole), way
+        assert (calls, content, reasoning, list(incomplete)) == summary(whole), way
         for step in (1, 2, 3, 5):
             assert whole == read(text, way, tuple(range(step, len(text), step))), (way, step)
         for pieces in cuts_at_every_place(text):
@@ -426,7 +426,7 @@ def test_reasoning_that_is_switched_off_stays_in_place() -> None:
     text = f"<think>Maybe <tool_call>{ONE_JSON}</tool_call> no.</think>[{TWO_JSON}]"
     for cut in range(len(text)):
         reply = read(text, "auto", (cut,), reasoning=False)
-        assert ([TWO], text[: text.index("[{")], "", []) == told(reply)
+        assert ([TWO], text[: text.index("[{")], "", []) == summary(reply)
     prose = " a <think>b\n</think>\n [THINK]c[/THINK]  d </think> "
     assert prose == read(prose, reasoning=False).content
 

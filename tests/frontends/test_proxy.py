@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import google.genai
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import BOUND, MovedClock, ask, open_chat, read_until, running_upstream, serving
+from tests.server.proxy_rig import BOUND, ManualClock, ask, open_chat, read_until, running_upstream, serving
 
 from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
@@ -141,7 +141,7 @@ def test_a_websocket_is_refused_so_that_clients_send_a_post(upstream):
 
 @pytest.mark.parametrize(("request_", "beat"), [(MESSAGES, b'event: ping\ndata: {"type":"ping"}'), (RESPONSES, b": keep-alive")])
 def test_silent_stream_gets_keep_alives_of_the_protocol(request_, beat):
-    clock, (path, body) = MovedClock(), request_
+    clock, (path, body) = ManualClock(), request_
 
     async def say_nothing(_request: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()

@@ -20,7 +20,7 @@ import openai
 import pytest
 from aiohttp import web
 from openai.types.responses.responses_server_event import ResponseWsError
-from tests.server.proxy_rig import BOUND, MovedClock, Upstream, ask, running_upstream, serving
+from tests.server.proxy_rig import BOUND, ManualClock, Upstream, ask, running_upstream, serving
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -321,7 +321,7 @@ def test_a_message_may_be_as_large_as_a_body(upstream: Upstream) -> None:
 
 
 def test_a_connection_ends_at_its_age_limit_after_the_running_response(upstream: Upstream, model: Model) -> None:
-    clock = MovedClock()
+    clock = ManualClock()
     app = create_app(upstream.url, upstream_timeout=0)
     with serving(app, sockets=True, clock=clock) as port, opened(port) as idle, opened(port) as busy:
         assert "1 messages: Hi." == text_of(ask_on(idle))

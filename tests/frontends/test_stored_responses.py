@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import openai
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import BOUND, MovedClock, running_upstream, serving
+from tests.server.proxy_rig import BOUND, ManualClock, running_upstream, serving
 
 from patchbay.frontends import StoredResponse
 from patchbay.proxy import create_app
@@ -191,7 +191,7 @@ def test_stopping_server_notifies_readers_of_a_background_response():
 
 @pytest.mark.parametrize("end", ["cancel", "delete"])
 def test_a_response_that_another_server_makes_is_stopped(end, tmp_path):
-    clock, url = MovedClock(), f"sqlite:///{tmp_path / 'kept.db'}"
+    clock, url = ManualClock(), f"sqlite:///{tmp_path / 'kept.db'}"
     with running_upstream(answer) as upstream:
         app = [create_app(upstream.url, response_store=url) for _ in range(2)]
         with client_of(app[0], clock) as one, client_of(app[1]) as two:

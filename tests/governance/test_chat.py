@@ -17,7 +17,7 @@ from chat_server.rig import THEIRS, USER, call, calls, calls_of, finish_of, repo
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, Modify, Respond
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools.output import ToolOutput
-from tools_server.rig import BOUND, calling_back, says, until
+from tools_server.rig import BOUND, calling_back, json_response, poll_until
 
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Look out.", "parameters": {"type": "object"}}}
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
@@ -148,7 +148,7 @@ def test_client_call_beside_a_hook_call_is_left_to_the_client() -> None:
 
 
 def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         with serve_chat(
             [calls(call("erase")), "Then not."], governance=governed(PointHook("before_tool", DenyTool("nothing is erased")))
         ) as chat:
@@ -181,7 +181,7 @@ def test_tool_output_for_the_user_is_part_of_the_answer(stream) -> None:
 def test_images_are_sent_to_models_with_vision(images, shown) -> None:
     envelope = {"output": "a picture", "images": ["data:image/png;base64," + base64.b64encode(PIXEL).decode()]}
     with (
-        calling_back(says(envelope)) as callback,
+        calling_back(json_response(envelope)) as callback,
         serve_chat([calls(call("draw")), "Nice."], chat={"attachments": images}) as chat,
     ):
         chat.server.register("draw", callback.url)
@@ -202,7 +202,7 @@ def test_non_text_session_is_refused() -> None:
 
 def pending_request(server: Any) -> Any:
     """The request that waits; asked for until there is one."""
-    return until(lambda: server.ask("GET", "/api/approvals").json["approvals"])[0]
+    return poll_until(lambda: server.ask("GET", "/api/approvals").json["approvals"])[0]
 
 
 def policy(tmp_path: Path, text: str = 'tools = ["erase"]\noutcome = "ask"') -> Path:
@@ -214,7 +214,7 @@ def policy(tmp_path: Path, text: str = 'tools = ["erase"]\noutcome = "ask"') -> 
 @pytest.mark.parametrize(("decision", "result"), [("approve", "done"), ("deny", "denied by approval hook: not that")])
 def test_a_call_waits_for_a_person_over_http(decision, result, tmp_path) -> None:
     with (
-        calling_back(says("done")) as callback,
+        calling_back(json_response("done")) as callback,
         serve_chat([calls(call("erase", '{"path": "/a"}')), "So be it."], governance=governed(config=policy(tmp_path))) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -235,7 +235,7 @@ def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:
     script = [calls(call("erase")), "Once.", calls(call("erase")), "Twice.", calls(call("erase")), "Thrice."]
     session = {"X-Patchbay-Session": "s1"}
     with (
-        calling_back(says("done")) as callback,
+        calling_back(json_response("done")) as callback,
         serve_chat(script, governance=governed(config=policy(tmp_path))) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -252,7 +252,7 @@ def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:
 
 def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
     with (
-        calling_back(says("done")) as callback,
+        calling_back(json_response("done")) as callback,
         serve_chat([], governance=governed(config=policy(tmp_path))) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -268,7 +268,7 @@ def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
 def test_session_header_sets_the_session_of_an_api_call(header) -> None:
     seen: list[Any] = []
     with (
-        calling_back(says("done")) as callback,
+        calling_back(json_response("done")) as callback,
         serve_chat([], governance=governed(RecordingHook(seen))) as chat,
     ):
         chat.server.register("erase", callback.url)
@@ -280,7 +280,7 @@ def test_session_header_sets_the_session_of_an_api_call(header) -> None:
 
 @pytest.mark.parametrize("header", ["a%0Ab", "x" * 201])
 def test_a_session_that_cannot_be_one_is_refused_and_nothing_runs(header) -> None:
-    with calling_back(says("done")) as callback, serve_chat([], governance=governed()) as chat:
+    with calling_back(json_response("done")) as callback, serve_chat([], governance=governed()) as chat:
         chat.server.register("erase", callback.url)
         answer = chat.server.ask("POST", "/api/tools/call", {"name": "erase"}, X_Patchbay_Session=header)
         assert (422, ["header", "X-Patchbay-Session"]) == (answer.status, answer.json["detail"][0]["loc"])
@@ -288,14 +288,14 @@ def test_a_session_that_cannot_be_one_is_refused_and_nothing_runs(header) -> Non
 
 
 def test_approval_request_is_withdrawn_if_its_client_disconnects(tmp_path) -> None:
-    with calling_back(says("done")) as callback, serve_chat([], governance=governed(config=policy(tmp_path))) as chat:
+    with calling_back(json_response("done")) as callback, serve_chat([], governance=governed(config=policy(tmp_path))) as chat:
         chat.server.register("erase", callback.url)
         body = json.dumps({"name": "erase"}).encode()
         with socket.create_connection(("127.0.0.1", chat.server.port), timeout=BOUND) as client:
             head = f"POST /api/tools/call HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             client.sendall(head.encode() + b"\r\n" + body)
             request = pending_request(chat.server)
-        until(lambda: "withdrawn" == chat.server.ask("GET", f"/api/approvals/{request['id']}").json["approval"]["state"])
+        poll_until(lambda: "withdrawn" == chat.server.ask("GET", f"/api/approvals/{request['id']}").json["approval"]["state"])
         assert 409 == chat.server.ask("POST", f"/api/approvals/{request['id']}", {"decision": "approve"}).status
         assert [] == callback.calls
 
@@ -303,7 +303,7 @@ def test_approval_request_is_withdrawn_if_its_client_disconnects(tmp_path) -> No
 def test_audit_of_a_chat_has_sender_and_decisions_of_each_call(tmp_path) -> None:
     oversight = governed(ToolHook(), config=policy(tmp_path), audit=f"sqlite:///{tmp_path / 'audit.db'}")
     with (
-        calling_back(says("done")) as callback,
+        calling_back(json_response("done")) as callback,
         serve_chat([calls(call("weather"), call("erase", id="call_2")), "So."], governance=oversight) as chat,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -317,7 +317,7 @@ def test_audit_of_a_chat_has_sender_and_decisions_of_each_call(tmp_path) -> None
             entries[:] = chat.server.ask("GET", "/api/audit?session=s1").json["entries"]
             return len(entries) == 2
 
-        until(written)
+        poll_until(written)
         by_tool = {entry["tool"]: entry for entry in entries}
         assert {"weather", "erase"} == by_tool.keys()
         assert ("ben", "s1", "chat", "ben") == tuple(

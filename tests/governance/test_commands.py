@@ -22,7 +22,7 @@ from patchbay.cli.serving import make_governance
 from patchbay.testing import ContractModel, ScriptedUpstream
 from ports import kept_port
 from support.processes import listening, run_process
-from tools_server.rig import BOUND, calling_back, says, until
+from tools_server.rig import BOUND, calling_back, json_response, poll_until
 
 COMMAND = [sys.executable, "-m", "patchbay"]
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
@@ -73,7 +73,7 @@ def request(child: Child, method: str, path: str, body: Any = None) -> Any:
 
 def wait_for_member(child: Child, path: str, member: str) -> Any:
     """What an answer has under ``member``, asked for until there is something."""
-    return until(lambda: request(child, "GET", path)[member])
+    return poll_until(lambda: request(child, "GET", path)[member])
 
 
 def waiting(child: Child) -> Any:
@@ -83,7 +83,7 @@ def waiting(child: Child) -> Any:
 
 def printed(child: Child, words: str) -> None:
     """Wait until the command has said this."""
-    until(lambda: any(words in line for line in list(child.printed)), shown=child.printed)
+    poll_until(lambda: any(words in line for line in list(child.printed)), shown=child.printed)
 
 
 @pytest.mark.parametrize("what", ["serve", "proxy"])
@@ -171,7 +171,7 @@ def test_hook_process_can_request_approval_over_http_without_a_policy(decision, 
     (folder / "config.json").write_text(json.dumps(hooks(command=[sys.executable, str(folder / "guard.py")])))
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        calling_back(says("it is gone")) as callback,
+        calling_back(json_response("it is gone")) as callback,
         running("serve", folder, upstream.url) as child,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -196,7 +196,7 @@ def test_pending_approval_survives_a_killed_server(folder) -> None:
     session = {"extra_headers": {"X-Patchbay-Session": "s1"}}
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        calling_back(says("it is gone")) as callback,
+        calling_back(json_response("it is gone")) as callback,
         ThreadPoolExecutor(1) as pool,
     ):
         with running("serve", folder, upstream.url) as child:
@@ -219,7 +219,7 @@ def test_pending_approval_survives_a_killed_server(folder) -> None:
 def test_pending_approval_survives_a_stop(folder) -> None:
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        calling_back(says("it is gone")) as callback,
+        calling_back(json_response("it is gone")) as callback,
         ThreadPoolExecutor(1) as pool,
     ):
         with running("serve", folder, upstream.url, "--drain-timeout", "0") as child:
@@ -238,7 +238,7 @@ def test_pending_approval_survives_a_stop(folder) -> None:
 def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        calling_back(says("it is gone")) as callback,
+        calling_back(json_response("it is gone")) as callback,
         ThreadPoolExecutor(1) as pool,
         running("serve", folder, upstream.url) as child,
     ):

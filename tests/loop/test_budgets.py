@@ -28,7 +28,7 @@ def call(n: int) -> ToolCall:
     return ToolCall(str(n), "echo", f'{{"text": "{n}"}}')
 
 
-def play(model: Any, tools: Any = (echo,), *, budget: Budget | None = None, **options: Any) -> list[LoopEvent]:
+def run_turn(model: Any, tools: Any = (echo,), *, budget: Budget | None = None, **options: Any) -> list[LoopEvent]:
     async def main() -> list[LoopEvent]:
         run = Executor(tools, **options).begin(budget=budget)
         return [event async for event in turn(model, run, [USER], max_iterations=50)]
@@ -43,14 +43,14 @@ def final(events: list[LoopEvent]) -> FinalEvent:
 
 def test_calls_beyond_the_budget_end_the_turn_with_all_of_them_settled():
     model = ScriptedModel([[call(1), call(2)], [call(3), call(4)], "never asked for"])
-    end = final(play(model, budget=Budget(max_calls=3)))
+    end = final(run_turn(model, budget=Budget(max_calls=3)))
     assert ("max_calls", 2) == (end.finish_reason, end.iterations)
     assert [None, None, None, "call_budget"] == [execution.result.code for execution in end.tool_executions]
     assert ["tool"] * 2 == [message["role"] for message in end.messages[-2:]]
 
 
 def test_exactly_sufficient_budget_allows_the_answer():
-    end = final(play(ScriptedModel([[call(1), call(2)], "done"]), budget=Budget(max_calls=2)))
+    end = final(run_turn(ScriptedModel([[call(1), call(2)], "done"]), budget=Budget(max_calls=2)))
     assert ("stop", "done") == (end.finish_reason, end.content)
 
 
@@ -73,7 +73,7 @@ def test_the_end_of_the_time_stops_the_tools_and_the_turn():
         finally:
             stopped.append(True)
 
-    end = final(play(ScriptedModel([ToolCall("1", "never"), "never asked for"]), [never], budget=Budget(max_seconds=SHORT)))
+    end = final(run_turn(ScriptedModel([ToolCall("1", "never"), "never asked for"]), [never], budget=Budget(max_seconds=SHORT)))
     assert ("max_seconds", ["run_timeout"]) == (end.finish_reason, [done.result.code for done in end.tool_executions])
     assert [True] == stopped
 
@@ -92,7 +92,7 @@ def test_deadline_stops_the_model_and_keeps_its_partial_text(message):
             finally:
                 stopped.append(True)
 
-    events = play(Slow(), budget=Budget(max_seconds=SHORT))
+    events = run_turn(Slow(), budget=Budget(max_seconds=SHORT))
     end = final(events)
     assert ("max_seconds", message or None, 1) == (end.finish_reason, end.content, end.iterations)
     assert [*([] if not message else ["text"]), "iteration_end", "final"] == [event.type for event in events]
@@ -108,7 +108,7 @@ def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
 
     for budget in (None, Budget(max_seconds=60)):
         with pytest.raises(TimeoutError, match="own"):
-            play(Failing(), budget=budget)
+            run_turn(Failing(), budget=budget)
 
 
 @pytest.mark.usefixtures("time_jumps")
@@ -139,7 +139,7 @@ def test_progress_is_an_event_and_not_in_messages():
         tool_context.progress("a third", fraction=1 / 3)
         return "done"
 
-    events = play(ScriptedModel([ToolCall("1", "work"), "x"]), [work])
+    events = run_turn(ScriptedModel([ToolCall("1", "work"), "x"]), [work])
     assert ["reply", "tool_call", "tool_progress", "tool_result", "iteration_end", "text", "reply", "iteration_end", "final"] == [
         event.type for event in events
     ]
@@ -152,7 +152,7 @@ def test_the_reader_of_long_results_is_offered_from_the_next_round_on():
         return "x" * 5000
 
     model = ScriptedModel([ToolCall("1", "read_log"), ToolCall("2", "read_result", '{"result_id": "result_1"}'), "done"])
-    end = final(play(model, [read_log], max_result_chars=1000))
+    end = final(run_turn(model, [read_log], max_result_chars=1000))
     assert [["read_log"], ["read_log", "read_result"], ["read_log", "read_result"]] == [
         [spec.name for spec in request.tools] for request in model.requests
     ]
@@ -162,7 +162,7 @@ def test_the_reader_of_long_results_is_offered_from_the_next_round_on():
 def test_provider_fields_are_sent_back_with_the_call_and_the_message():
     reply = Reply(None, tool_calls=(ToolCall("1", "echo", extra={"extra_content": {"s": 1}}),), extra={"reasoning_content": "hm"})
     model = ScriptedModel([reply, "done"])
-    play(model)
+    run_turn(model)
     message = model.requests[1].messages[1]
     assert ("hm", {"s": 1}) == (message["reasoning_content"], message["tool_calls"][0]["extra_content"])
 

@@ -28,7 +28,7 @@ async def picture() -> Attachment:
     return Attachment(b"\x89PNG", "image/png")
 
 
-def play(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,), run: Any = None, **options: Any) -> Any:
+def run_turn(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,), run: Any = None, **options: Any) -> Any:
     model = ScriptedModel(steps)
     options.setdefault("external", [THEIRS])
 
@@ -43,13 +43,13 @@ def play(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,), run
 
 
 def test_external_tools_are_listed_first():
-    _, _, model = play(["hello"])
+    _, _, model = run_turn(["hello"])
     assert ["open_door", "echo"] == [spec.name for spec in model.requests[0].tools]
 
 
 def test_client_call_ends_the_turn_as_pending():
     call = ToolCall("c1", "open_door", '{"which": 1}')
-    end, events, _ = play([Reply("I will.", tool_calls=(call,))])
+    end, events, _ = run_turn([Reply("I will.", tool_calls=(call,))])
     assert ("tool_calls", (call,), (), "I will.", 1) == (
         end.finish_reason, end.pending, end.tool_executions, end.content, end.iterations
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_client_call_ends_the_turn_as_pending():
 
 def test_other_calls_of_the_reply_run():
     calls = [ToolCall("a", "echo", '{"text": "1"}'), ToolCall("b", "open_door"), ToolCall("c", "echo", '{"text": "2"}')]
-    end, events, _ = play([calls])
+    end, events, _ = run_turn([calls])
     assert ["a", "c"] == [execution.call.id for execution in end.tool_executions]
     assert ("tool_calls", ("b",)) == (end.finish_reason, tuple(call.id for call in end.pending))
     assert ["a", "c"] == [event.tool_call.id for event in events if event.type == "tool_call"]
@@ -71,60 +71,60 @@ def test_other_calls_of_the_reply_run():
 
 
 def test_earlier_rounds_are_unaffected():
-    end, _, _ = play([ToolCall("a", "echo"), ToolCall("b", "open_door")])
+    end, _, _ = run_turn([ToolCall("a", "echo"), ToolCall("b", "open_door")])
     assert (2, "tool_calls", ["user", "assistant", "tool", "assistant"]) == (
         end.iterations, end.finish_reason, [message["role"] for message in end.messages]
     )  # fmt: skip
 
 
 def test_client_tool_takes_precedence_over_the_same_name():
-    end, _, model = play([ToolCall("a", "echo", '{"text": "x"}')], external=[ToolSpec("echo", "The caller's.")])
+    end, _, model = run_turn([ToolCall("a", "echo", '{"text": "x"}')], external=[ToolSpec("echo", "The caller's.")])
     assert ["The caller's."] == [spec.description for spec in model.requests[0].tools]
     assert (("a",), ()) == (tuple(call.id for call in end.pending), end.tool_executions)
 
 
 def test_client_tools_work_without_server_tools():
-    end, _, model = play([ToolCall("a", "open_door")], tools=(), tool_choice="required")
+    end, _, model = run_turn([ToolCall("a", "open_door")], tools=(), tool_choice="required")
     assert ("required", 1) == (model.requests[0].tool_choice, len(end.pending))
 
 
 def test_truncated_client_call_is_not_pending():
     reply = Reply(None, tool_calls=(ToolCall("a", "open_door"),), incomplete=(IncompleteCall("b", "open_door", '{"w', '{"w'),))
-    end, _, _ = play([ModelReply(reply, "length")])
+    end, _, _ = run_turn([ModelReply(reply, "length")])
     assert (("a",), ["incomplete_call"]) == (
         tuple(call.id for call in end.pending), [execution.result.code for execution in end.tool_executions]
     )  # fmt: skip
-    end, _, _ = play([ModelReply(Reply(None, incomplete=reply.incomplete), "length"), "done"])
+    end, _, _ = run_turn([ModelReply(Reply(None, incomplete=reply.incomplete), "length"), "done"])
     assert ("stop", "done", ()) == (end.finish_reason, end.content, end.pending)
 
 
 def test_ids_that_collide_are_made_distinct():
-    end, _, _ = play([[ToolCall("a", "open_door"), ToolCall("a", "open_door"), ToolCall("", "echo")]])
+    end, _, _ = run_turn([[ToolCall("a", "open_door"), ToolCall("a", "open_door"), ToolCall("", "echo")]])
     ids = [call["id"] for call in end.messages[1]["tool_calls"]]
     assert 3 == len(set(ids))
     assert ids[:2] == [call.id for call in end.pending]
 
 
 def test_unusual_names_of_client_tools_are_kept_in_the_conversation():
-    end, _, _ = play([ToolCall("a", "开门 !")], external=[ToolSpec("开门 !")])
+    end, _, _ = run_turn([ToolCall("a", "开门 !")], external=[ToolSpec("开门 !")])
     assert "开门 !" == end.messages[1]["tool_calls"][0]["function"]["name"]
 
 
 @pytest.mark.parametrize("run", [{"budget": Budget(max_calls=1)}, {"budget": Budget(max_iterations=1)}])
 def test_client_calls_precede_a_limit(run):
     calls = [ToolCall("a", "echo"), ToolCall("b", "echo"), ToolCall("c", "open_door")]
-    end, _, _ = play([calls], run=run)
+    end, _, _ = run_turn([calls], run=run)
     assert ("tool_calls", ("c",), 2) == (end.finish_reason, tuple(call.id for call in end.pending), len(end.tool_executions))
 
 
 def test_turn_without_client_calls_has_none_pending():
-    end, _, _ = play([ToolCall("a", "echo"), "done"])
+    end, _, _ = run_turn([ToolCall("a", "echo"), "done"])
     assert ("stop", ()) == (end.finish_reason, end.pending)
 
 
 def test_client_results_are_ordered_by_call_before_attachments():
     calls = [ToolCall("a", "open_door"), ToolCall("b", "picture"), ToolCall("c", "open_door")]
-    end, _, _ = play([calls], tools=(picture,), run={"attachments": ["image"]})
+    end, _, _ = run_turn([calls], tools=(picture,), run={"attachments": ["image"]})
     assert ["user", "assistant", "tool", "user"] == [message["role"] for message in end.messages]
     theirs = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("c", "x", "a")]
     whole = insert_results(end.messages, theirs)
@@ -135,16 +135,16 @@ def test_client_results_are_ordered_by_call_before_attachments():
 
 
 def test_continued_conversation_has_one_result_for_every_call():
-    first, _, _ = play([[ToolCall("a", "open_door"), ToolCall("b", "echo")]])
+    first, _, _ = run_turn([[ToolCall("a", "open_door"), ToolCall("b", "echo")]])
     messages = insert_results(first.messages, [{"role": "tool", "tool_call_id": "a", "content": "open"}])
-    end, _, model = play(["done"], messages=messages)
+    end, _, model = run_turn(["done"], messages=messages)
     assert messages == list(model.requests[0].messages)
     assert ["a", "b"] == [message["tool_call_id"] for message in end.messages if message["role"] == "tool"]
 
 
 def test_a_ceiling_is_still_checked():
     with pytest.raises(ConfigurationError):
-        play([], max_iterations=0)
+        run_turn([], max_iterations=0)
 
 
 # Hooks, where calls are left to the caller
@@ -170,12 +170,12 @@ BOTH = [ToolCall("a", "open_door"), ToolCall("b", "echo", '{"text": "1"}'), Tool
 def test_hooks_are_not_called_for_client_calls():
     asked: list[Any] = []
     run = hooks(before_tool=lambda call: asked.append(call.tool), approve_tool=lambda call: asked.append(call.tool) or True)
-    end, _, _ = play([BOTH], run=run)
+    end, _, _ = run_turn([BOTH], run=run)
     assert (["echo", "echo"], ("a", "c")) == (asked, tuple(call.id for call in end.pending))
 
 
 def test_denied_call_beside_client_calls_has_its_result():
-    end, _, _ = play([BOTH], run=hooks(before_tool=lambda _call: DenyTool("no")))
+    end, _, _ = run_turn([BOTH], run=hooks(before_tool=lambda _call: DenyTool("no")))
     assert ("tool_calls", ("a", "c")) == (end.finish_reason, tuple(call.id for call in end.pending))
     assert [("b", "Tool execution denied by hook: no")] == [(m["tool_call_id"], m["content"]) for m in end.messages[2:]]
 
@@ -184,7 +184,7 @@ def test_denied_call_beside_client_calls_has_its_result():
 def test_turn_ended_by_a_hook_answers_every_client_call(point):
     """The caller does not get the calls, so the conversation has results that say so, in call order (law 1)."""
     pictured = [*BOTH, ToolCall("d", "picture")]
-    end, _, _ = play([pictured], tools=(echo, picture), run={**hooks(**{point: one_ends_it}), "attachments": ["image"]})
+    end, _, _ = run_turn([pictured], tools=(echo, picture), run={**hooks(**{point: one_ends_it}), "attachments": ["image"]})
     assert ("abort_turn", (), None) == (end.finish_reason, end.pending, end.content)
     results = {message["tool_call_id"]: message["content"] for message in end.messages if message["role"] == "tool"}
     assert ["a", "b", "c", "d"] == list(results)
@@ -197,12 +197,12 @@ def one_ends_it(view: Any) -> Any:
 
 
 def test_aborted_turn_has_no_pending_calls():
-    end, _, _ = play([BOTH], run=hooks(before_tool=lambda _call: HardAbort("enough")))
+    end, _, _ = run_turn([BOTH], run=hooks(before_tool=lambda _call: HardAbort("enough")))
     assert ("hard_abort", (), [USER]) == (end.finish_reason, end.pending, end.messages)
 
 
 def test_a_turn_that_ends_with_the_model_has_nothing_pending():
-    end, _, _ = play([BOTH], run=hooks(after_llm=lambda _response: AbortTurn("enough")))
+    end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda _response: AbortTurn("enough")))
     assert ("abort_turn", (), [USER]) == (end.finish_reason, end.pending, end.messages)
 
 
@@ -219,7 +219,7 @@ def test_a_hook_brings_no_tool_of_a_name_that_is_the_callers(injection):
         before_llm=lambda request: Modify({"tools": [*request.tools, named("open_door")]}),
         before_tool=lambda call: answered_for.append(call.tool) or Respond("mine"),
     )
-    end, _, model = play([ToolCall("a", "open_door")], run=run)
+    end, _, model = run_turn([ToolCall("a", "open_door")], run=run)
     assert ([], ("a",)) == (answered_for, tuple(call.id for call in end.pending))
     assert ["open_door", "echo"] == [spec.name for spec in model.requests[0].tools]
 
@@ -227,24 +227,24 @@ def test_a_hook_brings_no_tool_of_a_name_that_is_the_callers(injection):
 @pytest.mark.parametrize("tools", [[], [named("open_door")], [named("other")]])
 def test_hook_changes_to_client_tools_are_undone(tools):
     run = hooks(before_llm=lambda _request: Modify({"tools": tools}), before_tool=lambda _call: None)
-    _, _, model = play(["hello"], run=run)
+    _, _, model = run_turn(["hello"], run=run)
     assert "open_door" == model.requests[0].tools[0].name
     assert "Open a door." == model.requests[0].tools[0].description
 
 
 def test_a_call_that_was_dropped_from_the_list_under_full_is_still_the_callers():
     run = hooks(HookPolicy(tool_injection="full"), before_llm=lambda _request: Modify({"tools": []}))
-    end, _, model = play([ToolCall("a", "open_door")], run=run)
+    end, _, model = run_turn([ToolCall("a", "open_door")], run=run)
     assert ((), ("a",)) == (tuple(model.requests[0].tools), tuple(call.id for call in end.pending))
 
 
 def test_call_cannot_be_redirected_to_a_client_tool():
-    end, _, _ = play([ToolCall("a", "echo"), "done"], run=hooks(before_tool=lambda _call: Modify({"tool": "open_door"})))
+    end, _, _ = run_turn([ToolCall("a", "echo"), "done"], run=hooks(before_tool=lambda _call: Modify({"tool": "open_door"})))
     assert (["unknown_tool"], ()) == ([each.result.code for each in end.tool_executions], end.pending)
 
 
 def test_calls_of_the_caller_that_a_hook_writes_or_removes_are_written_or_removed():
-    end, _, _ = play([BOTH], run=hooks(after_llm=lambda response: Modify({"tool_calls": response.tool_calls[2:]})))
+    end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda response: Modify({"tool_calls": response.tool_calls[2:]})))
     assert (("c",), ["c"]) == (tuple(call.id for call in end.pending), [call["id"] for call in end.messages[-1]["tool_calls"]])
-    end, _, _ = play([BOTH], run=hooks(after_llm=lambda _response: Modify({"tool_calls": []})))
+    end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda _response: Modify({"tool_calls": []})))
     assert ("stop", ()) == (end.finish_reason, end.pending)

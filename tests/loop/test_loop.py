@@ -26,7 +26,7 @@ async def echo(text: str = "") -> str:
     return text
 
 
-def play(steps: list[Any], tools: Any = (echo,), **options: Any) -> tuple[list[LoopEvent], ScriptedModel]:
+def run_turn(steps: list[Any], tools: Any = (echo,), **options: Any) -> tuple[list[LoopEvent], ScriptedModel]:
     model = ScriptedModel(steps)
 
     async def main() -> list[LoopEvent]:
@@ -65,7 +65,7 @@ def assert_settled(messages: list[dict[str, Any]]) -> None:
 
 
 def test_a_turn_without_calls_is_one_round():
-    events, model = play(["hello"])
+    events, model = run_turn(["hello"])
     assert ["text", "reply", "iteration_end", "final"] == [event.type for event in events]
     end = final(events)
     assert ("hello", 1, "stop", ()) == (end.content, end.iterations, end.finish_reason, end.tool_executions)
@@ -74,7 +74,7 @@ def test_a_turn_without_calls_is_one_round():
 
 
 def test_calls_run_and_their_results_are_sent_to_the_model():
-    events, model = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("2", "echo", '{"text":"b"}')], "done"])
+    events, model = run_turn([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("2", "echo", '{"text":"b"}')], "done"])
     expected = ["reply", "tool_call", "tool_call", "tool_result", "tool_result", "iteration_end"]
     expected += ["text", "reply", "iteration_end", "final"]
     assert expected == [event.type for event in events]
@@ -88,17 +88,17 @@ def test_calls_run_and_their_results_are_sent_to_the_model():
 
 
 def test_streamed_text_is_emitted_once_as_it_arrives():
-    events, _ = play([Reply("hello", reasoning="hmm")], stream=True)
+    events, _ = run_turn([Reply("hello", reasoning="hmm")], stream=True)
     assert [("reasoning", "hm"), ("reasoning", "m"), ("text", "hel"), ("text", "lo")] == [
         (event.type, event.delta) for event in events if event.type in ("text", "reasoning")
     ]
-    events, _ = play([Reply("hello", reasoning="hmm")])
+    events, _ = run_turn([Reply("hello", reasoning="hmm")])
     assert ["hmm", "hello"] == [event.delta for event in events if event.type in ("text", "reasoning")]
 
 
 def test_usage_is_summed_over_all_rounds():
     call = Reply(None, tool_calls=(ToolCall("1", "echo"),))
-    events, _ = play([ModelReply(call, "tool_calls", Usage(1, 2, 3)), ModelReply(Reply("x"), "stop", Usage(10, 20, 30))])
+    events, _ = run_turn([ModelReply(call, "tool_calls", Usage(1, 2, 3)), ModelReply(Reply("x"), "stop", Usage(10, 20, 30))])
     assert Usage(11, 22, 33) == final(events).usage
 
 
@@ -107,12 +107,12 @@ def test_usage_is_summed_over_all_rounds():
     [("stop", "stop"), ("length", "length"), ("content_filter", "content_filter"), (None, "stop"), ("tool_calls", "stop")],
 )
 def test_finish_reason_is_kept(reason, expected):
-    events, _ = play([ModelReply(Reply("x"), reason)])
+    events, _ = run_turn([ModelReply(Reply("x"), reason)])
     assert expected == final(events).finish_reason
 
 
 def test_the_ceiling_ends_the_turn_with_every_call_settled():
-    events, model = play([Reply(f"text {n}", tool_calls=(ToolCall(str(n), "echo"),)) for n in range(3)], max_iterations=3)
+    events, model = run_turn([Reply(f"text {n}", tool_calls=(ToolCall(str(n), "echo"),)) for n in range(3)], max_iterations=3)
     end = final(events)
     assert ("max_iterations", 3, 3, "text 2") == (end.finish_reason, end.iterations, len(end.tool_executions), end.content)
     assert_settled(end.messages)
@@ -122,7 +122,7 @@ def test_the_ceiling_ends_the_turn_with_every_call_settled():
 @pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
 def test_invalid_limit_is_refused(ceiling):
     with pytest.raises(ConfigurationError, match="max_iterations"):
-        play([], max_iterations=ceiling)
+        run_turn([], max_iterations=ceiling)
 
 
 NAMED = {"type": "function", "function": {"name": "echo"}}
@@ -141,19 +141,19 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools
     ],
 )
 def test_a_choice_that_demands_a_call_is_for_the_first_round_only(choice, later):
-    _, model = play([ToolCall("1", "echo"), ToolCall("2", "echo"), "done"], tool_choice=choice)
+    _, model = run_turn([ToolCall("1", "echo"), ToolCall("2", "echo"), "done"], tool_choice=choice)
     assert [choice, later, later] == [request.tool_choice for request in model.requests]
     assert later == relaxed(later)
 
 
 def test_without_tools_no_tool_choice_is_sent():
-    _, model = play(["x"], (), tool_choice="none")
+    _, model = run_turn(["x"], (), tool_choice="none")
     assert ((), None) == (model.requests[0].tools, model.requests[0].tool_choice)
 
 
 def test_missing_and_repeated_ids_are_made_distinct():
     steps = [[ToolCall("", "echo"), ToolCall("call_0", "echo"), ToolCall("call_0", "echo")], ToolCall("call_0", "echo"), "done"]
-    events, _ = play(steps)
+    events, _ = run_turn(steps)
     end = final(events)
     assert_settled(end.messages)
     assert 4 == len({execution.call.id for execution in end.tool_executions})
@@ -170,7 +170,7 @@ async def test_ids_of_the_conversation_so_far_are_taken():
 
 
 def test_invalid_messages_are_repaired_in_the_view_and_kept_in_the_record():
-    events, _ = play(
+    events, _ = run_turn(
         [[ToolCall("1", "no such tool!", '{"a": 12'), ToolCall("2", "", "[]"), ToolCall("3", "echo", '{"text": NaN}')], "x"]
     )
     end = final(events)
@@ -184,13 +184,13 @@ def test_invalid_messages_are_repaired_in_the_view_and_kept_in_the_record():
 
 def test_arguments_are_sent_back_as_the_model_wrote_them():
     raw = '{ "text":"12345678901234567890" ,"b":1.0}'
-    events, _ = play([ToolCall("1", "echo", raw), "x"])
+    events, _ = run_turn([ToolCall("1", "echo", raw), "x"])
     assert raw == final(events).messages[1]["tool_calls"][0]["function"]["arguments"]
 
 
 def test_truncated_call_gets_an_error_result_and_the_turn_continues():
     cut = Reply("let me", tool_calls=(ToolCall("1", "echo"),), incomplete=(IncompleteCall("2", "echo", '{"te', '{"te'),))
-    events, _ = play([cut, "done"])
+    events, _ = run_turn([cut, "done"])
     end = final(events)
     assert [None, "incomplete_call"] == [execution.result.code for execution in end.tool_executions]
     assert ("done", "stop") == (end.content, end.finish_reason)
@@ -199,7 +199,7 @@ def test_truncated_call_gets_an_error_result_and_the_turn_continues():
 
 def test_a_failing_server_is_raised():
     with pytest.raises(UpstreamError, match="down"):
-        play([UpstreamError("down")])
+        run_turn([UpstreamError("down")])
 
 
 def test_a_model_that_breaks_its_contract_is_an_upstream_error():
@@ -333,7 +333,7 @@ def test_any_model_output_leaves_a_settled_view(replies, stream):
 
 
 def test_reply_event_precedes_its_calls():
-    events, _ = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("1", "echo", '{"text":"b"}')], "done"])
+    events, _ = run_turn([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("1", "echo", '{"text":"b"}')], "done"])
     first, last = (event for event in events if event.type == "reply")
     assert ("1", 1, "tool_calls") == (first.calls[0].id, first.iteration, first.finish_reason)
     ids = [event.tool_call.id for event in events if event.type == "tool_call"]
@@ -347,7 +347,7 @@ def test_tool_cannot_change_the_conversation():
         tool_context.messages.clear()
         return seen
 
-    events, model = play([[ToolCall("1", "forget")], "done"], tools=[forget])
+    events, model = run_turn([[ToolCall("1", "forget")], "done"], tools=[forget])
     assert_settled(final(events).messages)
     assert ["user", "assistant", "tool"] == [message["role"] for message in model.requests[1].messages]
     assert 2 == final(events).tool_executions[0].value
@@ -359,14 +359,14 @@ async def test_history_with_invalid_ids_is_accepted():
 
 
 def test_an_answer_without_anything_is_a_message_that_can_be_sent_again():
-    events, _ = play([Reply(None)])
+    events, _ = run_turn([Reply(None)])
     assert None is final(events).content
     assert {"role": "assistant", "content": ""} == final(events).messages[-1]
 
 
 def test_excluded_event_types_are_not_emitted_but_calls_run():
     left_out = (ToolCallEvent, ToolResultEvent)
-    events, model = play([[ToolCall("1", "echo", '{"text":"a"}')], "done"], without=left_out)
+    events, model = run_turn([[ToolCall("1", "echo", '{"text":"a"}')], "done"], without=left_out)
     assert ["reply", "iteration_end", "text", "reply", "iteration_end", "final"] == [event.type for event in events]
     assert "a" == model.requests[1].messages[-1]["content"]
     assert ["1"] == [execution.call.id for execution in final(events).tool_executions]
@@ -385,4 +385,4 @@ def test_excluded_event_types_are_not_emitted_but_calls_run():
 )
 def test_invalid_model_reply_is_a_type_error_that_names_the_model(answer, words):
     with pytest.raises(TypeError, match=words):
-        play([answer])
+        run_turn([answer])

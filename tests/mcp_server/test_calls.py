@@ -18,7 +18,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.context import ToolContext
-from tools_server.rig import BOUND, Server, calling_back, says, serving, until
+from tools_server.rig import BOUND, Server, calling_back, json_response, poll_until, serving
 
 TOOLS = (add, wrong_sum, files, answer_the_user, step_by_step)
 
@@ -145,7 +145,7 @@ def test_hooks_and_audit_see_a_call_with_its_role_client_and_session(server: Ser
     assert client.startswith("mcp ")
     assert ("mcp-" if era == "legacy" else "") == call.meta.session_key[:4]
     turn = call.meta.turn_id
-    entries = until(lambda: server.ask("GET", f"/api/audit?turn={turn}").json["entries"])
+    entries = poll_until(lambda: server.ask("GET", f"/api/audit?turn={turn}").json["entries"])
     assert [("add", "mcp", client)] == [(entry["tool"], entry["channel"], entry["sender"]) for entry in entries]
 
 
@@ -231,7 +231,7 @@ def test_hidden_tool_is_not_listed_and_its_call_reports_when_it_returns(server: 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_plugin_tool_is_called_over_mcp(era: str) -> None:
-    with serving(("ann",)) as server, calling_back(says({"output": {"city": "Rome"}})) as callback:
+    with serving(("ann",)) as server, calling_back(json_response({"output": {"city": "Rome"}})) as callback:
         server.register("look", callback.url, title="Look", output_schema={"type": "object", "required": ["city"]})
 
         async def ask() -> Any:

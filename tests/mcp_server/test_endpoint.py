@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from mcp_server.rig import ERAS, connected, run
 from patchbay.cli import children
 from support.processes import listening
-from tools_server.rig import BOUND, TOKEN, calling_back, says
+from tools_server.rig import BOUND, TOKEN, calling_back, json_response
 
 SERVE = ["serve", "--port", "0", "--store", "memory"]
 BOTH = "application/json, text/event-stream"
@@ -56,7 +56,7 @@ def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    with serving("--token-file", str(token)) as child, calling_back(says({"output": "sunny"})) as callback:
+    with serving("--token-file", str(token)) as child, calling_back(json_response({"output": "sunny"})) as callback:
         port = port_of(child)
         shown = {"authorization": f"Bearer {TOKEN}"}
         for status, code, headers in [

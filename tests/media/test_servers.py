@@ -15,7 +15,7 @@ from patchbay.server.registry_service import _json_output
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput, introduction
 from patchbay.types import Illustrated, ToolCall
-from tools_server.rig import calling_back, says, serving
+from tools_server.rig import calling_back, json_response, serving
 
 IMAGE = png(filler=4000)
 CODE = base64.b64encode(IMAGE).decode()
@@ -25,7 +25,7 @@ URL = f"data:image/png;base64,{CODE}"
 def test_callback_with_an_image_returns_its_output():
     with (
         serving() as server,
-        calling_back(says({"output": {"seen": 1}, "images": [{"data": CODE, "mime_type": "image/png"}]})) as callback,
+        calling_back(json_response({"output": {"seen": 1}, "images": [{"data": CODE, "mime_type": "image/png"}]})) as callback,
     ):
         server.register(callback_url=callback.url)
         answer = server.call()
@@ -34,7 +34,7 @@ def test_callback_with_an_image_returns_its_output():
 
 
 def test_base64_in_callback_results_is_not_shown_to_the_model():
-    with serving() as server, calling_back(says({"output": {"screenshot": URL}})) as callback:
+    with serving() as server, calling_back(json_response({"output": {"screenshot": URL}})) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()
     assert {"screenshot": URL} == answer["output"]
@@ -45,7 +45,7 @@ def test_base64_in_callback_results_is_not_shown_to_the_model():
 def test_images_do_not_count_against_the_callback_limit(kind):
     large = base64.b64encode(png(filler=100_000)).decode()
     body = json.dumps({"output": "seen", "images": [{"data": large, "mime_type": "image/png"}] * 2}).encode()
-    with serving(max_result_size=50_000) as server, calling_back(says(body, kind=kind)) as callback:
+    with serving(max_result_size=50_000) as server, calling_back(json_response(body, kind=kind)) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()
     assert (True, "seen") == (answer["ok"], answer["output"])
@@ -58,7 +58,7 @@ def test_images_do_not_count_against_the_callback_limit(kind):
 )
 def test_long_result_with_images_is_truncated_with_a_notice(kind, images):
     body = json.dumps({"images": images, "output": "x"}).encode()
-    with serving(max_result_size=50_000) as server, calling_back(says(body, kind=kind)) as callback:
+    with serving(max_result_size=50_000) as server, calling_back(json_response(body, kind=kind)) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()
     assert answer["output"].endswith("[... cut here: the callback's answer is larger than 50000 bytes ...]")
@@ -68,7 +68,7 @@ def test_long_result_with_images_is_truncated_with_a_notice(kind, images):
 
 def test_text_about_images_is_truncated_like_any_other():
     body = json.dumps({"output": {"images": "x " * 30_000}}).encode()
-    with serving(max_result_size=50_000) as server, calling_back(says(body)) as callback:
+    with serving(max_result_size=50_000) as server, calling_back(json_response(body)) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()
     assert f"{body[:50_000].decode()}\n[... cut here: the callback's answer is larger than 50000 bytes ...]" == answer["output"]

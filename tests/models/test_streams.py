@@ -15,7 +15,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 CALL = '```tool_call\n{"name": "f", "arguments": {"a": 1}}\n```'
 
 
-def play(*chunks: list[dict[str, Any]], mode: str = "text", rounds: int = 0, **fields: Any) -> dict[int, dict[str, Any]]:
+def stream_to_client(
+    *chunks: list[dict[str, Any]], mode: str = "text", rounds: int = 0, **fields: Any
+) -> dict[int, dict[str, Any]]:
     """What the client reads of each choice when the upstream sends these lists of choices (a new attempt after each finish)."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "stream": True, **fields}
     options = TextOptions(tools=mode, repair_rounds=rounds)  # type: ignore[arg-type]
@@ -54,23 +56,23 @@ NATIVE = [{"index": 0, "id": "n1", "type": "function", "function": {"name": "f",
 
 @pytest.mark.parametrize("mode", ["text", "native"])
 def test_text_in_the_chunk_with_the_finish_reason_is_not_lost(mode: str) -> None:
-    read = play([delta(role="assistant", content="Hello ")], [delta(content="world", finish="stop")], mode=mode)
+    read = stream_to_client([delta(role="assistant", content="Hello ")], [delta(content="world", finish="stop")], mode=mode)
     assert ("Hello world", ["stop"]) == (read[0]["content"], read[0]["finish"])
 
 
 @pytest.mark.parametrize("mode", ["text", "native"])
 def test_native_calls_in_the_chunk_with_the_finish_reason_are_not_lost(mode: str) -> None:
-    read = play([delta(role="assistant", content="")], [delta(tool_calls=NATIVE, finish="tool_calls")], mode=mode)
+    read = stream_to_client([delta(role="assistant", content="")], [delta(tool_calls=NATIVE, finish="tool_calls")], mode=mode)
     assert (['{"a": 1}'], ["tool_calls"]) == (read[0]["arguments"], read[0]["finish"])
 
 
 def test_content_and_calls_in_one_chunk_both_arrive() -> None:
-    read = play([delta(role="assistant", content="Sure.", tool_calls=NATIVE)], [delta(finish="stop")], mode="native")
+    read = stream_to_client([delta(role="assistant", content="Sure.", tool_calls=NATIVE)], [delta(finish="stop")], mode="native")
     assert ("Sure.", ['{"a": 1}'], ["tool_calls"]) == (read[0]["content"], read[0]["arguments"], read[0]["finish"])
 
 
 def test_two_choices_in_one_chunk_do_not_disturb_each_other() -> None:
-    read = play(
+    read = stream_to_client(
         [delta(0, content="Plain "), delta(1, content=CALL[:30])],
         [delta(0, content="words."), delta(1, content=CALL[30:])],
         [delta(0, finish="stop"), delta(1, finish="stop")],
@@ -82,7 +84,7 @@ def test_two_choices_in_one_chunk_do_not_disturb_each_other() -> None:
 
 @pytest.mark.parametrize("first", [{"role": "assistant", "content": ""}, {"role": "assistant"}])
 def test_discarded_answer_is_hidden_and_its_retry_complete(first: dict[str, Any]) -> None:
-    read = play(
+    read = stream_to_client(
         [delta(**first)],
         [delta(content=CALL)],
         [delta(finish="stop")],
@@ -95,7 +97,7 @@ def test_discarded_answer_is_hidden_and_its_retry_complete(first: dict[str, Any]
 
 
 def test_retry_of_an_invalid_call_replaces_the_text() -> None:
-    read = play(
+    read = stream_to_client(
         [delta(content="Try.\n" + CALL.replace("1", '"x"'), finish="stop")],
         [delta(content="Which number do you mean?", finish="stop")],
         rounds=1,
@@ -104,7 +106,7 @@ def test_retry_of_an_invalid_call_replaces_the_text() -> None:
 
 
 def test_truncated_call_is_sent_as_far_as_it_came_with_repairs_on() -> None:
-    read = play([delta(content=CALL[:-6], finish="length")], rounds=1)
+    read = stream_to_client([delta(content=CALL[:-6], finish="length")], rounds=1)
     assert (['{"a": '], ["length"]) == (read[0]["arguments"], read[0]["finish"])
 
 

@@ -23,7 +23,7 @@ from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
 from patchbay.testing.script import Message
 from realtime.server.rig import serving
 from structured import WeatherModel
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")
@@ -124,7 +124,7 @@ def test_documented_program_holds_a_session_like_a_web_page(tmp_path):
     script = [Call("get_weather", {"city": "Rome"}), Answer((Say("It is sunny.", audio=sound, piece=100),)), "I heard you."]
     with (
         FakeOpenAI(script, hears=["Thanks."], utterance=24_000) as fake,
-        calling_back(says({"output": "sunny"})) as callback,
+        calling_back(json_response({"output": "sunny"})) as callback,
         serving(fake, "--token-file", str(file)) as server,
     ):
         server.http.ask(

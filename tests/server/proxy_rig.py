@@ -26,7 +26,7 @@ BOUND = 30.0
 
 
 @dataclass
-class Seen:
+class UpstreamRequest:
     """One request as it reached the upstream."""
 
     method: str
@@ -44,7 +44,7 @@ class Upstream:
 
     script: Script
     port: int = 0
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[UpstreamRequest] = field(default_factory=list)
     arrived: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
     left_at: float = 0.0
@@ -56,7 +56,7 @@ class Upstream:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
             if request.headers.get("x-read-body") != "no":
-                seen = Seen(request.method, request.raw_path, dict(request.headers), await request.read())
+                seen = UpstreamRequest(request.method, request.raw_path, dict(request.headers), await request.read())
                 self.seen.append(seen)
             self.arrived.set()
             return await self.script(request)
@@ -129,7 +129,7 @@ def raw_upstream(answer: bytes, *, hold: bool = False) -> Iterator[str]:
         thread.join(BOUND)
 
 
-class MovedClock:
+class ManualClock:
     """The clock of a server's event loop, which a test moves on: no silence is as long as the machine is slow."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class MovedClock:
 
 
 @contextlib.contextmanager
-def serving(app: Any, *, clock: MovedClock | None = None, sockets: bool = False) -> Iterator[int]:
+def serving(app: Any, *, clock: ManualClock | None = None, sockets: bool = False) -> Iterator[int]:
     """Run an ASGI app under uvicorn in a thread, with WebSockets or without; yields its port."""
     ws: Any = "patchbay.server.sockets:WebSocketProtocol" if sockets else "none"
     server = uvicorn.Server(
@@ -247,7 +247,7 @@ def make_proxy(upstream: str, **settings: Any) -> Any:
 
 
 @dataclass
-class Answer:
+class ProxyResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -263,7 +263,7 @@ class Answer:
 
 def ask(
     port: int, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, chunked: bool = False
-) -> Answer:
+) -> ProxyResponse:
     """Make one request on a connection of its own, the path sent as it is written."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
     try:
@@ -271,7 +271,7 @@ def ask(
             body = json.dumps(body).encode()
         connection.request(method, path, body, dict(headers or {}), encode_chunked=chunked)
         response = connection.getresponse()
-        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+        return ProxyResponse(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
     finally:
         connection.close()
 

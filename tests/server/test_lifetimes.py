@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from proxy_rig import (
     BOUND,
-    MovedClock,
+    ManualClock,
     ask,
     chat_body,
     make_proxy,
@@ -211,7 +211,7 @@ def test_an_error_after_a_heartbeat_is_an_event(tools: object) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_upstream_that_stays_silent_is_504(stream: bool) -> None:
-    clock = MovedClock()
+    clock = ManualClock()
     with (
         running_upstream(silent) as upstream,
         serving(make_proxy(upstream.url, upstream_timeout=50), clock=clock) as port,
@@ -239,7 +239,7 @@ def test_an_upstream_that_falls_silent_in_a_stream_is_an_error_event() -> None:
 
 
 def test_a_stream_with_steady_signs_of_life_outlives_the_timeout() -> None:
-    clock, go_on = MovedClock(), threading.Semaphore(0)
+    clock, go_on = ManualClock(), threading.Semaphore(0)
 
     async def steady(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -262,7 +262,7 @@ def test_a_stream_with_steady_signs_of_life_outlives_the_timeout() -> None:
 
 
 def test_slow_client_is_not_an_upstream_timeout() -> None:
-    clock, stuck = MovedClock(), threading.Event()
+    clock, stuck = ManualClock(), threading.Event()
     piece = b"data: " + b"u" * 65_000 + b"\n\n"
 
     async def much(request: web.Request) -> web.StreamResponse:

@@ -139,10 +139,10 @@ def test_repeated_stop_signals_do_not_change_the_exit_status(under_way: bool) ->
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.005)
-        assert (0, "") == (process.returncode, without_words(process))
+        assert (0, "") == (process.returncode, stderr_lines(process))
 
 
-def without_words(process: subprocess.Popen[str]) -> str:
+def stderr_lines(process: subprocess.Popen[str]) -> str:
     """What is on stderr beside uvicorn's word of what it has cancelled."""
     return "".join(line for line in finish(process)[1].splitlines() if "graceful shutdown exceeded" not in line)
 

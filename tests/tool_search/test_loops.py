@@ -19,7 +19,7 @@ from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.types import Reply, ToolCall, ToolSpec
 from realtime.core.playing import playing
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 BOUND = 30
 
@@ -155,7 +155,7 @@ def test_a_chat_on_a_server_finds_tools_over_requests(text):
     found = fenced if text else calls(call("tool_search", '{"query": "tool_7", "limit": 1}'))
     use = "```tool_call\n" + '{"name": "tool_7", "arguments": {}}' + "\n```" if text else calls(call("tool_7", id="call_2"))
     with (
-        calling_back(says({"output": "seven", "is_error": False})) as callback,
+        calling_back(json_response({"output": "seven", "is_error": False})) as callback,
         serve_chat([found, use, "It is seven.", "Still."], tools="text" if text else "native", chat={"search_above": 5}) as at,
     ):
         for n in range(8):
@@ -189,7 +189,7 @@ def test_continued_responses_keep_found_tools():
 def test_a_text_models_call_of_a_tool_that_it_has_not_found_is_answered_and_not_prose(streamed):
     use = '```tool_call\n{"name": "tool_7", "arguments": {}}\n```'
     with (
-        calling_back(says({"output": "seven", "is_error": False})) as callback,
+        calling_back(json_response({"output": "seven", "is_error": False})) as callback,
         serve_chat([use, use, "It is seven."], tools="text", chat={"search_above": 5}) as at,
     ):
         for n in range(8):

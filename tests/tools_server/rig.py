@@ -25,7 +25,7 @@ TOKEN = "0123456789abcdef-token"
 
 
 @dataclass
-class Answer:
+class ServerResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -42,7 +42,7 @@ class Server:
     port: int
     app: ToolsApp
 
-    def ask(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> ServerResponse:
         """Make one request on a connection of its own. Headers as keywords: ``content_type``; "" leaves one out."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
@@ -52,11 +52,13 @@ class Server:
         try:
             connection.request(method, path, data, {name: value for name, value in sent.items() if value})
             response = connection.getresponse()
-            return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+            return ServerResponse(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
         finally:
             connection.close()
 
-    def post(self, path: str, **fields: Any) -> Answer:
+    def post(self, path: str, **fields: Any) -> ServerResponse:
         return self.ask("POST", f"/api/tools/{path}", fields)
 
     def register(self, name: str = "a", callback_url: str = "http://127.0.0.1:9/call", **fields: Any) -> Any:
@@ -138,7 +140,7 @@ class Call:
         return None
 
 
-def until(holds: Callable[[], Any], *, shown: Any = "") -> Any:
+def poll_until(holds: Callable[[], Any], *, shown: Any = "") -> Any:
     """Ask again and again until the answer is true, and return it; ``shown`` says more where it never is."""
     end = time.monotonic() + BOUND
     while not (found := holds()):
@@ -164,19 +166,19 @@ class Callback:
         return f"http://127.0.0.1:{self.port}/tool_invoke"
 
 
-def says(body: Any, *, status: str = "200 OK", kind: str = "application/json", more: str = "") -> Script:
+def json_response(body: Any, *, status: str = "200 OK", kind: str = "application/json", more: str = "") -> Script:
     """Answer with a whole body: bytes as they are, all else as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     content_type = f"Content-Type: {kind}\r\n" if kind else ""
     head = f"HTTP/1.1 {status}\r\n{content_type}{more}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-    return writes(head + data)
+    return raw_response(head + data)
 
 
-def writes(data: bytes) -> Script:
+def raw_response(data: bytes) -> Script:
     return lambda connection, _end: connection.sendall(data)
 
 
-def hangs(connection: socket.socket, end: threading.Event) -> None:
+def no_response(connection: socket.socket, end: threading.Event) -> None:
     """Take the call, and never answer."""
     end.wait(BOUND)
 

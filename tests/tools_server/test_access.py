@@ -17,7 +17,7 @@ from tools_server.rig import BOUND, TOKEN, serving
 LOCAL = [("host", "127.0.0.1:48911")]
 
 
-def admitted(
+def guarded_request(
     headers: list[tuple[str, str]] = LOCAL,
     *,
     peer: Any = ("127.0.0.1", 5),
@@ -59,12 +59,12 @@ def admitted(
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::FFFF:127.0.0.1", "localhost"])
 def test_local_programs_are_admitted(peer: str) -> None:
-    assert 200 == admitted(peer=(peer, 5))[0]
+    assert 200 == guarded_request(peer=(peer, 5))[0]
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "127.0.0.2", "::2", "::ffff:10.0.0.1", "fe80::1", "", "testclient", None])
 def test_other_machines_are_403_before_their_body(peer: str | None) -> None:
-    status, body, read = admitted([*LOCAL, ("content-type", "application/json")], peer=peer and (peer, 5), method="POST")
+    status, body, read = guarded_request([*LOCAL, ("content-type", "application/json")], peer=peer and (peer, 5), method="POST")
     assert (403, "not_local", 0) == (status, body["error_code"], read)
 
 
@@ -74,7 +74,7 @@ def test_other_machines_are_403_before_their_body(peer: str | None) -> None:
      "[::ffff:127.0.0.1]:5"],
 )  # fmt: skip
 def test_a_host_of_this_machine_is_taken(host: str) -> None:
-    assert 200 == admitted([("host", host)])[0]
+    assert 200 == guarded_request([("host", host)])[0]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_host_of_this_machine_is_taken(host: str) -> None:
      ["127.1"], ["2130706433"], ["\xb9\xb2\xb7.0.0.1"], ["testserver"]],
 )  # fmt: skip
 def test_any_other_host_is_400(hosts: list[str]) -> None:
-    status, body, _ = admitted([("host", host) for host in hosts])
+    status, body, _ = guarded_request([("host", host) for host in hosts])
     assert "--allow-host NAME" in body.pop("hint")
     assert (400, {"ok": False, "error_code": "untrusted_host", "error": "Invalid Host header"}) == (status, body)
 
@@ -96,12 +96,12 @@ def test_hosts_can_be_listed_and_a_star_alone_is_passed_over() -> None:
         "tools.example.com": 200, "TOOLS.example.com.:80": 200, "a.b.example.org": 200, "example.org": 400, "x.example.com": 400,
         "evilexample.org": 400, "evil.com": 400,
     }.items():  # fmt: skip
-        assert status == admitted([("host", host)], allowed_hosts=allowed)[0], host
+        assert status == guarded_request([("host", host)], allowed_hosts=allowed)[0], host
 
 
 @pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:5", "HTTP://LOCALHOST:80"])
 def test_local_pages_are_admitted(origin: str) -> None:
-    assert 200 == admitted([*LOCAL, ("origin", origin)])[0]
+    assert 200 == guarded_request([*LOCAL, ("origin", origin)])[0]
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,20 @@ def test_local_pages_are_admitted(origin: str) -> None:
      ["http://127.0.0.1.nip.io"], ["localhost"], ["http://localhost:99999"], ["http://[::1"]],
 )  # fmt: skip
 def test_page_of_another_site_is_403(origins: list[str]) -> None:
-    status, body, _ = admitted([*LOCAL, *(("origin", origin) for origin in origins)])
+    status, body, _ = guarded_request([*LOCAL, *(("origin", origin) for origin in origins)])
     assert (403, "untrusted_origin") == (status, body["error_code"])
 
 
 def test_origins_can_be_listed() -> None:
-    assert 200 == admitted([*LOCAL, ("origin", "https://App.example.com")], allowed_origins=("https://app.example.com/",))[0]
+    assert (
+        200 == guarded_request([*LOCAL, ("origin", "https://App.example.com")], allowed_origins=("https://app.example.com/",))[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "x-real-ip", "cf-connecting-ip"])
 @pytest.mark.parametrize("value", ["127.0.0.1", "8.8.8.8", ""])
 def test_request_through_an_unconfigured_proxy_is_403(name: str, value: str) -> None:
-    status, body, _ = admitted([*LOCAL, (name, value)])
+    status, body, _ = guarded_request([*LOCAL, (name, value)])
     assert (403, "unexpected_proxy") == (status, body["error_code"])
 
 
@@ -130,8 +132,8 @@ def test_request_through_a_configured_proxy_needs_the_token() -> None:
     for peer in ("127.0.0.1", "172.17.0.1"):
         through = {"peer": (peer, 5), "proxies": ("127.0.0.1", "172.17.0.1"), "token": TOKEN}
         forwarded = [*LOCAL, ("x-forwarded-for", "127.0.0.1")]
-        assert 401 == admitted(forwarded, **through)[0]
-        status, seen, _ = admitted([*forwarded, ("authorization", f"Bearer {TOKEN}")], **through)
+        assert 401 == guarded_request(forwarded, **through)[0]
+        status, seen, _ = guarded_request([*forwarded, ("authorization", f"Bearer {TOKEN}")], **through)
         assert (200, True) == (status, seen["trusted"])
 
 
@@ -142,30 +144,32 @@ def test_request_through_a_configured_proxy_needs_the_token() -> None:
 )  # fmt: skip
 def test_the_token_raises_trust_and_a_wrong_one_is_401(value: str | None, status: int, trusted: bool | None) -> None:
     headers = [*LOCAL, *([("authorization", value)] if value is not None else [])]
-    answered, body, _ = admitted(headers, token=TOKEN)
+    answered, body, _ = guarded_request(headers, token=TOKEN)
     assert (status, trusted) == (answered, body.get("trusted"))
 
 
 def test_the_token_among_several_authorizations_is_401() -> None:
     shown = [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer wrong")]
-    assert 401 == admitted([*LOCAL, *shown], token=TOKEN)[0]
+    assert 401 == guarded_request([*LOCAL, *shown], token=TOKEN)[0]
 
 
 def test_authorization_is_ignored_without_a_configured_token() -> None:
-    status, seen, _ = admitted([*LOCAL, ("authorization", "Bearer anything")])
+    status, seen, _ = guarded_request([*LOCAL, ("authorization", "Bearer anything")])
     assert (200, False) == (status, seen["trusted"])
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"])
 def test_a_json_body_is_passed_on_whole(kind: str) -> None:
     headers = [*LOCAL, ("content-type", kind)]
-    assert (200, {"trusted": False, "body": "abc", "more": False}, 2) == admitted(headers, method="POST", body=[b"a", b"bc"])
+    assert (200, {"trusted": False, "body": "abc", "more": False}, 2) == guarded_request(
+        headers, method="POST", body=[b"a", b"bc"]
+    )
 
 
 @pytest.mark.parametrize("kinds", [[], ["text/plain"], ["application/x-www-form-urlencoded"], ["multipart/form-data"], [""],
                                    ["application/json", "text/plain"], ["application/jsonx"], ["text/plain; application/json"]])  # fmt: skip
 def test_body_of_another_type_is_422_and_not_read(kinds: list[str]) -> None:
-    status, body, read = admitted([*LOCAL, *(("content-type", kind) for kind in kinds)], method="POST")
+    status, body, read = guarded_request([*LOCAL, *(("content-type", kind) for kind in kinds)], method="POST")
     assert (422, "model_attributes_type", ["body"], 0) == (status, body["detail"][0]["type"], body["detail"][0]["loc"], read)
 
 
@@ -173,21 +177,21 @@ JSON = [*LOCAL, ("content-type", "application/json")]
 
 
 def test_a_body_that_is_declared_too_large_is_413_and_not_read() -> None:
-    status, body, read = admitted([*JSON, ("content-length", "11")], method="POST", max_body_size=10)
+    status, body, read = guarded_request([*JSON, ("content-length", "11")], method="POST", max_body_size=10)
     assert (413, "request_too_large", 0) == (status, body["error_code"], read)
 
 
 def test_a_body_that_grows_too_large_is_413_and_read_no_further() -> None:
-    status, body, read = admitted(JSON, method="POST", body=[b"x" * 6] * 5, max_body_size=10)
+    status, body, read = guarded_request(JSON, method="POST", body=[b"x" * 6] * 5, max_body_size=10)
     assert (413, "request_too_large", 2) == (status, body["error_code"], read)
 
 
 def test_a_body_of_exactly_the_limit_is_taken() -> None:
-    assert 200 == admitted([*JSON, ("content-length", "10")], method="POST", body=[b"x" * 10], max_body_size=10)[0]
+    assert 200 == guarded_request([*JSON, ("content-length", "10")], method="POST", body=[b"x" * 10], max_body_size=10)[0]
 
 
 def test_non_numeric_length_is_400() -> None:
-    assert 400 == admitted([*JSON, ("content-length", "-1")], method="POST")[0]
+    assert 400 == guarded_request([*JSON, ("content-length", "-1")], method="POST")[0]
 
 
 def test_websockets_are_refused() -> None:

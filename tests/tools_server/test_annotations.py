@@ -14,7 +14,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.tool import MOST_ANNOTATIONS
-from tools_server.rig import Server, calling_back, says, serving
+from tools_server.rig import Server, calling_back, json_response, serving
 
 URL = "http://127.0.0.1:9/call"
 BOTH = {"read_only": False, "destructive": True}
@@ -98,7 +98,7 @@ def test_registrations_of_an_older_version_are_restored(tmp_path: Path, body: di
         assert {} == server.tools()["a"]["annotations"]
 
 
-def governed(tmp_path: Path, policy: dict[str, Any]) -> Any:
+def governed_server(tmp_path: Path, policy: dict[str, Any]) -> Any:
     """A server whose calls are put to a policy."""
     parse_policy(policy)
     file = tmp_path / "config.json"
@@ -110,7 +110,7 @@ def governed(tmp_path: Path, policy: dict[str, Any]) -> Any:
 
 def codes(server: Server, **named: dict[str, bool]) -> dict[str, str | None]:
     """Register tools that say this of themselves, call each, and return what became of the calls."""
-    with calling_back(says({"output": "done", "is_error": False})) as callback:
+    with calling_back(json_response({"output": "done", "is_error": False})) as callback:
         for name, text in named.items():
             assert server.register(name, callback.url, annotations=text)["ok"]
         return {name: server.call(name).get("code") for name in named}
@@ -118,7 +118,7 @@ def codes(server: Server, **named: dict[str, bool]) -> dict[str, str | None]:
 
 def test_policy_applies_restricting_annotations_of_a_registered_tool(tmp_path: Path) -> None:
     policy = {"rules": [{"annotations": ["destructive"], "outcome": "deny"}]}
-    with serving(app=governed(tmp_path, policy)) as server:
+    with serving(app=governed_server(tmp_path, policy)) as server:
         expected = {"ours": "tool_denied", "mcps": "tool_denied", "not_so": None, "silent": None}
         assert expected == codes(
             server, ours={"destructive": True}, mcps={"destructiveHint": True}, not_so={"destructive": False}, silent={}
@@ -133,12 +133,12 @@ def test_annotations_of_a_registered_tool_cannot_relax_the_policy(tmp_path: Path
             {"annotations": ["!destructive", "safe"], "outcome": "ask", "at_deadline": "allow", "deadline": 0.01},
         ],
     }
-    with serving(app=governed(tmp_path, policy)) as server:
+    with serving(app=governed_server(tmp_path, policy)) as server:
         claims = {"a": {"read_only": True}, "b": {"readOnlyHint": True}, "c": {"safe": True}, "d": {}}
         assert dict.fromkeys(claims, "tool_denied") == codes(server, **claims)
 
 
 def test_the_word_of_a_source_that_the_rule_names_is_taken(tmp_path: Path) -> None:
     policy = {"default": "deny", "rules": [{"annotations": ["read_only"], "sources": ["external"], "outcome": "allow"}]}
-    with serving(app=governed(tmp_path, policy)) as server:
+    with serving(app=governed_server(tmp_path, policy)) as server:
         assert {"a": None, "b": "tool_denied"} == codes(server, a={"read_only": True}, b={"read_only": False})

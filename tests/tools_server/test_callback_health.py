@@ -16,7 +16,7 @@ from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Tool
 from patchbay.tools.registry import Registration
 from ports import kept_port
-from tools_server.rig import calling_back, hangs, says, serving, writes
+from tools_server.rig import calling_back, json_response, no_response, raw_response, serving
 
 
 def plugin(server: Any, name: str, port: int, source: str = "plugin:p", role: str | None = None) -> None:
@@ -29,7 +29,7 @@ def states(server: Any, role: str = "ann") -> dict[str, str]:
 
 def test_first_failed_connection_hides_only_the_tools_of_that_callback(server: Any) -> None:
     gone = kept_port()
-    with calling_back(says("done")) as there:
+    with calling_back(json_response("done")) as there:
         plugin(server, "a", gone)
         plugin(server, "b", gone, role="ben")
         plugin(server, "c", gone, source="other")
@@ -92,7 +92,7 @@ def fail(server: Any, tool: Any) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [says({"is_error": True, "error": "x"}), says(b"", status="500 Oops"), says(b"", status="404 Not Found")],
+    [json_response({"is_error": True, "error": "x"}), json_response(b"", status="500 Oops"), json_response(b"", status="404 Not Found")],
 )  # fmt: skip
 def test_any_response_resets_the_failure_count(server: Any, script: Any) -> None:
     port = kept_port()
@@ -107,7 +107,7 @@ def test_any_response_resets_the_failure_count(server: Any, script: Any) -> None
         assert {"a": "active"} == states(server)
 
 
-@pytest.mark.parametrize("script", [hangs, writes(b""), writes(b"nonsense\r\n\r\n")])
+@pytest.mark.parametrize("script", [no_response, raw_response(b""), raw_response(b"nonsense\r\n\r\n")])
 def test_callback_that_accepts_connections_is_not_hidden(server: Any, script: Any) -> None:
     with calling_back(script) as callback:
         server.register("a", callback.url, source="plugin:p", timeout_seconds=0.05)
@@ -130,14 +130,14 @@ def test_repeated_registration_resets_the_failure_count(server: Any) -> None:
 
 def test_periodic_check_hides_lost_tools_and_shows_returned_ones() -> None:
     with serving(lease=0.02) as server, ExitStack() as callbacks:
-        callback = callbacks.enter_context(calling_back(says("done"), port=kept_port()))
+        callback = callbacks.enter_context(calling_back(json_response("done"), port=kept_port()))
         server.register("a", callback.url, source="my_plugin")
         assert {"a": "active"} == states(server)
         with server.awaiting("hide"):
             callbacks.close()
         assert "tool_hidden" == server.call("a")["code"]
         with server.awaiting("show"):
-            callbacks.enter_context(calling_back(says("done"), port=callback.port))
+            callbacks.enter_context(calling_back(json_response("done"), port=callback.port))
         assert "done" == server.call("a")["output"]
 
 
@@ -153,7 +153,7 @@ def test_without_a_lease_a_tool_is_hidden_for_a_while_only(server: Any, monkeypa
     for _ in range(2):
         with server.awaiting("show"):
             assert "Connection refused" in server.call("a")["content"]
-    with calling_back(says("done"), port=port):
+    with calling_back(json_response("done"), port=port):
         assert "done" == server.call("a")["output"]
 
 

@@ -20,7 +20,7 @@ from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.callbacks import CallbackHealth
 from patchbay.tools.registry import Registration, ToolRegistry
 from ports import kept_port
-from tools_server.rig import BOUND, calling_back, hangs, says, serving, writes
+from tools_server.rig import BOUND, calling_back, json_response, no_response, raw_response, serving
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def ask(server: Any) -> Any:
 
 
 def test_call_is_posted_as_documented(server: Any) -> None:
-    with calling_back(says({"output": {"temp_c": 22}, "is_error": False})) as callback:
+    with calling_back(json_response({"output": {"temp_c": 22}, "is_error": False})) as callback:
         secret = server.register("get_weather", callback.url)["secret"]
         answer = server.call("get_weather", raw_arguments='{"city": "Beijing"}', call_id="call_abc123")
     [call] = callback.calls
@@ -60,7 +60,7 @@ def test_call_is_posted_as_documented(server: Any) -> None:
      ('{"a": "\\ud800"}', {"a": "\ud800"})],
 )  # fmt: skip
 def test_any_arguments_of_the_model_are_forwarded(server: Any, raw: str, arguments: Any) -> None:
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         server.register(callback_url=callback.url)
         assert server.call(raw_arguments=raw)["ok"]
     assert (arguments, raw) == (callback.calls[0].json["arguments"], callback.calls[0].json["raw_arguments"])
@@ -68,7 +68,7 @@ def test_any_arguments_of_the_model_are_forwarded(server: Any, raw: str, argumen
 
 def test_strict_arguments_forward_only_valid_ones() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    with serving(strict_arguments=True) as server, calling_back(says("done")) as callback:
+    with serving(strict_arguments=True) as server, calling_back(json_response("done")) as callback:
         server.register(callback_url=callback.url, parameters=schema)
         for raw in ("{}", "[1]", "no json", '{"n": "x"}'):
             answer = server.call(raw_arguments=raw)
@@ -79,7 +79,7 @@ def test_strict_arguments_forward_only_valid_ones() -> None:
 
 
 def test_tool_with_an_unreadable_schema_can_be_called(server: Any) -> None:
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         server.register(callback_url=callback.url, parameters={"type": 5, "$ref": "nowhere"})
         assert "done" == server.call()["output"]
 
@@ -105,28 +105,28 @@ def test_tool_with_an_unreadable_schema_can_be_called(server: Any) -> None:
     ],
 )
 def test_the_output_of_an_answer(ask: Any, body: Any, output: Any) -> None:
-    answer = ask(says(body))
+    answer = ask(json_response(body))
     assert (True, output) == (answer["ok"], answer["output"])
 
 
 @pytest.mark.parametrize(
     ("script", "output"),
     [
-        (says(b"plain words", kind="text/plain"), "plain words"),
-        (says(b"plain words", kind=""), "plain words"),
-        (says(b"", kind="text/plain"), ""),
-        (says(b"", status="204 No Content", kind=""), ""),
-        (says({"output": 1}, kind="text/plain"), 1),
-        (says({"output": 1}, kind="text/html"), 1),
-        (says({"output": 1}, status="201 Created", kind="application/problem+json; charset=utf-8"), 1),
-        (says(b"\xef\xbb\xbf{\"output\": 1}"), 1),
-        (says(b"caf\xe9", kind="text/plain"), "caf\ufffd"),
-        (says(b"caf\xe9", kind=""), "caf\ufffd"),
-        (says("caf\u00e9".encode(), kind="application/yaml"), "caf\u00e9"),
-        (says(b"<svg/>", kind="image/svg+xml"), "<svg/>"),
-        (writes(b"HTTP/1.0 200 OK\r\n\r\nuntil the end"), "until the end"),
-        (writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"o\r\n9\r\nutput\": 1\r\n1\r\n}\r\n0\r\n\r\n"), 1),
-        (writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), "hi"),
+        (json_response(b"plain words", kind="text/plain"), "plain words"),
+        (json_response(b"plain words", kind=""), "plain words"),
+        (json_response(b"", kind="text/plain"), ""),
+        (json_response(b"", status="204 No Content", kind=""), ""),
+        (json_response({"output": 1}, kind="text/plain"), 1),
+        (json_response({"output": 1}, kind="text/html"), 1),
+        (json_response({"output": 1}, status="201 Created", kind="application/problem+json; charset=utf-8"), 1),
+        (json_response(b"\xef\xbb\xbf{\"output\": 1}"), 1),
+        (json_response(b"caf\xe9", kind="text/plain"), "caf\ufffd"),
+        (json_response(b"caf\xe9", kind=""), "caf\ufffd"),
+        (json_response("caf\u00e9".encode(), kind="application/yaml"), "caf\u00e9"),
+        (json_response(b"<svg/>", kind="image/svg+xml"), "<svg/>"),
+        (raw_response(b"HTTP/1.0 200 OK\r\n\r\nuntil the end"), "until the end"),
+        (raw_response(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"o\r\n9\r\nutput\": 1\r\n1\r\n}\r\n0\r\n\r\n"), 1),
+        (raw_response(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), "hi"),
     ],
 )  # fmt: skip
 def test_non_json_response_is_text_without_a_declared_type(ask: Any, script: Any, output: Any) -> None:
@@ -145,7 +145,7 @@ def test_non_json_response_is_text_without_a_declared_type(ask: Any, script: Any
     ],
 )
 def test_the_error_of_an_answer_reaches_the_model(ask: Any, body: Any, expected: Any) -> None:
-    answer = ask(says(body))
+    answer = ask(json_response(body))
     assert (False, True, None, "tool_error") == tuple(answer[key] for key in ("ok", "is_error", "output", "code"))
     assert expected == json.loads(answer["content"])
 
@@ -153,28 +153,31 @@ def test_the_error_of_an_answer_reaches_the_model(ask: Any, body: Any, expected:
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 HOSTILE = {
-    "an error status": (says({"output": "not read"}, status="500 Oops"), 'returned HTTP 500: {"output": "not read"}'),
-    "a refusal without a word": (says(b"", status="404 Not Found"), "returned HTTP 404"),
-    "a long error": (says(b"x" * 1000, status="400 Bad"), f": {'x' * 200}"),
-    "a redirect": (says(b"", status="302 Found", more="Location: http://127.0.0.1:1/\r\n"), "redirected (HTTP 302)"),
-    "not modified": (says(b"", status="304 Not Modified"), "redirected (HTTP 304)"),
-    "a web page": (says(b"<html>Welcome</html>", kind="text/html; charset=utf-8"), "answered a web page: <html>Welcome"),
-    "broken JSON": (says(b'{"output": 1'), "JSON that cannot be read"),
-    "endless nesting": (says(b"[" * 50_000), "JSON that cannot be read"),
-    "nothing, as JSON": (says(b""), "JSON that cannot be read"),
-    "something compressed": (says(b"\x1f\x8b", more="Content-Encoding: gzip\r\n"), "compressed form"),
-    "an image": (says(PNG, kind="image/png"), "answered image/png, which is not text"),
-    "an endless image": (says(PNG * 70_000, kind="image/png"), "answered image/png, which is not text"),
+    "an error status": (json_response({"output": "not read"}, status="500 Oops"), 'returned HTTP 500: {"output": "not read"}'),
+    "a refusal without a word": (json_response(b"", status="404 Not Found"), "returned HTTP 404"),
+    "a long error": (json_response(b"x" * 1000, status="400 Bad"), f": {'x' * 200}"),
+    "a redirect": (json_response(b"", status="302 Found", more="Location: http://127.0.0.1:1/\r\n"), "redirected (HTTP 302)"),
+    "not modified": (json_response(b"", status="304 Not Modified"), "redirected (HTTP 304)"),
+    "a web page": (json_response(b"<html>Welcome</html>", kind="text/html; charset=utf-8"), "answered a web page: <html>Welcome"),
+    "broken JSON": (json_response(b'{"output": 1'), "JSON that cannot be read"),
+    "endless nesting": (json_response(b"[" * 50_000), "JSON that cannot be read"),
+    "nothing, as JSON": (json_response(b""), "JSON that cannot be read"),
+    "something compressed": (json_response(b"\x1f\x8b", more="Content-Encoding: gzip\r\n"), "compressed form"),
+    "an image": (json_response(PNG, kind="image/png"), "answered image/png, which is not text"),
+    "an endless image": (json_response(PNG * 70_000, kind="image/png"), "answered image/png, which is not text"),
     "a file": (
-        says(b"%PDF-1.7\n\xe2\xe3", kind="application/octet-stream"),
+        json_response(b"%PDF-1.7\n\xe2\xe3", kind="application/octet-stream"),
         "answered application/octet-stream, which is not text",
     ),
-    "half of it": (writes(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"output": 1}'), "in the middle of the answer"),
-    "half a chunk": (writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nab"), "in the middle of the answer"),
-    "another protocol": (writes(b"SSH-2.0-OpenSSH_9.6\r\n"), "is not HTTP"),
-    "nothing": (writes(b""), "ended before the answer"),
-    "half a head": (writes(b"HTTP/1.1 200 OK\r\nContent-"), "ended before the answer"),
-    "an endless head": (writes(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000), "not HTTP"),
+    "half of it": (raw_response(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"output": 1}'), "in the middle of the answer"),
+    "half a chunk": (
+        raw_response(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nab"),
+        "in the middle of the answer",
+    ),
+    "another protocol": (raw_response(b"SSH-2.0-OpenSSH_9.6\r\n"), "is not HTTP"),
+    "nothing": (raw_response(b""), "ended before the answer"),
+    "half a head": (raw_response(b"HTTP/1.1 200 OK\r\nContent-"), "ended before the answer"),
+    "an endless head": (raw_response(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000), "not HTTP"),
 }
 
 
@@ -189,8 +192,8 @@ def test_hostile_response_is_an_error_that_quotes_it(ask: Any, name: str) -> Non
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
 def test_redirect_is_not_followed(server: Any, status: str) -> None:
-    with calling_back(says("not this one")) as other:
-        with calling_back(says(b"", status=status, more=f"Location: {other.url}\r\n")) as callback:
+    with calling_back(json_response("not this one")) as other:
+        with calling_back(json_response(b"", status=status, more=f"Location: {other.url}\r\n")) as callback:
             server.register(callback_url=callback.url)
             answer = server.call()
         assert ("callback_failed", []) == (answer["code"], other.calls)
@@ -200,7 +203,7 @@ def test_redirect_is_not_followed(server: Any, status: str) -> None:
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 def test_large_response_is_truncated_with_a_notice(kind: str) -> None:
     body = b'{"output": "' + b"x" * 5000 + b'"}'
-    with serving(max_result_size=1000) as server, calling_back(says(body, kind=kind)) as callback:
+    with serving(max_result_size=1000) as server, calling_back(json_response(body, kind=kind)) as callback:
         server.register(callback_url=callback.url)
         answer = server.call()
     assert answer["ok"]
@@ -249,7 +252,7 @@ def drips_progress(connection: socket.socket, end: threading.Event) -> None:
         connection.sendall(b'{"progress": {"message": "still here"}}\n')
 
 
-@pytest.mark.parametrize("script", [hangs, hangs_after_the_head, drips, drips_its_head, drips_progress])
+@pytest.mark.parametrize("script", [no_response, hangs_after_the_head, drips, drips_its_head, drips_progress])
 def test_one_deadline_covers_the_whole_call(ask: Any, script: Any) -> None:
     answer = ask(script, timeout_seconds=0.2)
     assert (False, "tool_timeout") == (answer["ok"], answer["code"])
@@ -280,7 +283,7 @@ def test_call_lost_on_a_pooled_connection_is_not_repeated(server: Any) -> None:
 
 
 def test_a_call_may_bring_its_own_idempotency_key(server: Any) -> None:
-    with calling_back(says(1)) as callback:
+    with calling_back(json_response(1)) as callback:
         server.register(callback_url=callback.url)
         server.call(idempotency_key="mine")
         server.call()
@@ -293,7 +296,7 @@ def test_a_call_may_bring_its_own_idempotency_key(server: Any) -> None:
 
 
 def test_slow_callback_with_64_calls_does_not_delay_another(server: Any) -> None:
-    with calling_back(hangs) as slow, calling_back(says("quick")) as quick, ThreadPoolExecutor(64) as threads:
+    with calling_back(no_response) as slow, calling_back(json_response("quick")) as quick, ThreadPoolExecutor(64) as threads:
         server.register("slow", slow.url)
         server.register("quick", quick.url)
         calls = [threads.submit(server.call, "slow") for _ in range(64)]
@@ -311,7 +314,7 @@ def test_localhost_is_not_resolved(server: Any, host: str, monkeypatch: Any) -> 
     def look_up(*_: Any, **__: Any) -> Any:
         raise AssertionError("a name was looked up")
 
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         server.register(callback_url=f"http://{host}:{callback.port}/")
         body = json.dumps({"name": "a"}).encode()
         with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
@@ -327,7 +330,7 @@ def test_localhost_is_not_resolved(server: Any, host: str, monkeypatch: Any) -> 
 def test_environment_proxies_are_not_used(server: Any, monkeypatch: Any) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{kept_port()}")
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         server.register(callback_url=callback.url)
         assert "done" == server.call()["output"]
 
@@ -363,9 +366,9 @@ async def test_connections_that_make_room_for_others_end_their_running_call_firs
 
     def answers_slowly(connection: socket.socket, end: threading.Event) -> None:
         go_on.wait(BOUND)
-        says("done")(connection, end)
+        json_response("done")(connection, end)
 
-    with calling_back(says("done")) as first, calling_back(answers_slowly) as second:
+    with calling_back(json_response("done")) as first, calling_back(answers_slowly) as second:
         health = CallbackHealth(max_failures=3, connect_timeout=BOUND)
         dispatcher = CallbackDispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, health=health)
         health.registry = ToolRegistry(["ann"], dispatcher.tool)
@@ -388,7 +391,7 @@ async def test_connections_that_make_room_for_others_end_their_running_call_firs
 
 def test_stored_tool_with_a_disallowed_port_is_left_out(tmp_path: Any, caplog: Any) -> None:
     store = f"{tmp_path}/tools.db"
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         with serving(store=store) as server:
             server.register("a", callback.url)
         with serving(store=store, callback_ports=frozenset({1})) as server:
@@ -399,7 +402,10 @@ def test_stored_tool_with_a_disallowed_port_is_left_out(tmp_path: Any, caplog: A
 
 
 def test_text_truncated_within_a_character_is_still_text() -> None:
-    with serving(max_result_size=3) as server, calling_back(says("caf\u00e9s".encode(), kind="application/yaml")) as callback:
+    with (
+        serving(max_result_size=3) as server,
+        calling_back(json_response("caf\u00e9s".encode(), kind="application/yaml")) as callback,
+    ):
         server.register(callback_url=callback.url)
         answer = server.call()
     assert (True, True) == (answer["ok"], answer["output"].startswith("caf"))

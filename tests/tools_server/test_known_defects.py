@@ -75,7 +75,7 @@ from plugins.host_rig import run, write_plugin
 from plugins.host_stand import Stand
 from ports import kept_port
 from support.processes import listening
-from tools_server.rig import BOUND, calling_back, says, serving
+from tools_server.rig import BOUND, calling_back, json_response, serving
 
 TESTS = Path(__file__).parents[1]
 
@@ -159,14 +159,14 @@ def test_w13_failed_sync_does_not_restore_removed_tools(server: Any) -> None:
 
 def test_w13_sessions_get_tool_changes_of_the_callback_health(server: Any) -> None:
     session = server.app.managers["ann"].active = Session()
-    with calling_back(says("done"), port=kept_port()) as callback:
+    with calling_back(json_response("done"), port=kept_port()) as callback:
         server.register("a", callback.url, source="plugin:p")
         assert ["a"] == session.told.get(timeout=BOUND)
         tool = server.app.registry.snapshot("ann").tools["a"]
         server.app.managers["ben"].register_tool(ToolDefinition("before", handler=called_as_before(tool)))
     server.call("before", role="ben")
     assert [] == session.told.get(timeout=BOUND)  # hidden
-    with calling_back(says("done"), port=callback.port):
+    with calling_back(json_response("done"), port=callback.port):
         server.call("before", role="ben")
         assert ["a"] == session.told.get(timeout=BOUND)  # shown
     for _ in range(3):
@@ -241,7 +241,7 @@ ANSWERS: list[tuple[Any, Any, Any, Any]] = [
 def test_w22_each_way_has_its_own_envelope(
     server: Any, given: Any, of_a_callback: Any, of_a_handler: Any, of_a_plugin: Any
 ) -> None:
-    with calling_back(says(given)) as callback:
+    with calling_back(json_response(given)) as callback:
         server.register("callback", callback.url)
         assert of_a_callback == server.call("callback")["output"]
 
@@ -259,6 +259,6 @@ def test_w22_each_way_has_its_own_envelope(
         async with run_plugin(Plugin) as running:
             return (await running.call("tool")).body
 
-    with calling_back(says(asyncio.run(called()))) as callback:  # through the host's callback, as it is answered
+    with calling_back(json_response(asyncio.run(called()))) as callback:  # through the host's callback, as it is answered
         server.register("plugin", callback.url)
         assert of_a_plugin == server.call("plugin")["output"]

@@ -18,7 +18,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.registrations import StoreLock
 from patchbay.server.settings import ToolsSettings
-from tools_server.rig import serving, until
+from tools_server.rig import poll_until, serving
 
 LOCKS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"  # fmt: skip
 
@@ -30,7 +30,7 @@ def store(new_postgres: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @contextmanager
-def asking(store: str) -> Iterator[sa.Connection]:
+def admin_connection(store: str) -> Iterator[sa.Connection]:
     """A connection of the test's own."""
     engine = sa.create_engine(sa.make_url(store).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -40,12 +40,12 @@ def asking(store: str) -> Iterator[sa.Connection]:
 
 def holder(store: str) -> int:
     """The PostgreSQL process whose session has the lock, 0 for none."""
-    with asking(store) as connection:
+    with admin_connection(store) as connection:
         return connection.exec_driver_sql(LOCKS).scalar() or 0
 
 
 def terminate(store: str) -> None:
-    with asking(store) as connection:
+    with admin_connection(store) as connection:
         assert connection.exec_driver_sql(f"SELECT pg_terminate_backend({holder(store)})").scalar()
 
 
@@ -62,7 +62,7 @@ def test_lost_database_session_is_detected_and_the_lock_reacquired(store: str, c
         assert server.register("a")["stored"]
         was = holder(store)
         terminate(store)
-        until(lambda: holder(store) not in (0, was))
+        poll_until(lambda: holder(store) not in (0, was))
         assert server.register("b")["stored"]
         assert {"a": "external", "b": "external"} == stored(store)
         with pytest.raises(ConfigurationError, match="in use by another server"):
@@ -95,7 +95,7 @@ def test_registrations_are_not_stored_while_another_server_has_the_lock(
             assert second.register("b", source="second")["stored"]
             assert "source_conflict" == second.register("mine", source="third")["failed_roles"][0]["code"]
             assert {"mine": "first", "b": "second"} == stored(store)
-        until(lambda: first.ask("GET", "/health").json["status"] == "ok")
+        poll_until(lambda: first.ask("GET", "/health").json["status"] == "ok")
         assert {"mine": "first", "b": "second"} == {name: tool["source"] for name, tool in first.tools().items()}
         assert first.register("c")["stored"]
     assert {"mine": "first", "b": "second", "c": "external"} == stored(store)
@@ -131,7 +131,7 @@ def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: 
             assert "degraded" == server.ask("GET", "/health").json["status"]
         finally:
             os.kill(hung, signal.SIGCONT)
-        until(lambda: server.ask("GET", "/health").json["status"] == "ok")
+        poll_until(lambda: server.ask("GET", "/health").json["status"] == "ok")
         assert {"a", "b"} == set(stored(store))
 
 
@@ -148,7 +148,7 @@ def test_database_outage_is_one_log_line_and_recovers(store: str, postgres_url: 
     name = sa.make_url(store).database
     governance = Governance(GovernanceSettings(approvals=store))
     app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.0), governance=governance)
-    with serving(app=app) as server, asking(postgres_url) as admin:
+    with serving(app=app) as server, admin_connection(postgres_url) as admin:
         assert 200 == server.ask("GET", "/api/approvals").status
         admin.exec_driver_sql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
         admin.exec_driver_sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
@@ -158,6 +158,6 @@ def test_database_outage_is_one_log_line_and_recovers(store: str, postgres_url: 
         refused = server.ask("GET", "/api/approvals")
         assert (503, "database_unavailable") == (refused.status, refused.json["error_code"])
         admin.exec_driver_sql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
-        until(lambda: server.ask("GET", "/health").json["status"] == "ok")
+        poll_until(lambda: server.ask("GET", "/health").json["status"] == "ok")
         assert (200, {"a": "external"}) == (server.ask("GET", "/api/approvals").status, stored(store))
     assert (False, 1) == ("Traceback" in caplog.text, caplog.text.count("are not stored, and will be tried again"))

@@ -34,7 +34,7 @@ from patchbay.server.callbacks import read_callback_url
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
 from support.repeated import examples, repeated
-from tools_server.rig import TOKEN, Server, calling_back, says, serving
+from tools_server.rig import TOKEN, Server, calling_back, json_response, serving
 
 
 def with_audit(**settings: Any) -> ToolsApp:
@@ -61,12 +61,15 @@ def described(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module")
 def asked() -> Iterator[tuple[Server, str]]:
     """A server, and the URL that a tool of its answers at. It calls no other port."""
-    with calling_back(says("done")) as callback, serving(app=with_audit(callback_ports=frozenset({callback.port}))) as server:
+    with (
+        calling_back(json_response("done")) as callback,
+        serving(app=with_audit(callback_ports=frozenset({callback.port}))) as server,
+    ):
         server.register(OURS, callback.url, secret="kept")
         yield server, callback.url
 
 
-def led_to_us(case: Case, callback_url: str) -> None:
+def redirected_to_itself(case: Case, callback_url: str) -> None:
     """Have a URL that may be called lead to our own port, and every second call to our own tool. All else is left as it is."""
     body = case.body
     if not isinstance(body, dict):
@@ -78,7 +81,7 @@ def led_to_us(case: Case, callback_url: str) -> None:
         body["name"] = OURS
 
 
-def refuses_what_does_not_fit(ctx: Any, response: Any, case: Case) -> bool | None:
+def rejects_invalid_data(ctx: Any, response: Any, case: Case) -> bool | None:
     """The same as ``negative_data_rejection``, but the contract takes numbers that are written as text or as truth values."""
     if isinstance(case.body, dict) and isinstance(seconds := case.body.get("timeout_seconds"), bool | str):
         try:
@@ -90,7 +93,7 @@ def refuses_what_does_not_fit(ctx: Any, response: Any, case: Case) -> bool | Non
     return negative_data_rejection(ctx, response, case)
 
 
-def says_nothing_else(_ctx: Any, response: Any, case: Case) -> bool | None:
+def has_only_documented_keys(_ctx: Any, response: Any, case: Case) -> bool | None:
     """Every key of an answer is described, also where a schema would let others pass."""
     described = DESCRIBED["paths"][case.path][case.operation.method].get("responses", {}).get(str(response.status_code), {})
     schema = described.get("content", {}).get("application/json", {}).get("schema")
@@ -125,7 +128,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 @OPERATIONS.parametrize()
 def test_every_request_is_answered_as_described(case: Case, asked: tuple[Server, str]) -> None:
     server, callback_url = asked
-    led_to_us(case, callback_url)
+    redirected_to_itself(case, callback_url)
     # The guard asks for JSON before anybody looks at the path.
     headers = {"Content-Type": "application/json"} if case.method == "POST" != case.operation.method.upper() else None
     case.call_and_validate(
@@ -139,10 +142,10 @@ def test_every_request_is_answered_as_described(case: Case, asked: tuple[Server,
             response_headers_conformance,
             response_schema_conformance,
             positive_data_acceptance,
-            refuses_what_does_not_fit,
+            rejects_invalid_data,
             unsupported_method,
             allow_header_conformance,
-            says_nothing_else,
+            has_only_documented_keys,
         ],
     )
 

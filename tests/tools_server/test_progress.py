@@ -28,19 +28,21 @@ from patchbay.server.progress_lines import (
 )
 from patchbay.tools import Progress
 from patchbay.tools.registry import Registration, ToolRegistry
-from tools_server.rig import BOUND, Call, Script, calling_back, says, writes
+from tools_server.rig import BOUND, Call, Script, calling_back, json_response, raw_response
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n"
 RESULT = b'{"output": {"n": 1}, "is_error": false}\n'
 
 
-def told(*lines: bytes, head: bytes = HEAD) -> Script:
+def progress_response(*lines: bytes, head: bytes = HEAD) -> Script:
     """Answer with these lines, in chunks of one line each."""
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
-    return writes(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    return raw_response(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
 
 
-def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None) -> tuple[ToolExecution, list[Progress], Call]:
+def call_result(
+    script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None
+) -> tuple[ToolExecution, list[Progress], Call]:
     """Call a callback with this script; return the execution, its progress and the request."""
     received: list[Progress] = []
 
@@ -76,7 +78,7 @@ def test_progress_is_forwarded_during_the_call() -> None:
         assert received.wait(BOUND)  # nothing more is said until it was
         connection.sendall(RESULT)
 
-    execution, progress, call = called(script, on_progress=received.set)
+    execution, progress, call = call_result(script, on_progress=received.set)
     assert ([Progress("half", 0.5, {"books": 3})], {"n": 1}) == (progress, execution.value)
     assert "application/json, application/x-ndjson;q=0.9" == call.header("accept")
 
@@ -97,7 +99,7 @@ def test_progress_is_forwarded_during_the_call() -> None:
     ],
 )
 def test_the_last_line_is_the_result(lines: list[bytes], progress: list[Progress], value: Any) -> None:
-    execution, received, _ = called(told(*lines))
+    execution, received, _ = call_result(progress_response(*lines))
     assert (None, value, progress) == (execution.error, execution.value, received)
 
 
@@ -108,49 +110,53 @@ def test_the_last_line_is_the_result(lines: list[bytes], progress: list[Progress
      b'{"progress": {"message": "\\ud800"}}', b'{"output": "an answer that something follows"}'],
 )  # fmt: skip
 def test_invalid_progress_line_is_skipped(bad: bytes) -> None:
-    execution, received, _ = called(told(bad + b"\n", b'{"progress": {"message": "go on"}}\n', RESULT))
+    execution, received, _ = call_result(progress_response(bad + b"\n", b'{"progress": {"message": "go on"}}\n', RESULT))
     assert (None, {"n": 1}, "go on") == (execution.error, execution.value, received[-1].message)
 
 
 @pytest.mark.parametrize("lines", [[], [b"\n"], [b'{"progress": {"message": "half"}}\n'], [RESULT, b'{"progress": {}}\n']])
 def test_an_answer_that_ends_before_its_result_is_an_error(lines: list[bytes]) -> None:
-    execution, _, _ = called(told(*lines))
+    execution, _, _ = call_result(progress_response(*lines))
     assert "ended before its result" in str(execution.error)
 
 
 def test_truncated_answer_after_progress_is_an_error() -> None:
-    script = writes(HEAD + b"Content-Length: 500\r\n\r\n" + b'{"progress": {"message": "half"}}\n' + RESULT)
-    execution, received, _ = called(script)
+    script = raw_response(HEAD + b"Content-Length: 500\r\n\r\n" + b'{"progress": {"message": "half"}}\n' + RESULT)
+    execution, received, _ = call_result(script)
     assert [Progress("half")] == received
     assert "in the middle of the answer" in str(execution.error)
 
 
 @pytest.mark.parametrize("last", [b'{"output": 1', b"a web page"])
 def test_a_last_line_that_cannot_be_read_is_an_error(last: bytes) -> None:
-    execution, _, _ = called(told(b'{"progress": {}}\n', last + b"\n"))
+    execution, _, _ = call_result(progress_response(b'{"progress": {}}\n', last + b"\n"))
     assert "JSON that cannot be read" in str(execution.error)
 
 
 def test_an_error_in_the_last_line_is_the_tool_s() -> None:
-    execution, received, _ = called(
-        told(b'{"progress": {}}\n', b'{"output": null, "is_error": true, "error": "city not found"}\n')
+    execution, received, _ = call_result(
+        progress_response(b'{"progress": {}}\n', b'{"output": null, "is_error": true, "error": "city not found"}\n')
     )
     assert ([Progress()], "city not found") == (received, str(execution.error))
 
 
 def test_lines_of_a_failed_request_are_no_progress() -> None:
-    execution, received, _ = called(told(b'{"progress": {}}\n', RESULT, head=HEAD.replace(b"200 OK", b"500 Oh")))
+    execution, received, _ = call_result(
+        progress_response(b'{"progress": {}}\n', RESULT, head=HEAD.replace(b"200 OK", b"500 Oh"))
+    )
     assert ([], True) == (received, "HTTP 500" in str(execution.error))
 
 
 def test_an_answer_in_one_piece_is_read_as_before() -> None:
-    execution, received, _ = called(says({"progress": {"message": "this is the result"}}))
+    execution, received, _ = call_result(json_response({"progress": {"message": "this is the result"}}))
     assert ([], {"progress": {"message": "this is the result"}}) == (received, execution.value)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_a_result_that_is_too_large_is_cut_with_a_note(end: bytes) -> None:
-    execution, received, _ = called(told(b'{"progress": {}}\n', b'{"output": "' + b"x" * 5000 + b'"}' + end), limit=1000)
+    execution, received, _ = call_result(
+        progress_response(b'{"progress": {}}\n', b'{"output": "' + b"x" * 5000 + b'"}' + end), limit=1000
+    )
     assert [Progress()] == received
     assert execution.value.startswith('{"output": "xxx')
     assert "larger than 1000 bytes" in execution.value
@@ -159,7 +165,7 @@ def test_a_result_that_is_too_large_is_cut_with_a_note(end: bytes) -> None:
 def test_progress_that_is_too_long_or_too_much_is_passed_over() -> None:
     many = [progress_line(str(number), None, None) for number in range(MAX_LINES + 100)]
     long = progress_line("x" * MAX_LINE_BYTES, None, None)
-    execution, received, _ = called(told(long, *many, RESULT))
+    execution, received, _ = call_result(progress_response(long, *many, RESULT))
     assert [str(number) for number in range(MAX_LINES)] == [progress.message for progress in received]
     assert {"n": 1} == execution.value
 
@@ -172,7 +178,7 @@ def test_a_callback_that_talks_without_end_is_stopped() -> None:
         while not end.is_set():
             connection.sendall(line)
 
-    execution, _, _ = called(script)
+    execution, _, _ = call_result(script)
     assert f"more than {MAX_PROGRESS_BYTES} bytes of progress" in str(execution.error)
 
 

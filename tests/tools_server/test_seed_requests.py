@@ -19,7 +19,7 @@ import pytest
 
 from support.processes import listening
 from support.seed_lifecycle import LIFECYCLE
-from tools_server.rig import BOUND, calling_back, says
+from tools_server.rig import BOUND, calling_back, json_response
 
 ROLE = "小八"
 
@@ -163,7 +163,7 @@ def test_callback_request_and_responses_follow_the_documentation(server: str) ->
         ('{"output": [22, 3]}', [22, 3], [22, 3]),
         ('{"output": 22}', 22, 22),
     ):
-        with calling_back(says(body.encode())) as callback:
+        with calling_back(json_response(body.encode())) as callback:
             register(server, callback.port)
             status, answer = ask(server, "/api/tools/call", asked)
         assert (200, body == FAILURE) == (status, answer["is_error"])

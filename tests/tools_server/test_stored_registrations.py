@@ -24,14 +24,14 @@ from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from support.cli import run_cli
 from support.processes import Process, listening
-from tools_server.rig import BOUND, calling_back, says, serving
+from tools_server.rig import BOUND, calling_back, json_response, serving
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}
 
 
 def test_registrations_survive_a_restart_and_work(tmp_path: Any) -> None:
     store = f"sqlite:///{tmp_path}/tools.db"
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         with serving(store=store) as server:
             assert server.register("a", callback.url, description="x", timeout_seconds=5, source="s")["stored"]
             server.register("b", callback.url, role="ben")
@@ -49,7 +49,7 @@ def test_registrations_survive_a_restart_and_work(tmp_path: Any) -> None:
 
 def test_a_secret_outlives_the_server_too(tmp_path: Any) -> None:
     signatures = []
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         for start in range(2):
             with serving(store=f"{tmp_path}/tools.db") as server:
                 if not start:
@@ -71,7 +71,7 @@ def test_tools_dropped_by_the_health_check_stay_dropped(tmp_path: Any) -> None:
 def test_stored_tool_with_an_unreachable_callback_is_hidden_until_it_returns(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with contextlib.ExitStack() as callbacks:
-        callback = callbacks.enter_context(calling_back(says("done"), port=kept_port()))
+        callback = callbacks.enter_context(calling_back(json_response("done"), port=kept_port()))
         with serving(store=store) as server:
             server.register("a", callback.url)
         callbacks.close()
@@ -81,7 +81,7 @@ def test_stored_tool_with_an_unreachable_callback_is_hidden_until_it_returns(tmp
         with serving(app=app) as server:
             assert hidden.wait(BOUND)
             with server.awaiting("show"):
-                callbacks.enter_context(calling_back(says("done"), port=callback.port))
+                callbacks.enter_context(calling_back(json_response("done"), port=callback.port))
             assert "done" == server.call("a")["output"]
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 NOT_JSON = pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])
 
 
 @NOT_JSON
 def test_a_call_with_a_number_that_json_does_not_have_is_422_and_the_tool_does_not_run(server: Any, number: str) -> None:
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         server.register("a", callback.url)
         answer = server.ask("POST", "/api/tools/call", raw=f'{{"name": "a", "arguments": {{"x": [{number}]}}}}'.encode())
         [fault] = answer.json["detail"]

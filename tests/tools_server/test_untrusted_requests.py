@@ -15,8 +15,8 @@ from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from support.cli import run_cli
 from support.processes import Process
-from tools_server.rig import BOUND, Server, calling_back, hangs, says, serving
-from tools_server.test_access import LOCAL, admitted
+from tools_server.rig import BOUND, Server, calling_back, json_response, no_response, serving
+from tools_server.test_access import LOCAL, guarded_request
 from tools_server.test_stored_registrations import ENVIRONMENT
 
 NO_OBJECT = {"type": "string"}
@@ -74,7 +74,7 @@ def test_stop_reports_the_requests_it_waits_for(again: bool) -> None:
         "30" if again else "1",
     ]
     with (
-        calling_back(hangs) as callback,
+        calling_back(no_response) as callback,
         Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process,
     ):
         assert process.stdout is not None
@@ -103,7 +103,7 @@ def test_stop_reports_the_requests_it_waits_for(again: bool) -> None:
      ("", "tool_error"), (5, "tool_error"), (None, "tool_error"), ("a\n", "tool_error")],
 )  # fmt: skip
 def test_the_code_of_a_failure_is_the_tools(server: Any, code: object, expected: str) -> None:
-    with calling_back(says({"output": None, "is_error": True, "error": "INVALID_ARGUMENTS", "code": code})) as callback:
+    with calling_back(json_response({"output": None, "is_error": True, "error": "INVALID_ARGUMENTS", "code": code})) as callback:
         server.register("a", callback.url)
         answer = server.call("a")
     assert ("INVALID_ARGUMENTS", expected) == (answer["error"], answer["code"])
@@ -174,11 +174,11 @@ def test_call_of_a_hidden_tool_has_its_own_error_code(server: Any) -> None:
      ([*LOCAL, ("x-forwarded-for", "127.0.0.1")], "--proxy")],
 )  # fmt: skip
 def test_rejection_names_the_flag_that_permits_the_request(headers: Any, flag: str) -> None:
-    assert f"patchbay serve {flag} " in admitted(headers)[1]["hint"]
+    assert f"patchbay serve {flag} " in guarded_request(headers)[1]["hint"]
 
 
 def test_response_without_a_failure_flag_is_logged_with_the_tool_name(server: Any, caplog: Any) -> None:
-    with calling_back(says({"output": 1, "is_error": "maybe"})) as callback:
+    with calling_back(json_response({"output": 1, "is_error": "maybe"})) as callback:
         server.register("odd_one", callback.url)
         assert 1 == server.call("odd_one")["output"]
     assert "The tool 'odd_one' returned is_error='maybe'" in caplog.text

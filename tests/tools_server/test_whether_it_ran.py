@@ -8,7 +8,7 @@ import pytest
 
 from patchbay.tools import Tool
 from ports import kept_port
-from tools_server.rig import calling_back, hangs, says, serving, writes
+from tools_server.rig import calling_back, json_response, no_response, raw_response, serving
 
 FAILED = {"output": None, "is_error": True, "error": "x"}
 
@@ -16,19 +16,19 @@ FAILED = {"output": None, "is_error": True, "error": "x"}
 @pytest.mark.parametrize(
     ("script", "ran"),
     [
-        (says(FAILED), "yes"),
-        (says({**FAILED, "ran": "no"}), "no"),
-        (says({**FAILED, "ran": "unknown"}), "unknown"),
-        (says({**FAILED, "ran": ["no"]}), "yes"),
-        (says(b"", status="500 Oops"), "unknown"),
-        (says(b"", status="302 Found"), "unknown"),
-        (writes(b""), "unknown"),
-        (hangs, "unknown"),
+        (json_response(FAILED), "yes"),
+        (json_response({**FAILED, "ran": "no"}), "no"),
+        (json_response({**FAILED, "ran": "unknown"}), "unknown"),
+        (json_response({**FAILED, "ran": ["no"]}), "yes"),
+        (json_response(b"", status="500 Oops"), "unknown"),
+        (json_response(b"", status="302 Found"), "unknown"),
+        (raw_response(b""), "unknown"),
+        (no_response, "unknown"),
     ],
 )
 def test_a_callback_that_failed(server: Any, script: Any, ran: str) -> None:
     with calling_back(script) as callback:
-        server.register("a", callback.url, timeout_seconds=0.2 if script is hangs else 30)
+        server.register("a", callback.url, timeout_seconds=0.2 if script is no_response else 30)
         assert (True, ran) == ((answer := server.call("a"))["is_error"], answer["ran"])
 
 
@@ -43,7 +43,7 @@ def test_invalid_arguments_did_not_run_and_a_raising_tool_did() -> None:
             raise ValueError("x")
 
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    with serving(strict_arguments=True) as server, calling_back(says("done")) as callback:
+    with serving(strict_arguments=True) as server, calling_back(json_response("done")) as callback:
         server.register("a", callback.url, parameters=schema)
         server.app.managers["ann"].register_tool(Fails("fails"))
         assert ("no", "yes") == (server.call("a")["ran"], server.call("fails")["ran"])
@@ -52,7 +52,7 @@ def test_invalid_arguments_did_not_run_and_a_raising_tool_did() -> None:
 
 @pytest.mark.parametrize("key", ["k", None])
 def test_keyed_call_requests_a_grace_from_the_callback(server: Any, key: str | None) -> None:
-    with calling_back(says("done")) as callback:
+    with calling_back(json_response("done")) as callback:
         server.register("a", callback.url)
         server.call("a", idempotency_key=key)
     assert ("60" if key else None) == callback.calls[0].header("x-patchbay-grace")

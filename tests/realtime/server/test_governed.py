@@ -6,7 +6,7 @@ import pytest
 
 from patchbay.testing import Message, ScriptedUpstream
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 from .rig import serving
 
@@ -38,7 +38,7 @@ def test_session_call_awaits_approval_and_is_audited(kind, flags):
     with (
         FakeOpenAI([Call("delete_file", {"path": "/a"}), Quote()]) as fake,
         ScriptedUpstream([CALLED, "It is gone."]) as upstream,
-        calling_back(says({"output": "gone"})) as callback,
+        calling_back(json_response({"output": "gone"})) as callback,
         serving(fake, *flags, upstream=upstream.url) as server,
     ):
         server.http.register("delete_file", callback.url)
@@ -63,7 +63,7 @@ def test_pending_call_is_withdrawn_when_the_user_continues(kind, flags):
     with (
         FakeOpenAI([Call("delete_file", {"path": "/a"}), "Very well."]) as fake,
         ScriptedUpstream([CALLED, "Very well."]) as upstream,
-        calling_back(says({"output": "gone"})) as callback,
+        calling_back(json_response({"output": "gone"})) as callback,
         serving(fake, *flags, upstream=upstream.url) as server,
     ):
         server.http.register("delete_file", callback.url)

@@ -7,7 +7,7 @@ import pytest
 from patchbay.server.live_sessions.app import limits_of
 from patchbay.server.settings import ChatSettings
 from patchbay.testing import Message, ScriptedUpstream
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 from .rig import serving
 
@@ -24,7 +24,7 @@ def calls(*names: str) -> Message:
 def test_rounds_of_a_chat_are_limited_by_the_server():
     with (
         ScriptedUpstream([calls("now"), calls("now"), "Noon."]) as upstream,
-        calling_back(says({"output": "noon"})) as callback,
+        calling_back(json_response({"output": "noon"})) as callback,
         serving(None, "--max-iterations", "2", upstream=upstream.url) as server,
     ):
         server.http.register("now", callback.url)

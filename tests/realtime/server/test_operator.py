@@ -20,7 +20,7 @@ import pytest
 from patchbay.testing import Raw, Recorded, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, Frame, Say
 from support.processes import listening
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 from .rig import ROLES, Client, Serving, serving
 from .test_bridge import Client as DoorClient
@@ -214,7 +214,7 @@ def test_call_limit_is_set_by_the_server():
     script = [*(Call("now", {"zone": zone}) for zone in range(6)), Say("Done.")]
     with (
         FakeOpenAI(script) as fake,
-        calling_back(says({"output": "noon"})) as callback,
+        calling_back(json_response({"output": "noon"})) as callback,
         serving(fake, "--realtime-calls", "6") as server,
     ):
         server.http.register("now", callback.url)

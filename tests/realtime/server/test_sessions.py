@@ -26,7 +26,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 from support.cli import run_cli
-from tools_server.rig import calling_back, hangs, says
+from tools_server.rig import calling_back, json_response, no_response
 
 from .rig import serving
 
@@ -43,7 +43,7 @@ def assert_kept(fake):
 def test_script_runs_a_session_whose_model_calls_a_registered_tool(provider):
     with (
         provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake,
-        calling_back(says({"output": "21 degrees"})) as callback,
+        calling_back(json_response({"output": "21 degrees"})) as callback,
         serving(fake) as server,
     ):
         server.http.register("get_weather", callback.url, parameters=CITY)
@@ -213,7 +213,7 @@ def test_refused_model_connection_is_an_error_and_frees_the_role():
 
 
 def test_disconnected_client_frees_its_role_and_stops_its_tools():
-    with FakeOpenAI([Call("slow"), "Later."]) as fake, calling_back(hangs) as callback, serving(fake) as server:
+    with FakeOpenAI([Call("slow"), "Later."]) as fake, calling_back(no_response) as callback, serving(fake) as server:
         server.http.register("slow", callback.url)
         with server.session() as client:
             client.text("Go.")
@@ -227,7 +227,7 @@ def test_disconnected_client_frees_its_role_and_stops_its_tools():
 def test_session_with_an_upstream_model_works_the_same():
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        calling_back(says({"output": "21 degrees"})) as callback,
+        calling_back(json_response({"output": "21 degrees"})) as callback,
         serving(upstream=upstream.url) as server,
     ):
         server.http.register("get_weather", callback.url, parameters=CITY)

@@ -14,7 +14,7 @@ import pytest
 
 from examples.rig import BOUND, EXAMPLES, running
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
-from tools_server.rig import calling_back, says
+from tools_server.rig import calling_back, json_response
 
 from .rig import Serving, serving
 
@@ -85,7 +85,7 @@ def test_a_hook_process_refuses_and_changes_calls_and_fails_closed(tmp_path: Pat
     script = [Call("delete_file", {"path": "/a"}), Call("get_weather", {"city": "Rome"}), Call("fail"), "Well."]
     with (
         FakeOpenAI(script) as fake,
-        calling_back(says({"output": "sunny"})) as callback,
+        calling_back(json_response({"output": "sunny"})) as callback,
         serving(fake, "--config", str(config)) as server,
     ):
         for name in ("delete_file", "get_weather", "fail"):
@@ -105,7 +105,7 @@ def test_call_is_approved_in_one_terminal_and_shown_in_another(tmp_path: Path):
     (tmp_path / "patchbay.toml").write_text(ASKS)
     with (
         FakeOpenAI([Call("delete_file", {"path": "/a"}), Quote()]) as fake,
-        calling_back(says({"output": "gone"})) as callback,
+        calling_back(json_response({"output": "gone"})) as callback,
         serving(fake, "--config", str(tmp_path / "patchbay.toml"), "--audit", "memory") as server,
         running(*patchbay("tail", "--json", "--session", "monday", "--server", server.url)) as tail,
     ):
@@ -143,7 +143,7 @@ def test_tools_of_a_killed_server_are_restored_by_the_next(allowed: str, tmp_pat
     query = "output=text&session=monday"
     with (
         FakeOpenAI([call, call, Say("Gone.")]) as fake,
-        calling_back(says({"output": "gone"})) as callback,
+        calling_back(json_response({"output": "gone"})) as callback,
     ):
         with serving(fake, *kept) as server:
             server.http.register("delete_file", callback.url, role="ann")

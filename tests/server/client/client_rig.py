@@ -77,7 +77,7 @@ async def read_head(reader: asyncio.StreamReader) -> bytes:
         raise ConnectionError from error
 
 
-def answering(*answers: bytes, close: bool = False) -> Handler:
+def responding(*answers: bytes, close: bool = False) -> Handler:
     """Answer one request after the other (none of them has a body); the last answer again and again, or once and then close."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,7 +95,7 @@ def plain(body: bytes, *headers: bytes) -> bytes:
     return b"\r\n".join([b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *headers, b"", body])
 
 
-async def whole(answer: Response) -> bytes:
+async def read_body(answer: Response) -> bytes:
     """Read a body to its end."""
     pieces: list[bytes] = []
     await collect(answer, pieces)
@@ -110,4 +110,4 @@ async def collect(answer: Response, pieces: list[bytes]) -> None:
 
 
 async def get(client: HttpClient, target: bytes = b"/") -> bytes:
-    return await whole(await client.request(b"GET", target, []))
+    return await read_body(await client.request(b"GET", target, []))

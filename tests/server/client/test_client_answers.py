@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from client_rig import answering, client_of, collect, get, plain, running, whole
+from client_rig import client_of, collect, get, plain, read_body, responding, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,12 +24,12 @@ OK = plain(b"ok")
 def test_an_answer_has_its_status_headers_and_body(run: Any) -> None:
     async def main() -> None:
         sent = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nx-a: 2\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\ncontent-length: 4\r\n\r\nbody"
-        async with running(answering(sent)) as server, client_of(server.port) as client:
+        async with running(responding(sent)) as server, client_of(server.port) as client:
             answer = await client.request(b"GET", b"/", [])
             assert 429 == answer.status
             assert [(b"x-a", b"1"), (b"x-a", b"2")] == answer.headers[:2]
             assert ("1", "", "text/event-stream") == (answer.header(b"x-a"), answer.header(b"x-b"), answer.content_type)
-            assert b"body" == await whole(answer)
+            assert b"body" == await read_body(answer)
 
     run(main)
 
@@ -50,9 +50,9 @@ def test_an_answer_has_its_status_headers_and_body(run: Any) -> None:
 )
 def test_complete_response_leaves_its_connection_reusable(sent: bytes, body: bytes, run: Any) -> None:
     async def main() -> None:
-        async with running(answering(sent, OK)) as server, client_of(server.port) as client:
+        async with running(responding(sent, OK)) as server, client_of(server.port) as client:
             first = await client.request(b"GET", b"/", [])
-            assert body == await whole(first)
+            assert body == await read_body(first)
             assert not [name for name, _ in first.headers if name in (b"x-trailer", b"link")]
             assert b"ok" == await get(client)
             assert 1 == server.accepted
@@ -73,7 +73,7 @@ def test_complete_response_leaves_its_connection_reusable(sent: bytes, body: byt
 )
 def test_a_connection_that_cannot_be_trusted_is_not_used_again(sent: bytes, run: Any) -> None:
     async def main() -> None:
-        async with running(answering(sent)) as server, client_of(server.port) as client:
+        async with running(responding(sent)) as server, client_of(server.port) as client:
             assert [b"ok"] * 3 == [await get(client) for _ in range(3)]
             assert 3 == server.accepted
 
@@ -109,12 +109,12 @@ def test_unsolicited_data_closes_an_idle_connection(run: Any) -> None:
 def test_an_answer_to_head_has_no_body(run: Any) -> None:
     async def main() -> None:
         async with (
-            running(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")) as server,
+            running(responding(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")) as server,
             client_of(server.port) as client,
         ):
             for _ in range(2):
                 answer = await client.request(b"HEAD", b"/", [])
-                assert (200, "5", b"") == (answer.status, answer.header(b"content-length"), await whole(answer))
+                assert (200, "5", b"") == (answer.status, answer.header(b"content-length"), await read_body(answer))
 
     run(main)
 
@@ -122,7 +122,7 @@ def test_an_answer_to_head_has_no_body(run: Any) -> None:
 @pytest.mark.parametrize("head", [b"", b"transfer-encoding: gzip\r\n"], ids=["no length", "foreign coding"])
 def test_a_body_without_a_length_ends_with_its_connection(head: bytes, run: Any) -> None:
     async def main() -> None:
-        handle = answering(b"HTTP/1.1 200 OK\r\n" + head + b"\r\nto the end", close=True)
+        handle = responding(b"HTTP/1.1 200 OK\r\n" + head + b"\r\nto the end", close=True)
         async with running(handle) as server, client_of(server.port) as client:
             assert b"to the end" == await get(client)
 
@@ -172,7 +172,7 @@ def test_a_body_without_a_length_does_not_end_with_a_reset(run: Any) -> None:
 )
 def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: Any) -> None:
     async def main() -> None:
-        async with running(answering(sent, close=True)) as server, client_of(server.port) as client:
+        async with running(responding(sent, close=True)) as server, client_of(server.port) as client:
             answer = await client.request(b"GET", b"/", [])
             pieces: list[bytes] = []
             with pytest.raises(IncompleteResponse):
@@ -203,7 +203,7 @@ def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: A
 )  # fmt: skip
 def test_invalid_http_response_is_an_error(sent: bytes, error: type[Exception], run: Any) -> None:
     async def main() -> None:
-        async with running(answering(sent, close=True)) as server, client_of(server.port) as client:
+        async with running(responding(sent, close=True)) as server, client_of(server.port) as client:
             with pytest.raises(error):
                 await client.request(b"GET", b"/", [])
 
@@ -255,7 +255,7 @@ def test_any_split_of_a_response_gives_the_same_body(kind: str, cuts: list[int],
                 connection.data_received(sent[start:end])
             assert answer.complete
             await answer.wait_for_head()
-            assert BODY == await whole(answer)
+            assert BODY == await read_body(answer)
             assert connection.open
         connection.abort()
 
@@ -268,7 +268,7 @@ def held() -> list[Connection | Response]:
 
 def test_closed_connection_leaves_no_reference_cycle() -> None:
     async def main() -> None:
-        async with running(answering(OK)) as server, client_of(server.port) as client:
+        async with running(responding(OK)) as server, client_of(server.port) as client:
             assert b"ok" == await get(client)
         await asyncio.sleep(0)
 

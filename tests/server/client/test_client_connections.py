@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from client_rig import BOUND, CERTIFICATE, answering, client_of, get, plain, read_head, running, whole
+from client_rig import BOUND, CERTIFICATE, client_of, get, plain, read_body, read_head, responding, running
 
 from patchbay.server import http_client
 from patchbay.server.http_client import HttpClient
@@ -32,7 +32,7 @@ def test_connections_are_pooled_last_used_first(run: Any) -> None:
 
         async with running(handle) as server, client_of(server.port) as client:
             answers = await asyncio.gather(*(client.request(b"GET", b"/", []) for _ in range(3)))
-            assert [b"ok"] * 3 == [await whole(answer) for answer in answers]
+            assert [b"ok"] * 3 == [await read_body(answer) for answer in answers]
             assert 3 == server.accepted
             used.clear()
             for _ in range(4):
@@ -45,7 +45,7 @@ def test_connections_are_pooled_last_used_first(run: Any) -> None:
 
 def test_an_idle_connection_that_the_upstream_closes_is_not_used(run: Any) -> None:
     async def main() -> None:
-        async with running(answering(OK, close=True)) as server, client_of(server.port) as client:
+        async with running(responding(OK, close=True)) as server, client_of(server.port) as client:
             for number in range(1, 4):
                 assert b"ok" == await get(client)
                 while server.tasks:
@@ -90,7 +90,7 @@ def test_request_on_a_stale_connection_is_repeated_once(reset: bool, run: Any) -
 
         async with running(handle) as server, client_of(server.port) as client:
             for target in (b"/1", b"/2"):
-                assert b"ok" == await whole(await client.request(b"POST", target, [], b""))
+                assert b"ok" == await read_body(await client.request(b"POST", target, [], b""))
             assert 2 == server.accepted
             assert [b"POST /2"] == [request[:7] for request in seen]
 
@@ -108,7 +108,7 @@ def test_unrepeatable_request_is_not_repeated_after_a_lost_connection(reset: boo
                 writer.transport.abort()
 
         async with running(handle) as server, client_of(server.port) as client:
-            assert b"ok" == await whole(await client.request(b"POST", b"/1", [], b"", once=True))
+            assert b"ok" == await read_body(await client.request(b"POST", b"/1", [], b"", once=True))
             with pytest.raises(DisconnectedError):
                 await client.request(b"POST", b"/2", [], b"", once=True)
             assert 1 == server.accepted
@@ -130,10 +130,10 @@ def test_unrepeatable_request_is_not_sent_on_a_stale_connection(run: Any) -> Non
 
     async def main() -> None:
         async with client_of(listener.getsockname()[1]) as client:
-            assert b"ok" == await whole(await client.request(b"POST", b"/", [], b"", once=True))
+            assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"", once=True))
             end.set()
             assert ended.wait(BOUND)  # which holds up the loop on purpose: it cannot have noticed
-            assert b"ok" == await whole(await client.request(b"POST", b"/", [], b"", once=True))
+            assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"", once=True))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(BOUND)
@@ -145,7 +145,7 @@ def test_unrepeatable_request_is_not_sent_on_a_stale_connection(run: Any) -> Non
 
 def test_a_request_on_a_new_connection_is_sent_once(run: Any) -> None:
     async def main() -> None:
-        async with running(answering(b"", close=True)) as server, client_of(server.port) as client:
+        async with running(responding(b"", close=True)) as server, client_of(server.port) as client:
             with pytest.raises(DisconnectedError):
                 await client.request(b"GET", b"/", [])
             assert 1 == server.accepted
@@ -169,7 +169,7 @@ def test_possibly_executed_or_unrepeatable_request_is_not_sent_again(second: byt
                 writer.write(answer)
 
         async with running(handle) as server, client_of(server.port) as client:
-            assert b"ok" == await whole(await client.request(b"POST", b"/", [], b"abc"))
+            assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"abc"))
             with pytest.raises(DisconnectedError):
                 await client.request(b"POST", b"/", [], body() if callable(body) else body, length=3)
             assert 1 == server.accepted
@@ -179,7 +179,7 @@ def test_possibly_executed_or_unrepeatable_request_is_not_sent_again(second: byt
 
 def test_close_ends_running_requests(run: Any) -> None:
     async def main() -> None:
-        async with running(answering(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server, client_of(server.port) as client:
+        async with running(responding(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server, client_of(server.port) as client:
             answer = await client.request(b"GET", b"/", [])
             assert b"half" == await answer.read()
             reading = asyncio.ensure_future(answer.read())
@@ -216,7 +216,7 @@ def test_unresolvable_host_is_a_connect_error(run: Any) -> None:
 
 def test_localhost_is_reached_on_its_only_listening_address(run: Any) -> None:
     async def main() -> None:
-        async with running(answering(OK)) as server, client_of(server.port, url="http://localhost:{}") as client:
+        async with running(responding(OK)) as server, client_of(server.port, url="http://localhost:{}") as client:
             assert b"ok" == await get(client)
 
     run(main)
@@ -229,13 +229,13 @@ def test_an_ipv6_address_is_reached(run: Any) -> None:
         pytest.skip("no IPv6 here")
 
     async def main() -> None:
-        async with running(answering(OK), host="::1") as server, client_of(server.port, url="http://[::1]:{}") as client:
+        async with running(responding(OK), host="::1") as server, client_of(server.port, url="http://[::1]:{}") as client:
             assert b"ok" == await get(client)
 
     run(main)
 
 
-class Deaf:
+class UnacceptingPort:
     """A port on 127.0.0.2 that never completes a connection: its queue is full."""
 
     def __init__(self, port: int = 0) -> None:
@@ -255,7 +255,7 @@ class Deaf:
 
 def test_connect_timeout_is_enforced(run: Any) -> None:
     async def main() -> None:
-        deaf = Deaf()
+        deaf = UnacceptingPort()
         client = HttpClient(Origin(f"http://127.0.0.2:{deaf.port}"), connect_timeout=0.05)
         try:
             with pytest.raises(ConnectTimeoutError):
@@ -274,8 +274,8 @@ async def test_unreachable_address_does_not_delay_the_others() -> None:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
 
     loop.getaddrinfo = resolve  # type: ignore[method-assign]
-    async with running(answering(OK)) as server:
-        deaf = Deaf(server.port)
+    async with running(responding(OK)) as server:
+        deaf = UnacceptingPort(server.port)
         try:
             async with client_of(server.port, url="http://some.name:{}") as client:
                 assert b"ok" == await get(client)
@@ -307,7 +307,7 @@ def test_tls_connections_are_pooled(host: str, run: Any) -> None:
         url = f"https://{host}:{{}}"
         async with running(handle, tls=serving_tls()) as server, client_of(server.port, url=url, tls=trusting()) as client:
             for body in (b"abc", b"x" * 1_000_000):
-                assert body == await whole(await client.request(b"POST", b"/", [], body))
+                assert body == await read_body(await client.request(b"POST", b"/", [], body))
             assert 1 == server.accepted
 
     run(main)
@@ -315,7 +315,7 @@ def test_tls_connections_are_pooled(host: str, run: Any) -> None:
 
 def test_a_body_without_a_length_ends_with_its_tls_connection(run: Any) -> None:
     async def main() -> None:
-        handle = answering(b"HTTP/1.1 200 OK\r\n\r\nto the end", close=True)
+        handle = responding(b"HTTP/1.1 200 OK\r\n\r\nto the end", close=True)
         async with (
             running(handle, tls=serving_tls()) as server,
             client_of(server.port, url="https://localhost:{}", tls=trusting()) as client,
@@ -333,7 +333,7 @@ def test_unverifiable_certificate_is_an_error(host: str, trusted: bool, run: Any
         url = f"https://{host}:{{}}"
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of it
         async with (
-            running(answering(OK), tls=serving_tls(), host=host) as server,
+            running(responding(OK), tls=serving_tls(), host=host) as server,
             client_of(server.port, url=url, tls=trusting() if trusted else None) as client,
         ):
             with pytest.raises(ConnectError, match="certificate verify failed"):

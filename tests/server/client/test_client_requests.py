@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from client_rig import BOUND, answering, client_of, get, plain, read_head, running, whole
+from client_rig import BOUND, client_of, get, plain, read_body, read_head, responding, running
 
 from patchbay.server.http_client import HttpClient
 from patchbay.server.origin import IncompleteResponse, LocalProtocolError, Origin
@@ -29,7 +29,7 @@ def test_request_has_exactly_the_given_parts(run: Any) -> None:
         seen: list[bytes] = []
         async with running(recording(seen, 4)) as server, client_of(server.port) as client:
             answer = await client.request(b"POST", b"/a%20b?c=\xff", [(b"x-A", b"\xe4 1"), (b"x-A", b"")], b"body")
-            assert b"ok" == await whole(answer)
+            assert b"ok" == await read_body(answer)
             assert [
                 b"POST /a%%20b?c=\xff HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nx-A: \xe4 1\r\nx-A: \r\nContent-Length: 4\r\n\r\nbody"
                 % server.port
@@ -72,7 +72,7 @@ def test_the_host_header_names_the_origin(url: str, host: str | None, expected: 
 )
 def test_nothing_can_be_smuggled_into_a_head(method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], run: Any) -> None:
     async def main() -> None:
-        async with running(answering(OK)) as server, client_of(server.port) as client:
+        async with running(responding(OK)) as server, client_of(server.port) as client:
             with pytest.raises(LocalProtocolError):
                 await client.request(method, target, headers)
             assert 0 == server.accepted
@@ -87,7 +87,7 @@ def test_a_body_of_any_size_arrives_whole(size: int, run: Any) -> None:
         body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         async with running(recording(seen, size)) as server, client_of(server.port) as client:
             for _ in range(2):
-                assert b"ok" == await whole(await client.request(b"POST", b"/", [], body))
+                assert b"ok" == await read_body(await client.request(b"POST", b"/", [], body))
             assert 1 == server.accepted
             assert all(request.endswith(b"Content-Length: %d\r\n\r\n" % size + body) for request in seen)
 
@@ -108,7 +108,7 @@ def test_body_in_pieces_is_framed(length: int | None, framed: bytes, run: Any) -
         async with running(recording(seen, len(framed))) as server, client_of(server.port) as client:
             for _ in range(2):
                 answer = await client.request(b"POST", b"/", [], pieces_of(b"abc", b"", b"def"), length=length)
-                assert b"ok" == await whole(answer)
+                assert b"ok" == await read_body(answer)
             assert 1 == server.accepted
             assert [framed] * 2 == [request.partition(b"\r\n\r\n")[2] for request in seen]
             assert (b"Transfer-Encoding: chunked" in seen[0]) == (length is None)
@@ -142,7 +142,7 @@ def test_exception_of_the_body_iterator_is_raised(run: Any) -> None:
         raise GoneError
 
     async def main() -> None:
-        async with running(answering(b"")) as server, client_of(server.port) as client:
+        async with running(responding(b"")) as server, client_of(server.port) as client:
             with pytest.raises(GoneError):
                 await client.request(b"POST", b"/", [], failing())
 
@@ -174,7 +174,7 @@ def test_a_refusal_arrives_while_the_body_is_being_sent(run: Any) -> None:
 
         async with running(handle) as server, client_of(server.port) as client:
             answer = await client.request(b"POST", b"/", [], endless(), length=1 << 40)
-            assert (413, b"much") == (answer.status, await whole(answer))
+            assert (413, b"much") == (answer.status, await read_body(answer))
             assert b"ok" == await get(client)
             assert 2 == server.accepted
 
@@ -184,11 +184,11 @@ def test_a_refusal_arrives_while_the_body_is_being_sent(run: Any) -> None:
 def test_a_large_body_of_bytes_stops_at_a_refusal_too(run: Any) -> None:
     async def main() -> None:
         async with (
-            running(answering(b"HTTP/1.1 413 Too Large\r\ncontent-length: 4\r\n\r\nmuch")) as server,
+            running(responding(b"HTTP/1.1 413 Too Large\r\ncontent-length: 4\r\n\r\nmuch")) as server,
             client_of(server.port) as client,
         ):
             answer = await client.request(b"POST", b"/", [], b"x" * 50_000_000)
-            assert (413, b"much") == (answer.status, await whole(answer))
+            assert (413, b"much") == (answer.status, await read_body(answer))
 
     run(main)
 
@@ -242,7 +242,7 @@ def test_slow_upstream_applies_backpressure_to_the_body(run: Any) -> None:
                 await asyncio.sleep(0.05)
             assert 0 < given < 40_000_000
             go_on.set()
-            assert b"ok" == await whole(await asking)
+            assert b"ok" == await read_body(await asking)
             assert 65_536_000 == given
 
     run(main)
@@ -295,7 +295,7 @@ def test_leaving_an_upload_ends_its_iterator(run: Any) -> None:
             finally:
                 ended.set()
 
-        async with running(answering(b"HTTP/1.1 200 OK\r\n\r\n")) as server, client_of(server.port) as client:
+        async with running(responding(b"HTTP/1.1 200 OK\r\n\r\n")) as server, client_of(server.port) as client:
             answer = await client.request(b"POST", b"/", [], stuck())
             answer.close()
             await ended.wait()
@@ -324,7 +324,7 @@ def test_slow_reader_applies_backpressure_to_the_upstream(run: Any) -> None:
                 await asyncio.sleep(0.05)
             assert written < 40_000_000
             assert answer.unread < 1_000_000
-            assert size == len(await whole(answer))
+            assert size == len(await read_body(answer))
 
     run(main)
 
@@ -334,7 +334,7 @@ def test_a_client_serves_one_loop_after_another(run: Any) -> None:
 
     async def main() -> None:
         nonlocal client
-        async with running(answering(OK)) as server:
+        async with running(responding(OK)) as server:
             client = client or HttpClient(Origin(f"http://127.0.0.1:{server.port}"), connect_timeout=BOUND)
             client._origin._port = server.port
             assert b"ok" == await get(client)
