@@ -89,7 +89,7 @@ def test_a_session_approval_is_limited_to_its_rule(url):
 
 
 def test_http_decision_does_not_apply_to_terminal_only_requests(url):
-    """A yes for the session is one for all that wait, but for those that its door is not for."""
+    """An approval for the session approves all pending calls that its channel may decide."""
     rules = (Rule(name="r", agents=("worker",), who=("terminal",), deadline=600), Rule(name="r", deadline=600))
     boss, worker = (HookScope(agent_id=name, session_key="s1") for name in ("boss", "worker"))
 

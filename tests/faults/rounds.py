@@ -73,7 +73,7 @@ class Registrar:
     deployment: Deployment
     chance: random.Random
     callback_url: str
-    told: dict[str, str] = field(default_factory=dict)
+    acknowledged: dict[str, str] = field(default_factory=dict)
     open: tuple[str, str | None] | None = None
 
     def work(self, stop: threading.Event) -> None:
@@ -82,7 +82,7 @@ class Registrar:
                 name, text = self.open  # an unanswered change is made again until it is answered
             else:
                 name = f"x{self.chance.randrange(8)}"
-                text = None if name in self.told and self.chance.random() < 0.4 else uuid.uuid4().hex
+                text = None if name in self.acknowledged and self.chance.random() < 0.4 else uuid.uuid4().hex
             self.open = (name, text)
             try:
                 if text is None:
@@ -95,19 +95,19 @@ class Registrar:
             assert answer["ok"], answer
             assert answer["stored"], answer
             if text is None:
-                self.told.pop(name, None)
+                self.acknowledged.pop(name, None)
             else:
-                self.told[name] = text
+                self.acknowledged[name] = text
             self.open = None
             stop.wait(0.002)
 
     def may_hold(self) -> list[dict[str, str]]:
         """List the valid contents of the database: acknowledged changes, with and without the open one."""
         if self.open is None:
-            return [self.told]
+            return [self.acknowledged]
         name, text = self.open
-        other = {key: value for key, value in self.told.items() if key != name}
-        return [self.told, other if text is None else {**other, name: text}]
+        other = {key: value for key, value in self.acknowledged.items() if key != name}
+        return [self.acknowledged, other if text is None else {**other, name: text}]
 
 
 class Rounds:
@@ -266,7 +266,7 @@ class Rounds:
                 return {each.name: each.description for each in await store.load() if each.source == "external"}
 
         held = asyncio.run(load())
-        assert held in registrar.may_hold(), json.dumps([held, registrar.told, registrar.open], indent=1)
+        assert held in registrar.may_hold(), json.dumps([held, registrar.acknowledged, registrar.open], indent=1)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Hooks by the doors of Python programs: ToolRunner, Runner with its agents and sub-agents, and what a turn's end looks like there."""
+"""Hooks in Python programs: ToolRunner, Runner with its agents and sub-agents, and what a turn's end looks like there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of results at the doors: callbacks over HTTP, agents with their log, the seeds' tools API."""
+"""Files of results at the entry points: callbacks over HTTP, agents with their log, the seeds' tools API."""
 
 from __future__ import annotations
 

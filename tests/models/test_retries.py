@@ -161,20 +161,20 @@ def test_native_calls_get_ids_and_text_arguments() -> None:
     assert not again
 
 
-@pytest.mark.parametrize("door", ["whole", "usage along", "usage apart"])
+@pytest.mark.parametrize("usage_in", ["whole", "usage along", "usage apart"])
 @pytest.mark.parametrize("second", ["stands", "fails"])
-def test_usage_includes_the_probe_if_the_first_answer_is_kept(door: str, second: str) -> None:
+def test_usage_includes_the_probe_if_the_first_answer_is_kept(usage_in: str, second: str) -> None:
     used = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-    if door == "whole":
+    if usage_in == "whole":
         exchange = make(options=TextOptions())
         assert exchange.answer(completion("Hello.", **used))[1]
         out = exchange.answer(completion("Other.", **used))[0] if second == "stands" else exchange.fallback_response()
         usages = [json.loads(out or b"{}")["usage"]]
     else:
-        exchange = make(options=TextOptions(), stream=True, stream_options={"include_usage": door == "usage apart"})
+        exchange = make(options=TextOptions(), stream=True, stream_options={"include_usage": usage_in == "usage apart"})
         choice = {"index": 0, "delta": {"content": "Hello."}, "finish_reason": "stop"}
         apart = {"choices": [choice]}, {"choices": [], "usage": used}
-        events = apart if door == "usage apart" else ({"choices": [choice], "usage": used},)
+        events = apart if usage_in == "usage apart" else ({"choices": [choice], "usage": used},)
         wire = b"".join(b"data: " + json.dumps({"id": "c", **event}).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
         assert exchange.feed(wire) == b""
         assert exchange.end() == (b"", True)

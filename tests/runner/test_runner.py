@@ -1,4 +1,4 @@
-"""ToolRunner: one call runs the turn; options are refused when set, callbacks watch, and every door gives the same result."""
+"""ToolRunner: one call runs the turn; options are refused when set, callbacks watch, and every entry point gives the same result."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def test_the_proxys_upstream_key_replaces_the_clients_keys() -> None:
 
 
 def test_key_of_the_proxy_is_not_sent_upstream() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="door-key")) as port:
-        assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "bearer door-key"}).status
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="proxy-key")) as port:
+        assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "bearer proxy-key"}).status
         assert "Authorization" not in upstream.seen[0].headers
 
 

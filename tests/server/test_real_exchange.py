@@ -1,4 +1,4 @@
-"""The whole door: real sockets on both sides, and the real exchange between them."""
+"""The whole proxy: real sockets on both sides, and the real exchange between them."""
 
 from __future__ import annotations
 

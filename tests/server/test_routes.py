@@ -14,7 +14,7 @@ CHAT = "/v1/chat/completions"
 
 
 def test_health_answers_without_a_key() -> None:
-    with serving(make_proxy("http://127.0.0.1:9/v1", api_key="door-key")) as port:
+    with serving(make_proxy("http://127.0.0.1:9/v1", api_key="proxy-key")) as port:
         for path in ("/", "/health", "/health/"):
             assert {"status": "ok", "service": "patchbay proxy"} == ask(port, "GET", path).json
         assert b"" == ask(port, "HEAD", "/health").body
@@ -23,12 +23,12 @@ def test_health_answers_without_a_key() -> None:
 @pytest.mark.parametrize(
     ("given", "status"),
     [
-        (None, 401), ("Bearer door-key", 200), ("bEARER door-key", 200), ("Bearer  door-key ", 200), ("Bearer door-keyx", 401),
-        ("Bearer door-ke", 401), ("Basic door-key", 401), ("door-key", 401), ("Bearer", 401), ("Bearer dör-key", 401),
+        (None, 401), ("Bearer proxy-key", 200), ("bEARER proxy-key", 200), ("Bearer  proxy-key ", 200), ("Bearer proxy-keyx", 401),
+        ("Bearer proxy-ke", 401), ("Basic proxy-key", 401), ("proxy-key", 401), ("Bearer", 401), ("Bearer dör-key", 401),
     ],
 )  # fmt: skip
 def test_the_key_opens_and_nothing_else_does(given: str | None, status: int) -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="door-key")) as port:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="proxy-key")) as port:
         for method, path in (("POST", CHAT), ("GET", "/v1/models")):
             headers = {"authorization": given} if given else {}
             answer = ask(port, method, path, chat_body() if method == "POST" else None, headers=headers)
@@ -44,7 +44,7 @@ def test_the_key_opens_and_nothing_else_does(given: str | None, status: int) -> 
 
 def test_wrong_key_is_refused_before_the_body_is_read() -> None:
     with (
-        serving(make_proxy("http://127.0.0.1:9/v1", api_key="door-key")) as port,
+        serving(make_proxy("http://127.0.0.1:9/v1", api_key="proxy-key")) as port,
         socket.create_connection(("127.0.0.1", port), BOUND) as client,
     ):
         client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n")
@@ -52,14 +52,14 @@ def test_wrong_key_is_refused_before_the_body_is_read() -> None:
 
 
 def test_options_needs_no_key_and_has_no_cors_headers_by_default() -> None:
-    with serving(make_proxy("http://127.0.0.1:9/v1", api_key="door-key")) as port:
+    with serving(make_proxy("http://127.0.0.1:9/v1", api_key="proxy-key")) as port:
         answer = ask(port, "OPTIONS", CHAT)
         assert 204 == answer.status
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 def test_cors_allows_any_origin_and_its_requested_headers() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, cors=True, api_key="door-key")) as port:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, cors=True, api_key="proxy-key")) as port:
         headers = {"access-control-request-headers": "authorization, x-stainless-lang", "origin": "http://page"}
         preflight = ask(port, "OPTIONS", CHAT, headers=headers)
         assert (204, "*") == (preflight.status, preflight.headers["access-control-allow-origin"])
@@ -67,7 +67,7 @@ def test_cors_allows_any_origin_and_its_requested_headers() -> None:
         assert "DELETE" in preflight.headers["access-control-allow-methods"]
         for answer in (
             ask(port, "POST", CHAT, chat_body()),
-            ask(port, "GET", "/v1/models", headers={"authorization": "Bearer door-key"}),
+            ask(port, "GET", "/v1/models", headers={"authorization": "Bearer proxy-key"}),
         ):
             assert "*" == answer.headers["access-control-allow-origin"]
 

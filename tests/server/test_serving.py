@@ -179,7 +179,7 @@ def test_workers_leave_when_their_parent_is_killed() -> None:
 def test_server_process_has_no_flag_parser_and_shows_no_key() -> None:
     with (
         running_upstream(quick) as upstream,
-        proxy_process("--upstream", upstream.url, "--upstream-key", "up-key-123", env={"PROXY_API_KEY": "door-key"}) as (
+        proxy_process("--upstream", upstream.url, "--upstream-key", "up-key-123", env={"PROXY_API_KEY": "proxy-key"}) as (
             process,
             port,
         ),
@@ -188,7 +188,7 @@ def test_server_process_has_no_flag_parser_and_shows_no_key() -> None:
         assert b"patchbay.cli.serving" in shown
         assert b"up-key-123" not in shown
         assert 401 == ask(port, "GET", "/v1/models").status
-        assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "Bearer door-key"}).status
+        assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "Bearer proxy-key"}).status
         assert "Bearer up-key-123" == upstream.seen[0].headers["Authorization"]
 
 

@@ -12,7 +12,6 @@ import functools
 import importlib
 import inspect
 import json
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MethodType
@@ -35,6 +34,7 @@ else:
     Client = TypeVar("Client")
 
 _json = msgspec.json.Encoder()
+_read_json = msgspec.json.Decoder().decode
 _MOST_ERROR_BYTES = 1024 * 1024
 _CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
@@ -84,9 +84,7 @@ def _without_transform(client: Any, response: type) -> Callable[..., Any]:
 
     def post_plain(body: dict[str, Any], cast_to: type = response) -> Any:
         names = body.keys()
-        if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY)) or any(map(_is_not_finite, body.values())):
-            return None
-        if (content := _plain_json(body)) is None:
+        if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY)) or (content := _plain_json(body)) is None:
             return None
         given = {"content": content} if takes_bytes else {"body": body}
         return post("/chat/completions", cast_to=cast_to, options={"security": {"bearer_auth": True}}, **given)
@@ -123,15 +121,14 @@ def _takes_bytes(client: Any) -> bool:
     return type(client) in (sdk.OpenAI, sdk.AsyncOpenAI) and "content" in inspect.signature(client.post).parameters
 
 
-def _is_not_finite(value: Any) -> bool:
-    """Whether the SDK refuses a number that our encoder would write as null."""
-    return type(value) is float and not math.isfinite(value)
-
-
 def _plain_json(value: Any) -> bytes | None:
-    """The JSON of what is nothing else; None for anything that the SDK has to turn into JSON."""
+    """The JSON of a value that is plain JSON; None for anything that the SDK has to turn into JSON, or refuses.
+
+    The encoder writes more than that (bytes, dates, dataclasses, NaN as null): what reads back as it was is plain.
+    """
     try:
-        return _json.encode(value)
+        content = _json.encode(value)
+        return content if _read_json(content) == value else None
     except (TypeError, ValueError, RecursionError):
         return None
 

@@ -1,4 +1,4 @@
-"""The door without a server around it: clients that take nothing, that go away at the wrong moment, and roles that are not free."""
+"""Live sessions without a server around them: clients that take nothing, that go away at the wrong moment, and roles that are not free."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SessionsUnderTest:
         self.governance = Governance()
         limits = RealtimeLimits(connect=60.0, first_pause=0.01, reconnects=reconnects)
         realtime = RealtimeSettings(model=f"{fake.provider}/m", url=url or fake.url, api_key="k", limits=limits, output="text")
-        self.door = LiveSessionsApp(self.managers, self.governance, LiveSessionsSettings(realtime=realtime, **settings))
+        self.app = LiveSessionsApp(self.managers, self.governance, LiveSessionsSettings(realtime=realtime, **settings))
 
     async def __aenter__(self) -> Self:
         return self
@@ -51,20 +51,20 @@ class SessionsUnderTest:
             await self.close()
 
     async def close(self) -> None:
-        await self.door.aclose()
+        await self.app.aclose()
         await self.governance.aclose()
         assert [(None, None)] * len(self.managers) == [(each.active, each.pending) for each in self.managers.values()]
 
 
 class Client:
-    """One client's end, as the door sees it.
+    """One client's end, as the server sees it.
 
     ``takes``: how many frames it takes before it takes nothing more; ``refuses``: before its server says that it is closed.
     """
 
     def __init__(
         self,
-        doorway: SessionsUnderTest,
+        sessions: SessionsUnderTest,
         role: str = "ann",
         query: str = "",
         *,
@@ -84,7 +84,7 @@ class Client:
             "headers": [],
             "subprotocols": [],
         }
-        self.task = asyncio.ensure_future(doorway.door(scope, self._incoming.get, self._take))
+        self.task = asyncio.ensure_future(sessions.app(scope, self._incoming.get, self._take))
 
     async def _take(self, message: Any) -> None:
         if self._takes is not None and len(self.sent) >= self._takes:
@@ -110,7 +110,7 @@ class Client:
             await self._news.wait()
 
     async def accepted(self) -> None:
-        """Until it waits for its role to be free, where that is not: by then the door has come to that."""
+        """Until it waits for its role to be free, where that is not: by then the server has come to that."""
         while not self.sent:
             self._news.clear()
             await self._news.wait()
@@ -121,35 +121,35 @@ class Client:
 
 
 async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=0.05) as doorway:
-        client = Client(doorway, takes=2)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=0.05) as sessions:
+        client = Client(sessions, takes=2)
         client.text("Hi.")
         await client.task
-        assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+        assert [None, None] == [sessions.managers["ann"].active, sessions.managers["ann"].pending]
 
 
 async def test_client_that_reads_nothing_does_not_delay_the_server_beyond_its_timeout():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=3_600) as doorway:
-        client = Client(doorway, takes=2)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=3_600) as sessions:
+        client = Client(sessions, takes=2)
         client.text("Hi.")
         await client.until("ready")
-        doorway.door.stopping()
+        sessions.app.stopping()
         client.task.cancel()  # as a server does when its drain is over
         await asyncio.wait([client.task])
 
 
 async def test_socket_closed_by_the_server_counts_as_gone():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as doorway:
-        client = Client(doorway, refuses=3)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as sessions:
+        client = Client(sessions, refuses=3)
         client.text("Hi.")
         await client.task
-        assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+        assert [None, None] == [sessions.managers["ann"].active, sessions.managers["ann"].pending]
 
 
 @pytest.mark.parametrize("moment", range(12))
 async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
-    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(30)))])) as doorway:
-        client = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(30)))])) as sessions:
+        client = Client(sessions)
         client.text("Count.")
         for _ in range(moment**2):
             await asyncio.sleep(0.0005)
@@ -158,11 +158,11 @@ async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
 
 
 async def test_client_that_left_during_open_holds_nothing():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as doorway:
-        client = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as sessions:
+        client = Client(sessions)
         client.leave()
         await client.task
-        other = Client(doorway)
+        other = Client(sessions)
         other.text("Hi.")
         await other.until("response_end")
         other.leave()
@@ -170,53 +170,53 @@ async def test_client_that_left_during_open_holds_nothing():
 
 
 async def test_takeover_waits_a_bounded_time_for_idle():
-    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(60)))]), swap_wait=0.1) as doorway:
-        first = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(60)))]), swap_wait=0.1) as sessions:
+        first = Client(sessions)
         first.text("Count.")
         await first.until("text")
-        second = Client(doorway, query="takeover=1")
+        second = Client(sessions, query="takeover=1")
         await second.until("ready")
         assert 4410 == await first.code()
-        third = Client(doorway)
+        third = Client(sessions)
         assert 4409 == await third.code()
     assert 1001 == await second.code()
-    assert 1001 == await Client(doorway).code()
+    assert 1001 == await Client(sessions).code()
 
 
 async def test_session_of_the_program_is_taken_over_only_on_request():
     class Own:
-        outcome = 0
+        updates = 0
 
         async def use_tools(self, snapshot: Any) -> None:
-            self.told += 1
+            self.updates += 1
 
-    async with SessionsUnderTest(FakeOpenAI(), free_wait=0.05) as doorway:
-        manager, own = doorway.managers["ann"], Own()
+    async with SessionsUnderTest(FakeOpenAI(), free_wait=0.05) as sessions:
+        manager, own = sessions.managers["ann"], Own()
         await manager.prepare(own)
         await manager.swap()
-        assert 4409 == await Client(doorway).code()
-        taking = Client(doorway, query="takeover=1")
+        assert 4409 == await Client(sessions).code()
+        taking = Client(sessions, query="takeover=1")
         await taking.until("ready")
-        outcome = own.told
+        updates = own.updates
         await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
-        assert (outcome, ["added"]) == (own.told, doorway.fake.tools)
+        assert (updates, ["added"]) == (own.updates, sessions.fake.tools)
 
 
 async def test_disconnected_client_does_not_take_over():
-    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."])) as doorway:
-        first = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."])) as sessions:
+        first = Client(sessions)
         first.text("Count.")
         await first.until("text")
-        ghost = Client(doorway, query="takeover=1")
-        await doorway.fake.until(lambda: doorway.fake.connections == 2)
+        ghost = Client(sessions, query="takeover=1")
+        await sessions.fake.until(lambda: sessions.fake.connections == 2)
         ghost.text("Hello?")
         ghost.leave()
         await ghost.task
         await first.until("idle")
-        assert doorway.managers["ann"].pending is None
+        assert sessions.managers["ann"].pending is None
         first.text("Go on.")
         await first.until("idle", times=2)
-        assert ["Count.", "Go on."] == [outcome.text for outcome in doorway.fake.heard if outcome.kind == "user"]
+        assert ["Count.", "Go on."] == [outcome.text for outcome in sessions.fake.heard if outcome.kind == "user"]
 
 
 async def test_client_that_leaves_during_open_frees_its_role():
@@ -232,21 +232,21 @@ async def test_client_that_leaves_during_open_frees_its_role():
     silent = await asyncio.start_server(never_opens, "127.0.0.1", 0)
     with FakeOpenAI() as fake:
         port = silent.sockets[0].getsockname()[1]
-        doorway = SessionsUnderTest(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
+        sessions = SessionsUnderTest(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
         for _ in range(2):
-            client = Client(doorway)
+            client = Client(sessions)
             await opening.acquire()
             client.leave()
             await client.task
-            assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+            assert [None, None] == [sessions.managers["ann"].active, sessions.managers["ann"].pending]
             await over.acquire()
-        await doorway.close()
+        await sessions.close()
     silent.close()
 
 
 async def test_concurrent_takeovers_happen_in_order():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."]), free_wait=0.05) as doorway:
-        clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
+    async with SessionsUnderTest(FakeOpenAI(["Hello."]), free_wait=0.05) as sessions:
+        clients = [Client(sessions, query="takeover=1") for _ in range(3)]  # at one instant
         await clients[-1].until("ready")
         assert [4410, 4410] == [await client.code() for client in clients[:2]]
         clients[-1].text("Hi.")
@@ -254,33 +254,33 @@ async def test_concurrent_takeovers_happen_in_order():
 
 
 async def test_takeover_behind_a_stuck_takeover_times_out():
-    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(60)))]), swap_wait=0.3) as doorway:
-        first = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One two three."), Pause(60)))]), swap_wait=0.3) as sessions:
+        first = Client(sessions)
         first.text("Count.")
         await first.until("text")
-        manager = doorway.managers["ann"]
+        manager = sessions.managers["ann"]
 
         class Unhurried:
             async def use_tools(self, snapshot: Any) -> None:
                 pass
 
         await manager.prepare(Unhurried())  # the program's own, which does not come to it
-        late = Client(doorway, query="takeover=1")
+        late = Client(sessions, query="takeover=1")
         assert 4409 == await late.code()
         assert "Another client is taking over" in late.frames[0]["error"]["message"]
         manager.leave(manager.pending)
 
 
 async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
-    async with SessionsUnderTest(FakeOpenAI(), free_wait=60) as doorway:
-        first = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI(), free_wait=60) as sessions:
+        first = Client(sessions)
         await first.until("ready")
-        second = Client(doorway)
+        second = Client(sessions)
         await second.accepted()
-        doorway.door.stopping()
+        sessions.app.stopping()
         assert (1001, 1001) == (await first.code(), await second.code())
         assert [] == second.frames
-        assert 1 == doorway.fake.attempts
+        assert 1 == sessions.fake.attempts
 
 
 async def test_client_waiting_for_a_role_does_not_delay_server_stop():
@@ -288,37 +288,37 @@ async def test_client_waiting_for_a_role_does_not_delay_server_stop():
         async def use_tools(self, snapshot: Any) -> None:
             pass
 
-    async with SessionsUnderTest(FakeOpenAI(), free_wait=3_600) as doorway:
-        manager = doorway.managers["ann"]
+    async with SessionsUnderTest(FakeOpenAI(), free_wait=3_600) as sessions:
+        manager = sessions.managers["ann"]
         await manager.prepare(own := Own())
-        await manager.swap()  # the program's own, which the door has no hand in
-        client = Client(doorway)
+        await manager.swap()  # the program's own, which the server does not manage
+        client = Client(sessions)
         await client.accepted()
-        await doorway.door.aclose()
+        await sessions.app.aclose()
         assert 1001 == await client.code()
         manager.leave(own)
 
 
 async def test_removed_role_closes_waiting_clients():
-    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben"), free_wait=60) as doorway:
-        first = Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben"), free_wait=60) as sessions:
+        first = Client(sessions)
         await first.until("ready")
-        second = Client(doorway)
+        second = Client(sessions)
         await second.accepted()
-        doorway.managers["ann"].registry.remove_role("ann")
+        sessions.managers["ann"].registry.remove_role("ann")
         assert (4404, 4404) == (await first.code(), await second.code())
         assert ["unknown_role"] == [frame["error"]["code"] for frame in second.frames]
-        assert 1 == doorway.fake.attempts
+        assert 1 == sessions.fake.attempts
 
 
 async def test_failed_takeover_closes_its_client_and_the_other_continues():
     with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
-        doorway = SessionsUnderTest(fake, swap_wait=60, reconnects=0)
-        first = Client(doorway)
+        sessions = SessionsUnderTest(fake, swap_wait=60, reconnects=0)
+        first = Client(sessions)
         first.text("Count.")
         await first.until("text")
-        second = Client(doorway, query="takeover=1")
-        manager = doorway.managers["ann"]
+        second = Client(sessions, query="takeover=1")
+        manager = sessions.managers["ann"]
         while not getattr(manager.pending, "is_open", False):
             await asyncio.sleep(0.01)
         await asyncio.to_thread(fake.drop)  # the last connection that was opened
@@ -327,20 +327,20 @@ async def test_failed_takeover_closes_its_client_and_the_other_continues():
         assert "ready" not in [frame["type"] for frame in second.frames]
         assert not first.task.done()
         assert (True, None) == (manager.active is not None, manager.pending)
-        await doorway.close()
+        await sessions.close()
 
 
 async def test_a_session_ends_with_its_role():
-    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben")) as doorway:
-        client, other = Client(doorway), Client(doorway, "ben")
+    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben")) as sessions:
+        client, other = Client(sessions), Client(sessions, "ben")
         await client.until("ready")
         await other.until("ready")
-        registry = doorway.managers["ann"].registry
+        registry = sessions.managers["ann"].registry
         await asyncio.to_thread(registry.remove_role, "ann")
         assert 4404 == await client.code()
-        assert 4404 == await Client(doorway).code()
+        assert 4404 == await Client(sessions).code()
         registry.add_role("ann")
-        again = Client(doorway)
+        again = Client(sessions)
         await again.until("ready")
         assert not other.task.done()
 
@@ -427,19 +427,19 @@ async def test_client_gets_idle_only_after_pending_work(happens: list[Any], expe
 
 async def test_renewal_of_an_idle_connection_is_neither_an_end_nor_a_warning(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "patchbay.server"), FakeGemini(["Hello."]) as fake:
-        doorway = SessionsUnderTest(fake)
-        client = Client(doorway)
+        sessions = SessionsUnderTest(fake)
+        client = Client(sessions)
         client.text("Hi.")
         await client.until("idle")
         await asyncio.to_thread(fake.go_away, 30)
         await asyncio.to_thread(fake.wait_until, lambda: fake.connections == 2)
         while 2 != [frame.get("state") for frame in client.frames].count("open"):
             await asyncio.sleep(0.01)
-        doorway.door.stopping()
+        sessions.app.stopping()
         assert 1001 == await client.code()
         assert [1] == [frame["heard"] for frame in client.frames if frame["type"] == "idle"]
         assert [True] == [frame["planned"] for frame in client.frames if frame.get("state") == "lost"]
-        await doorway.close()
+        await sessions.close()
     (line,) = [record for record in caplog.records if record.name.startswith("patchbay.server")]
     assert (logging.INFO, True) == (line.levelno, "is renewed" in line.getMessage())
 
@@ -466,15 +466,15 @@ async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
 
 
 async def test_stopping_server_completes_current_answers_and_accepts_no_new_input():
-    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]), ("ann", "ben")) as doorway:
-        idle, talking = Client(doorway, "ben"), Client(doorway)
+    async with SessionsUnderTest(FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]), ("ann", "ben")) as sessions:
+        idle, talking = Client(sessions, "ben"), Client(sessions)
         await idle.until("ready")
         talking.text("Count.")
         await talking.until("text")
-        doorway.door.stopping()
+        sessions.app.stopping()
         assert 1001 == await idle.code()
         talking.text("More.")
         assert 1001 == await talking.code()
         assert "One two." == "".join(frame.get("delta", "") for frame in talking.frames)
         assert ["server_stopping"] == [frame["error"]["code"] for frame in talking.frames if frame["type"] == "error"]
-    assert [] == doorway.fake.violations
+    assert [] == sessions.fake.violations

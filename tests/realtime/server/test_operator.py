@@ -23,7 +23,7 @@ from support.processes import listening
 from tools_server.rig import calling_back, json_response
 
 from .rig import ROLES, Client, Serving, serving
-from .test_bridge import Client as DoorClient
+from .test_bridge import Client as SessionClient
 from .test_bridge import SessionsUnderTest
 
 KEY = "a-secret-key-that-nobody-may-read"
@@ -47,8 +47,8 @@ def session_log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
-    async with SessionsUnderTest(FakeOpenAI(api_key="another")) as doorway:
-        client = DoorClient(doorway, query="session=mondays")
+    async with SessionsUnderTest(FakeOpenAI(api_key="another")) as sessions:
+        client = SessionClient(sessions, query="session=mondays")
         assert 4502 == await client.code()
     (line,) = session_log_lines(caplog)
     assert all(each in line for each in ("'ann'", "'mondays'", "could not be opened", "HTTP 401"))
@@ -58,8 +58,8 @@ async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_
 async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
     broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
     script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
-    async with SessionsUnderTest(FakeOpenAI(script)) as doorway:
-        client = DoorClient(doorway, query="session=mondays")
+    async with SessionsUnderTest(FakeOpenAI(script)) as sessions:
+        client = SessionClient(sessions, query="session=mondays")
         client.text("Count.")
         await client.until("idle")
         client.text("Fail.")
@@ -73,11 +73,11 @@ async def test_lost_connection_and_model_failure_are_each_one_log_line(caplog):
 
 async def test_lost_model_of_a_session_is_logged_once(caplog):
     with FakeOpenAI() as fake:
-        doorway = SessionsUnderTest(fake, reconnects=1)
-        client = DoorClient(doorway)
+        sessions = SessionsUnderTest(fake, reconnects=1)
+        client = SessionClient(sessions)
         await client.until("ready")
     assert 4502 == await client.code()
-    await doorway.close()
+    await sessions.close()
     lines = session_log_lines(caplog)
     assert 1 == sum("is lost" in line for line in lines), lines
     assert len(lines) == len(set(lines)), lines
@@ -96,8 +96,10 @@ def test_no_model_or_client_text_breaks_a_log_line(caplog):
 
 
 async def test_client_mistakes_are_not_logged_as_warnings(caplog):
-    async with SessionsUnderTest(FakeOpenAI()) as doorway:
-        assert [4404, 4400] == [await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))]
+    async with SessionsUnderTest(FakeOpenAI()) as sessions:
+        assert [4404, 4400] == [
+            await SessionClient(sessions, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))
+        ]
     assert [] == session_log_lines(caplog)
 
 
@@ -255,10 +257,10 @@ def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
 
 
 async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
-    async with SessionsUnderTest(FakeOpenAI(faults=Faults(updates=("ok", "refuse")))) as doorway:
-        client = DoorClient(doorway)
+    async with SessionsUnderTest(FakeOpenAI(faults=Faults(updates=("ok", "refuse")))) as sessions:
+        client = SessionClient(sessions)
         await client.until("ready")
-        manager = doorway.managers["ann"]
+        manager = sessions.managers["ann"]
         from patchbay.errors import ToolSyncError
         from patchbay.tools import ToolDefinition
 
