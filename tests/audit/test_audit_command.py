@@ -110,6 +110,7 @@ def test_audit_without_matches_says_so_and_exits_0(store):
         (["--server", "http://127.0.0.1:99999"], "Invalid server URL"),
         (["--store", "a.db", "--limit", "0"], "limit"),
         (["--store", "a.db", "--interval", "2"], "--interval needs --follow"),
+        (["--store", "a.db", "--follow", "--until", "1h"], "--follow and --until cannot go together"),
         (["--store", "a.db", "--since", "5m", "--until", "1h"], "--since must be before --until"),
         (["--store", "a.db", "--since", "2026-01-01", "--until", "2026-01-01"], "--since must be before --until"),
     ],

@@ -85,6 +85,8 @@ def audit(
 
     if not follow and is_explicit(context, "interval"):
         raise ConfigurationError("--interval needs --follow.")
+    if follow and until is not None:
+        raise ConfigurationError("--follow and --until cannot go together: new calls have no end.")
     now = time.time()
     query = AuditQuery(
         since=parse_time(since, now, "--since") if since is not None else None,
