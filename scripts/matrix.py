@@ -48,7 +48,7 @@ def prepare(version: str, python: Path) -> Path:
     print(f"Python {version}: installing from requirements.lock into {folder.relative_to(ROOT)} (once)", flush=True)
     subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
     pip = [inside, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-    subprocess.run([*pip, "--require-hashes", "-r", ROOT / "requirements.lock"], check=True)
+    subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", ROOT / "requirements.lock"], check=True)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], check=True)
     ready.touch()
     return inside
