@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: .venv/.installed ## a text-only model calls tools, through the proxy, before your eyes
+demo: .venv/.installed ## watch a text-only model call tools through the proxy
 	@$(BIN)/patchbay demo
 
 test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
@@ -56,7 +56,7 @@ bench: .venv/.installed ## measure against the peers, side by side (see bench/RE
 fidelity: .venv/.installed ## how faithfully recorded texts are read, and what reading costs (see bench/README.md)
 	@$(BIN)/python -m bench.fidelity
 
-oracle: .venv/.installed ## compare what the public faces do with what is frozen in tests/oracle
+oracle: .venv/.installed ## compare the behaviour of the public API with tests/oracle
 	@$(BIN)/python scripts/oracle.py check
 
 clients: .venv/.installed ## run coding agents and agent frameworks through the proxy on a text-only model (2 GB from npm and PyPI the first time)
@@ -89,7 +89,7 @@ lowest: $(UV) ## the suite with the oldest versions that pyproject.toml allows
 	@$(UV) pip install --quiet --python .build/lowest/bin/python --no-deps --no-build-isolation -e .
 	@.build/lowest/bin/pytest -n $(WORKERS) $(TESTS)
 
-clean: ## remove all that make has made
+clean: ## remove everything that make has created
 	@rm -rf .venv .build dist tests/npm/node_modules
 
 # The stamps: installing is done once, and again when what it was made from changes.
@@ -104,7 +104,7 @@ clean: ## remove all that make has made
 
 tests/npm/node_modules/.installed: tests/npm/package.json tests/npm/package-lock.json
 ifeq ($(NPM),)
-	@echo "npm is not here: the tests with JavaScript clients will be skipped"
+	@echo "npm is not installed: tests with JavaScript clients will be skipped"
 else
 	@cd tests/npm && $(NPM) ci --loglevel=error --no-audit --no-fund --no-progress
 	@touch $@
@@ -112,7 +112,7 @@ endif
 
 $(MERMAID):
 ifeq ($(NPM),)
-	@echo "npm is not here: diagrams of the site need the network"
+	@echo "npm is not installed: diagrams of the site need the network"
 else
 	@mkdir -p .build/mermaid
 	@cd .build/mermaid && $(NPM) pack --silent mermaid@$(MERMAID_VERSION) >/dev/null \
