@@ -26,7 +26,7 @@ _MAX_REPR = 80
 
 
 class ScriptedModel:
-    """Answers request number n with step number n, and complains when it is asked once too often.
+    """Answers request number n with step number n; a request beyond the script raises AssertionError.
 
         model = ScriptedModel([ToolCall("1", "get_weather", '{"city": "Rome"}'), "It is sunny."])
         result = await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
@@ -38,21 +38,21 @@ class ScriptedModel:
         with ScriptedModel(["It is sunny."]) as model:
             await ToolRunner(model).run("How is Rome?")
 
-    ``requests`` are the ChatRequests it was asked. Text comes in two pieces when a stream is asked for.
+    ``requests`` are the ChatRequests that it received. In a stream, text comes in two pieces.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = list(steps)
         self.requests: list[ChatRequest] = []
-        self._complaint: AssertionError | None = None
+        self._failure: AssertionError | None = None
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
         """Play the next step."""
         self.requests.append(request)
         try:
             step = await self._step(request)
-        except AssertionError as complaint:
-            self._complaint = self._complaint or complaint
+        except AssertionError as failure:
+            self._failure = self._failure or failure
             raise
         if isinstance(step, BaseException):
             raise step
@@ -82,9 +82,9 @@ class ScriptedModel:
             self.assert_consumed()
 
     def assert_consumed(self) -> None:
-        """Raise AssertionError if steps were left over, or something was wrong with those that were played."""
-        if self._complaint is not None:
-            raise self._complaint
+        """Raise AssertionError if steps are unused, or if a request or a step has failed an assertion."""
+        if self._failure is not None:
+            raise self._failure
         left = len(self._steps) - len(self.requests)
         if left > 0:
             unused = ", ".join(
@@ -112,7 +112,7 @@ def _model_reply(answer: Any) -> ModelReply:
     elif isinstance(answer, Sequence) and all(isinstance(call, ToolCall) for call in answer):
         answer = Reply(None, tool_calls=tuple(answer))
     if not isinstance(answer, Reply):
-        raise TypeError(f"A step of a ScriptedModel gave {type(answer).__name__}, which is no answer.")
+        raise TypeError(f"A step of a ScriptedModel gave {type(answer).__name__}, which is not an answer.")
     if answer.incomplete:
         return ModelReply(answer, "length")
     return ModelReply(answer, "tool_calls" if answer.tool_calls else "stop")
@@ -132,7 +132,7 @@ def _halves(text: str | None) -> list[str]:
 
 
 SIGNATURE = "(scripted model)"
-"""Every answer begins with it."""
+"""The beginning of every answer of a ContractModel."""
 
 _FENCE = re.compile(
     r"^(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)[ \t]*$",
@@ -146,7 +146,7 @@ _NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w+")
 
 @dataclass(frozen=True)
 class Contract:
-    """What a prompt teaches: the labels of the fences, and the tools with their schemas."""
+    """The contract as stated in a prompt: labels of the fences, and tools with their schemas."""
 
     call_tag: str
     result_tag: str
@@ -154,7 +154,7 @@ class Contract:
 
 
 class ContractModel:
-    """A script for ScriptedUpstream: answers as a small model would that follows its system prompt.
+    """A script for ScriptedUpstream: answers like a small model that follows its system prompt.
 
     With a contract in the prompt it calls every tool that the last user message asks for by a word of its
     name, with the numbers and the quoted or capitalised words of that message as arguments. With results in
@@ -166,13 +166,13 @@ class ContractModel:
         messages = [(message.get("role"), _text(message.get("content"))) for message in body.get("messages", [])]
         contract = read_contract("\n\n".join(text for role, text in messages if role in ("system", "developer")))
         last_reply = max((index for index, (role, _) in enumerate(messages) if role == "assistant"), default=-1)
-        news = "\n\n".join(text for role, text in messages[last_reply + 1 :] if role == "user")
+        unanswered = "\n\n".join(text for role, text in messages[last_reply + 1 :] if role == "user")
         if contract is None:
-            return f"{SIGNATURE} I know only the fenced format, and my prompt names no tools in it. I was told: {news}"
-        results = list(_read_results(news, contract.result_tag))
+            return f"{SIGNATURE} I know only the fenced format, and my prompt names no tools in it. I was told: {unanswered}"
+        results = list(_read_results(unanswered, contract.result_tag))
         if results:
             return f"{SIGNATURE} The tools say: {'; '.join(results)}."
-        calls = choose_calls(contract.tools, news)
+        calls = choose_calls(contract.tools, unanswered)
         if not calls:
             return f"{SIGNATURE} No tool of mine fits this."
         names = " and ".join(dict.fromkeys(name for name, _ in calls))
@@ -181,9 +181,9 @@ class ContractModel:
 
 
 def read_contract(prompt: str) -> Contract | None:
-    """Find the contract in a prompt as its reader would: the labels in its sentences, the tools in their list.
+    """Find the contract in a prompt: the labels in its sentences, the tools in their list.
 
-    None where the prompt does not say how blocks are labelled, or lists no tool.
+    None if the prompt has no labels, or no tools.
     """
     labels = _LABEL.findall(prompt)
     listed = (_read_json(line) for fence in _FENCE.finditer(prompt) for line in fence["body"].splitlines())
@@ -202,7 +202,7 @@ def choose_calls(tools: Mapping[str, Mapping[str, Any]], question: str) -> list[
         required = schema.get("required", list(properties))
         if not _mentions(name, question):
             continue
-        # A tool of one argument is called once for each value; with several, the values fill them in order.
+        # A tool with one argument is called once for each value.
         while True:
             arguments = _fill(required, properties, numbers, words)
             if arguments is None:
@@ -214,13 +214,13 @@ def choose_calls(tools: Mapping[str, Mapping[str, Any]], question: str) -> list[
 
 
 def _mentions(name: str, question: str) -> bool:
-    """Tell whether a word of the tool's name is in the question, by its first six letters ("multiplied")."""
+    """True if the question contains the first six letters of a word of the tool's name ("multiplied")."""
     stems = [word[:6].lower() for word in re.split(r"[^A-Za-z]+", name) if len(word) > 3]
     return any(stem in question.lower() for stem in stems)
 
 
 def _fill(required: Sequence[str], properties: Mapping[str, Any], numbers: list[Any], words: list[str]) -> dict[str, Any] | None:
-    """Take a value for each required property from the front of the lists; None when one is missing."""
+    """Take a value for each required property from the front of the lists; return None if one is missing."""
     left = {"number": iter(numbers), "integer": iter(numbers), "string": iter(words)}
     left["integer"] = left["number"]
     arguments = {}

@@ -1,4 +1,4 @@
-"""Runs a plugin in the test's process: the host's side of the protocol without a socket."""
+"""Runs a plugin in the test's process, with the protocol of the host but without a socket."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from patchbay.plugins.worker import PluginRuntime
 
 @dataclass(frozen=True)
 class PluginResult:
-    """What a tool's callback would be answered with.
+    """The response to a tool's callback.
 
-    ``output`` is the result, or the error's; ``error`` its short name and ``code`` the one for programs, None and "" on success.
-    ``progress`` are the items of progress: texts as they are, data as values. ``body`` is the whole answer.
+    ``output`` is that of the result or the error; ``error`` is the error's short name and ``code`` its code for programs,
+    None and "" on success. ``progress`` are the reported texts, fractions and data. ``body`` is the whole response.
     """
 
     output: Any
@@ -48,7 +48,7 @@ class PluginResult:
 
 
 class RunningPlugin:
-    """A plugin that runs: ``plugin`` is the object itself, ``tools`` those offered to models, by name."""
+    """A running plugin: ``plugin`` is the object itself, ``tools`` are those offered to models, by name."""
 
     def __init__(self, plugin_class: type[NekoPluginBase], plugin_id: str, folder: Path | None, config: Any) -> None:
         self.tools: dict[str, LlmToolRegister] = {}
@@ -58,16 +58,16 @@ class RunningPlugin:
         self._ids = itertools.count(1)
         self._runtime = PluginRuntime(plugin_class, plugin_id=plugin_id, send=self._receive, folder=folder, config=config)
         self.plugin: Any = self._runtime.make()
-        """The plugin, as its class made it."""
+        """The instance of the plugin's class."""
 
     async def call(self, name: str, /, **arguments: Any) -> PluginResult:
         """Call a tool as a model would. Errors are in the result, not raised. Cancelling this cancels the call."""
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str, *, within: float | None = None, call_id: str = "") -> PluginResult:
-        """Call a tool with arguments as a model wrote them, right or wrong.
+        """Call a tool with the arguments' JSON text, valid or not.
 
-        ``within`` (seconds) is what the caller was promised, None for the tool's own limit.
+        ``within`` is the caller's deadline in seconds, None for the tool's own.
         """
         req_id = f"req_{next(self._ids)}"
         self._progress[req_id] = []
@@ -82,12 +82,12 @@ class RunningPlugin:
         return _read(result, progress)
 
     async def change_config(self, config: Mapping[str, Any] | None = None) -> PluginResult:
-        """Give the plugin another configuration (None: what its ``plugin.toml`` says now), and return what its hook did."""
+        """Give the plugin another configuration (None: what its ``plugin.toml`` says now), and return the result of its hook."""
         req_id = f"req_{next(self._ids)}"
         return _read(await self._ask(req_id, ConfigUpdate(req_id=req_id, config=None if config is None else dict(config))))
 
     async def freeze(self) -> PluginResult:
-        """Freeze the plugin, and return what its hook did."""
+        """Freeze the plugin, and return the result of its hook."""
         req_id = f"req_{next(self._ids)}"
         return _read(await self._ask(req_id, Freeze(req_id=req_id)))
 
@@ -147,7 +147,7 @@ async def run_plugin(
     config: Mapping[str, Any] | None = None,
     startup_timeout: float = 10.0,
 ) -> AsyncIterator[RunningPlugin]:
-    """Make and start a plugin while the block runs, and stop it then, its hooks included.
+    """Run a plugin, including its startup and shutdown hooks, for the duration of the block.
 
         async with run_plugin(WeatherPlugin) as plugin:
             result = await plugin.call("get_weather", city="Rome")

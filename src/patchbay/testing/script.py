@@ -11,7 +11,7 @@ EVENT_STREAM = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 
 _CREATED = 1_750_000_000
-"""Every answer bears the same date: a recorded answer compares equal to the next one."""
+"""All answers have the same date, so that they compare equal."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Message:
-    """A completion given as the assistant message itself, for all that is not plain text.
+    """A completion given as the assistant message itself: ``tool_calls``, a ``refusal``, ``reasoning_content``.
 
-    Native ``tool_calls``, a ``refusal``, ``reasoning_content`` and the like. Streamed, strings are cut into
-    ``piece`` characters.
+    Streamed, strings are cut into ``piece`` characters.
     """
 
     message: Mapping[str, Any]
@@ -40,10 +39,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes as they are, one write per chunk, whatever was asked. ``end`` is what follows the last chunk.
+    """Bytes that are sent unchanged, one write per chunk. ``end`` follows the last chunk.
 
-    "clean" ends the body; "cut" closes the connection in the middle of it; "hang" sends nothing more until
-    the client leaves.
+    "clean" ends the body, "cut" closes the connection within it, "hang" sends nothing more until the client disconnects.
     """
 
     chunks: Iterable[bytes] = ()
@@ -55,25 +53,25 @@ class Raw:
 
 
 Answer: TypeAlias = str | Text | Message | Raw
-"""What a script gives for one request; a ``str`` is short for ``Text``."""
+"""The answer to one request; a ``str`` is short for ``Text``."""
 
 Script: TypeAlias = Sequence[Answer] | Callable[[dict[str, Any]], Answer]
 """Answers in the order of the requests, or a function of the request's body."""
 
 
 def events(*payloads: object, done: bool = True) -> bytes:
-    """Encode payloads as server-sent events (a ``str`` goes in as it is), with ``[DONE]`` at the end."""
+    """Encode payloads as server-sent events (a ``str`` unchanged), with ``[DONE]`` at the end."""
     lines = (payload if isinstance(payload, str) else _compact(payload) for payload in payloads)
     return b"".join(_event(line) for line in lines) + (DONE if done else b"")
 
 
 def pieces(data: bytes, size: int) -> tuple[bytes, ...]:
-    """Cut bytes into writes of ``size``: the odd splits that a network makes."""
+    """Cut bytes into writes of ``size``, as a network may split them."""
     return tuple(data[start : start + size] for start in range(0, len(data), size))
 
 
 def on_the_wire(answer: Answer, body: Mapping[str, Any], *, model: str) -> Raw:
-    """Turn any answer into what an OpenAI-compatible server sends for ``body``: JSON, or events to stream."""
+    """Encode an answer as an OpenAI-compatible server does for ``body``: as JSON, or as events if it is to be streamed."""
     if isinstance(answer, Raw):
         return answer
     if isinstance(answer, str):
@@ -97,7 +95,7 @@ def on_the_wire(answer: Answer, body: Mapping[str, Any], *, model: str) -> Raw:
 
 
 def error(status: int, message: str, *, kind: str = "api_error") -> Raw:
-    """Make an error answer with OpenAI's body."""
+    """Return an error answer with OpenAI's body."""
     body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return Raw([_compact(body).encode()], status=status, content_type="application/json")
 

@@ -28,9 +28,9 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """One request as it arrived.
+    """A received request.
 
-    ``answered`` is set once its answer was written in full, ``left`` when the client went away before that.
+    ``answered`` is set once its answer was written in full, ``left`` if the client disconnected before that.
     """
 
     method: str
@@ -53,11 +53,10 @@ class ScriptedUpstream:
         with ScriptedUpstream(["Hello."]) as upstream:
             client = openai.OpenAI(base_url=upstream.url, api_key="unused")
 
-    ``script`` is a list of answers, one per chat request (then 500), or a function of the request's body.
-    ``tools`` is what it does with ``tools`` in a request: "ignore" them, as LM Studio does with a model
-    that has no template for them, or "refuse" with 400, as Ollama does. Every request is in ``requests``,
-    in the order of arrival. ``/models`` lists ``model``; any other path answers with what it was sent,
-    which shows what a proxy passes through. ``record`` names a file that gets one JSON line per chat
+    ``script`` is a list of answers, one per chat request (then 500), or a function of the request's body. Requests with
+    ``tools`` are answered as if they had none ("ignore", as LM Studio does for a model without a template for them), or with
+    400 ("refuse", as Ollama does). ``requests`` are all requests, in order of arrival. ``/models`` lists ``model``; any other
+    path echoes its request, which shows what a proxy passes through. ``record`` names a file that gets one JSON line per chat
     request.
     """
 
@@ -84,7 +83,7 @@ class ScriptedUpstream:
         self._socket = socket.create_server(("127.0.0.1", self._port))
         host, port = self._socket.getsockname()
         self.url = f"http://{host}:{port}/v1"
-        # The socket listens already, so the first client may connect before the server's thread is up.
+        # The socket is listening, so a client may connect before the server's thread runs.
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
@@ -181,7 +180,7 @@ class ScriptedUpstream:
                 file.write(json.dumps({"request": body, "status": status, "answer": text}) + "\n")
 
     async def _send(self, raw: Raw, request: Recorded, receive: Receive, send: Send) -> None:
-        # After the body, the next thing to receive is that the client has left.
+        # After the body, only a disconnect can be received.
         gone = asyncio.ensure_future(receive())
         self._waiting.add(gone)
         try:
@@ -214,7 +213,7 @@ class ScriptedUpstream:
             gone.cancel()
 
     def _release(self) -> None:
-        """Let answers that wait for their client go, so that the server can stop."""
+        """End answers that wait for their client, so that the server can stop."""
         for waiting in self._waiting:
             waiting.cancel()
 
@@ -238,7 +237,7 @@ def _text_of(answer: Answer) -> str:
 
 
 def main() -> None:
-    """Serve a ContractModel until SIGINT or SIGTERM, or until stdin closes when a parent holds it."""
+    """Serve a ContractModel until SIGINT or SIGTERM, or with ``--until-stdin-closes`` until stdin closes."""
     parser = argparse.ArgumentParser(prog="python -m patchbay.testing.upstream", description=ScriptedUpstream.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--tools", choices=["ignore", "refuse"], default="ignore")

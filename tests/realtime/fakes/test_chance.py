@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, random_script
+from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
+from realtime.random_scripts import random_script
 from support.repeated import examples, repeated
 from support.running import run
 

@@ -12,19 +12,21 @@ import pytest
 from patchbay.realtime import server_events
 from patchbay.testing.realtime import (
     Call,
+    Cancel,
     FakeGemini,
     FakeGLM,
     FakeOpenAI,
     FakeQwen,
     FakeStepFun,
     Faults,
+    GoAway,
+    Interrupt,
     Quote,
     Say,
-    random_script,
-    random_scripts,
 )
-from patchbay.testing.realtime.script import AnswerFault, CallFault, Cancel, GoAway, Interrupt, Point, Status
+from patchbay.testing.realtime.script import AnswerFault, CallFault, Point, Status
 from realtime.providers.frames import dialect
+from realtime.random_scripts import KINDS, random_script
 from support.running import run
 
 from .raw import VOICED, CorrectFamilyClient, CorrectGeminiClient
@@ -87,7 +89,7 @@ def test_each_requested_fault_kind_appears_in_scripts_and_no_other():
         ]
 
     plain = scripts()
-    assert [] == [kind for kind in sorted(random_scripts.KINDS) if scripts(kind) == plain]
+    assert [] == [kind for kind in sorted(KINDS) if scripts(kind) == plain]
     assert {Faults()} == {replace(faults, refuse_with="reset") for _, faults in plain}
     answers = [answer for script, _ in plain for answer in script]
     assert {(frozenset(), None, "completed", 0.0, ())} == {

@@ -244,7 +244,7 @@ async def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
             handle = (await line.until("sessionResumptionUpdate"))[-1]["sessionResumptionUpdate"]["newHandle"]
             assert 1011 == await resume(handle)
             assert 1008 == await resume("made up")
-        assert ["connection 3: resumes with 'made up', which is no handle"] == fake.violations
+        assert ["connection 3: resumes with 'made up', which is not a handle"] == fake.violations
 
 
 async def test_scripted_frame_is_sent_unchanged():

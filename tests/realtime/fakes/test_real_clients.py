@@ -12,7 +12,8 @@ from google.genai import live, types
 from openai.types.realtime import RealtimeServerEvent
 from websockets.asyncio.client import connect
 
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Faults, Quote, random_script
+from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Faults, Quote
+from realtime.random_scripts import random_script
 from support.running import run
 
 from .raw import FLAT, PARAMETERS, VOICED, CorrectFamilyClient, CorrectGeminiClient

@@ -243,7 +243,7 @@ async def test_gemini_fake_continues_after_all_results_in_either_spelling():
             "Unknown name 'oneOf' at 'setup.tools[0].function_declarations[0].parameters'",
         ),
         ([{"hello": {}}], "setupComplete", "a message with hello"),
-        ([tool_response({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is no object"),
+        ([tool_response({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is not an object"),
     ],
 )
 async def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):

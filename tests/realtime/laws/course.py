@@ -29,10 +29,11 @@ from patchbay.realtime.events import (
     TranscriptEvent,
 )
 from patchbay.realtime.session import RealtimeSession
-from patchbay.testing.realtime import Answer, FakeGemini, FakeRealtime, Faults, Interrupt, random_script
+from patchbay.testing.realtime import Answer, FakeGemini, FakeRealtime, Faults, Interrupt
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, connected, limits
+from realtime.random_scripts import random_script
 
 BOUND = 30.0
 """Seconds within which any course is over; on a quiet machine one takes a few hundredths."""

@@ -153,7 +153,7 @@ def test_new_connection_without_resumption_gets_the_history_and_answers():
     [
         (
             {"clientContent": {"turns": [], "turnComplete": True}},
-            ["connection 1: clientContent that is no history"],
+            ["connection 1: clientContent that is not a history"],
         ),
         ({"realtimeInput": {"text": "hello"}}, []),
     ],

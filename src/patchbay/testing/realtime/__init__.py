@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from patchbay.testing.realtime.openai import FakeOpenAI as FakeOpenAI
     from patchbay.testing.realtime.openai import FakeQwen as FakeQwen
     from patchbay.testing.realtime.openai import FakeStepFun as FakeStepFun
-    from patchbay.testing.realtime.random_scripts import random_script as random_script
     from patchbay.testing.realtime.records import Issued as Issued
     from patchbay.testing.realtime.records import ModelInput as ModelInput
     from patchbay.testing.realtime.script import Answer as Answer
@@ -40,7 +39,6 @@ __all__, _resolve = lazy_exports(
         "fake": "FakeRealtime",
         "gemini": "FakeGemini",
         "openai": "FakeGLM FakeOpenAI FakeQwen FakeStepFun",
-        "random_scripts": "random_script",
         "records": "Issued ModelInput",
         "script": "Answer Call Cancel Drop Faults Frame GoAway Interrupt Pause Quote Say",
     },

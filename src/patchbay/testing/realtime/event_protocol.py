@@ -1,4 +1,4 @@
-"""Sessions of the OpenAI event protocol: what FakeOpenAI, FakeGLM, FakeQwen and FakeStepFun have in common.
+"""Sessions of the OpenAI event protocol, shared by FakeOpenAI, FakeGLM, FakeQwen and FakeStepFun.
 
 Session updates and tool definitions differ by provider (``openai``); events are in ``frames``.
 """
@@ -9,22 +9,27 @@ import base64
 import binascii
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from typing_extensions import override
 from websockets.asyncio.server import ServerConnection
 
-from patchbay.testing.realtime.frames import Event, EventConnection, Problem, in_content, in_tool, in_tools, missing
-from patchbay.testing.realtime.records import Issued
-from patchbay.testing.realtime.session import Cut, Playing
-
-if TYPE_CHECKING:
-    from patchbay.testing.realtime.fake import FakeRealtime
+from patchbay.testing.realtime.frames import (
+    Event,
+    EventConnection,
+    Problem,
+    content_problem,
+    missing,
+    tool_definition,
+    tools_problem,
+)
+from patchbay.testing.realtime.records import FakeState, Issued
+from patchbay.testing.realtime.session import ActiveResponse, Cut
 
 
 class EventProtocolConnection(EventConnection):
-    """A connection to a server that speaks as OpenAI does."""
+    """A connection to a server with OpenAI's event protocol."""
 
     nested: ClassVar[bool]
     """True if a tool is defined as ``{"type": "function", "function": {…}}``, and not as ``{"type": "function", "name": …}``."""
@@ -36,40 +41,40 @@ class EventProtocolConnection(EventConnection):
     cancels_by_id: ClassVar[bool] = False
     """True if a cancel may name the response; else it ends any that is in progress."""
 
-    takes_nothing: ClassVar[bool] = True
+    accepts_empty: ClassVar[bool] = True
     """True if texts and results may be empty."""
 
-    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+    def __init__(self, fake: FakeState, socket: ServerConnection, number: int) -> None:
         super().__init__(fake, socket, number)
         self.session: Event = {}
-        self._new = True
-        self._owed = False
-        self._own_accord: float | None = None
+        self._has_new_input = True
+        self._request_refused = False
+        self._unrequested_ended_at: float | None = None
 
-    # A provider's own
+    # Overridden by providers
 
     @abstractmethod
     def initial(self) -> Event:
-        """Return the session as it is before a client says anything."""
+        """Return the session before its first update."""
 
     @abstractmethod
     def check(self, session: Mapping[str, Any]) -> Problem | None:
-        """Return why a change of the session is refused, if it is. The tools are checked elsewhere."""
+        """Return the problem of a session update, apart from its tools."""
 
     @abstractmethod
     def merged(self, session: Mapping[str, Any]) -> Event:
-        """Return the session with a change in it."""
+        """Return the session after an update."""
 
-    def kinds(self, role: str) -> Sequence[str]:
-        """Return the types of the parts of a message."""
+    def content_types(self, role: str) -> Sequence[str]:
+        """Return the content types that a message of this role may have."""
         return ("text", "output_text") if role == "assistant" else ("input_text", "text")
 
-    def error(self, problem: Problem, event_id: Any) -> Event:  # noqa: ARG002  (OpenAI tells it)
-        """Return the event that refuses something; ``event_id`` is that of the client's event."""
+    def error(self, problem: Problem, event_id: Any) -> Event:  # noqa: ARG002  (OpenAI returns it)
+        """Return the error event; ``event_id`` is that of the client's event."""
         error = {"type": "invalid_request_error", "code": problem.code, "message": problem.message, "param": problem.param}
         return {"type": "error", "error": error}
 
-    # What comes
+    # Client events
 
     async def greet(self) -> None:
         """Send ``session.created``."""
@@ -81,12 +86,12 @@ class EventProtocolConnection(EventConnection):
         await self.send(self.stamp({"type": "session.created", "session": self.session}))
 
     async def refuse_message(self) -> None:
-        """Answer a message that is no JSON object."""
+        """Answer a message that is not a JSON object."""
         await self._refuse(Problem("Could not parse the message as a JSON object.", "invalid_json", violation=False), None)
 
-    async def take(self, frame: dict[str, Any]) -> None:
-        """Take a frame of the client."""
-        problem = await self._take(frame)
+    async def handle_frame(self, frame: dict[str, Any]) -> None:
+        """Handle a frame of the client."""
+        problem = await self._dispatch(frame)
         if problem is not None:
             await self._refuse(problem, frame.get("event_id"))
 
@@ -96,7 +101,7 @@ class EventProtocolConnection(EventConnection):
         self.fake.refusals.append(problem.code)
         await self.send(self.stamp(self.error(problem, event_id)))
 
-    async def _take(self, frame: dict[str, Any]) -> Problem | None:
+    async def _dispatch(self, frame: dict[str, Any]) -> Problem | None:
         kind = frame.get("type")
         if kind == "session.update":
             return await self._update(frame.get("session"))
@@ -117,7 +122,7 @@ class EventProtocolConnection(EventConnection):
             done = f"{kind}{'d' if kind.endswith('e') else ''}"
             await self.send(self.stamp({**frame, "type": done}))
             return None
-        return Problem(f"Invalid value: {kind!r} is no type of a client's event.", param="type")
+        return Problem(f"Invalid value: {kind!r} is not a type of a client's event.", param="type")
 
     async def _update(self, change: Any) -> Problem | None:
         if not isinstance(change, dict):
@@ -125,19 +130,19 @@ class EventProtocolConnection(EventConnection):
         self.fake.sessions.append(change)
         if (problem := self.check(change) or self.check_tools(change.get("tools"))) is not None:
             return problem
-        fate = self.fake.next_update()
-        if fate == "refuse":
+        outcome = self.fake.next_update()
+        if outcome == "refuse":
             return Problem("The session cannot be changed so.", param="session.tools", violation=False)
-        if fate == "silent":
+        if outcome == "silent":
             return None
         self.session = self.merged(change)
-        self.fake.tools = [in_tool(tool, nested=self.nested)["name"] for tool in self.session.get("tools") or ()]
+        self.fake.tools = [tool_definition(tool, nested=self.nested)["name"] for tool in self.session.get("tools") or ()]
         await self.send(self.stamp({"type": "session.updated", "session": self.session}))
         return None
 
     def check_tools(self, tools: Any) -> Problem | None:
-        """Return what is wrong with tools."""
-        return in_tools(tools, nested=self.nested)
+        """Return the problem of a list of tools."""
+        return tools_problem(tools, nested=self.nested)
 
     # Items and results
 
@@ -148,18 +153,18 @@ class EventProtocolConnection(EventConnection):
         if kind == "function_call_output":
             return await self._result(item)
         if kind != "message":
-            return Problem(f"Invalid value: {kind!r} is no type of an item.", param="item.type")
+            return Problem(f"Invalid value: {kind!r} is not a type of an item.", param="item.type")
         role = item.get("role")
         if not isinstance(role, str) or role not in self.roles:
-            return Problem(f"Invalid value: {role!r} is no role.", param="item.role")
+            return Problem(f"Invalid value: {role!r} is not a role.", param="item.role")
         content: Any = item.get("content")
-        if (problem := in_content(content, self.kinds(role))) is not None:
+        if (problem := content_problem(content, self.content_types(role))) is not None:
             return problem
         text = "".join(part["text"] for part in content)
-        if not text and not self.takes_nothing:
+        if not text and not self.accepts_empty:
             return Problem("The text of 'item.content' is empty.", param="item.content")
-        self.hear(role, text)
-        self._new = True
+        self.add_input(role, text)
+        self._has_new_input = True
         await self._added(item)
         return None
 
@@ -167,23 +172,23 @@ class EventProtocolConnection(EventConnection):
         output = item.get("output")
         if not isinstance(output, str):
             return Problem("Invalid type for 'item.output': expected a string.", "invalid_type", "item.output")
-        if not output and not self.takes_nothing:
+        if not output and not self.accepts_empty:
             return Problem("'item.output' is empty.", param="item.output")
         call_id = item.get("call_id", "")
         call = self.called(call_id)
-        good = self.fake.book.answer(self.number, call, str(call_id), output, among=self.calls)
+        good = self.fake.record_result(self.number, call, str(call_id), output, among=self.calls)
         if not good or call is None:
             text = f"Tool call ID {call_id!r} not found in conversation."
             return Problem(text, "invalid_tool_call_id", "item.call_id", violation=False)
-        self.hear("result", output, call.call_id)
+        self.add_input("result", output, call.call_id)
         if call.wanted == "must":
-            self._new = True
-        await self.result_came(call)
+            self._has_new_input = True
+        await self.on_result(call)
         await self._added(item)
         return None
 
     def called(self, call_id: Any) -> Issued | None:
-        """Return the call that a result is for: the one with its id, or the first that was issued without one."""
+        """Return the call of a result: the one with its id, or the first without an id."""
         return self.calls.find(call_id) or next((call for call in self.calls.open if not call.sent_id), None)
 
     async def _added(self, item: Mapping[str, Any]) -> None:
@@ -196,7 +201,7 @@ class EventProtocolConnection(EventConnection):
 
     @property
     def unasked(self) -> str:
-        """The response whose results are all there, and the model was not asked to go on; "" if there is none."""
+        """The id of a response that has all its results without a request to continue, "" if there is none."""
         playing = self.playing
         if playing is None or not self.alive or not playing.calls or playing.status != "completed":
             return ""
@@ -204,10 +209,10 @@ class EventProtocolConnection(EventConnection):
 
     def _create(self) -> Problem | None:
         playing = self.playing
-        # A response that the server began of its own accord may cross a request, and pass for the answer to it.
-        unheard = self.fake.book.crossed(self._own_accord)
+        # An unrequested response may cross a request, and look like the answer to it.
+        unheard = self.fake.crossed(self._unrequested_ended_at)
         if playing is not None and not playing.over:
-            self._owed = True
+            self._request_refused = True
             text = f"Conversation already has an active response in progress: {playing.response_id}."
             known = playing.asked and not playing.answer.late and not unheard
             return Problem(text, "conversation_already_has_active_response", violation=known)
@@ -215,27 +220,27 @@ class EventProtocolConnection(EventConnection):
         if pending and not unheard:
             self.violate(f"response.create before the result of {', '.join(map(repr, pending))}")
         over = playing is not None and playing.status in ("completed", "cancelled")
-        if over and not pending and not self._new and not self._owed and not unheard:
+        if over and not pending and not self._has_new_input and not self._request_refused and not unheard:
             self.violate("response.create, and nothing new was said")
         self.respond(asked=True)
         return None
 
     def respond(self, *, asked: bool) -> None:
         """Begin the next answer of the script."""
-        self._new = self._owed = False
+        self._has_new_input = self._request_refused = False
         super().respond(asked=asked)
 
     @override
-    async def ended(self, playing: Playing) -> None:
+    async def on_response_ended(self, playing: ActiveResponse) -> None:
         """Record the end of a response that was not requested."""
         if not playing.asked:
-            self._own_accord = playing.ended_at
+            self._unrequested_ended_at = playing.ended_at
 
-    def beginning(self, playing: Playing) -> list[Event]:
+    def begin_frames(self, playing: ActiveResponse) -> list[Event]:
         """Return ``response.created``."""
         return [self.response("response.created", playing, status="in_progress", details=None)]
 
-    def ending(self, playing: Playing) -> list[Event]:
+    def end_frames(self, playing: ActiveResponse) -> list[Event]:
         """Return ``response.done``."""
         details: dict[str, Event] = {
             "completed": {"type": "completed"},
@@ -245,24 +250,24 @@ class EventProtocolConnection(EventConnection):
         }
         return [self._done(playing, details[playing.status or "completed"])]
 
-    def cutting(self, playing: Playing, why: Cut) -> list[Event]:
-        """Return the ends of what was begun, and ``response.done``."""
+    def cut_frames(self, playing: ActiveResponse, why: Cut) -> list[Event]:
+        """Return the ends of items that were begun, and ``response.done``."""
         for call in playing.calls:
             if not self.was_sent(playing, call):
-                self.fake.book.void(call, "never sent")
+                self.fake.void(call, "never sent")
         return [*self.cut_items(playing), self._done(playing, {"type": "cancelled", "reason": why})]
 
-    def _done(self, playing: Playing, details: Event) -> Event:
+    def _done(self, playing: ActiveResponse, details: Event) -> Event:
         return self.response("response.done", playing, status=playing.status or "completed", details=details)
 
-    def noise(self) -> list[Event]:
-        """Return events that mean nothing."""
+    def noise_frames(self) -> list[Event]:
+        """Return events without effect."""
         return [{"type": "heartbeat"}, {"type": "unheard.of", "event_id": "event_0", "what": {"ever": [1]}}]
 
-    def closed(self) -> None:
-        """The calls of this connection can not be answered any more."""
+    def on_closed(self) -> None:
+        """Cancel the open calls: they cannot be answered on another connection."""
         for call in self.calls.open:
-            self.fake.book.void(call, "made on a connection that is gone")
+            self.fake.void(call, "made on a connection that is gone")
 
     # Audio
 
@@ -272,19 +277,19 @@ class EventProtocolConnection(EventConnection):
                 data = base64.b64decode(frame.get("audio", ""), validate=True)
             except (binascii.Error, TypeError, ValueError):
                 return Problem("Invalid 'audio': expected base64.", param="audio")
-            await self.sounds(data)
+            await self.receive_audio(data)
         elif kind == "input_audio_buffer.commit":
             if not self.buffered:
                 text = "Error committing input audio buffer: buffer too small."
                 return Problem(text, "input_audio_buffer_commit_empty", violation=False)
             self.buffered = 0
             text = self.fake.next_utterance()
-            self.hear("user", text)
-            self._new = True
+            self.add_input("user", text)
+            self._has_new_input = True
             await self.send_all(self.utterance(text))
         elif kind == "input_audio_buffer.clear":
             self.buffered = 0
             await self.send(self.stamp({"type": "input_audio_buffer.cleared"}))
         else:
-            return Problem(f"Invalid value: {kind!r} is no type of a client's event.", param="type")
+            return Problem(f"Invalid value: {kind!r} is not a type of a client's event.", param="type")
         return None

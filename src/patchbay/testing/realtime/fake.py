@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import socket
 import ssl
@@ -18,8 +17,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from patchbay.testing.realtime.records import Book, Issued, ModelInput
-from patchbay.testing.realtime.script import Answer, Faults, Quote, Step, as_answers, at_least, listed
+from patchbay.testing.realtime.records import FakeState
+from patchbay.testing.realtime.script import Faults, Step, as_answers, at_least, listed
 from patchbay.testing.realtime.session import FakeConnection
 
 _STOP_SECONDS = 10.0
@@ -76,7 +75,7 @@ class LoopbackServer:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         silent = logging.getLogger("patchbay.testing.realtime.fake")
-        silent.setLevel(logging.CRITICAL + 1)  # a handshake that is cut on purpose is no news
+        silent.setLevel(logging.CRITICAL + 1)  # handshakes are cut on purpose
         async with serve(
             self._serve,
             sock=self._socket,
@@ -104,19 +103,19 @@ class LoopbackServer:
 _OVER: Final = "The latest connection is over: a client has to connect again first."
 
 
-class FakeRealtime:
-    """A provider's realtime server on loopback, whose model does what a script says; a context manager, in any kind of test.
+class FakeRealtime(FakeState):
+    """A provider's realtime server on loopback whose model follows a script; a context manager for sync and async tests.
 
         with FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
             ...  # a client at fake.url
         assert fake.violations == []
         assert fake.unanswered == []
 
-    Each response is the next step of ``script``; when it is over, the model quotes its input (``Quote``). ``api_key`` is
-    the one that is let in (None: any). ``hears`` is what the user says by voice, one text for each turn: a turn ends where the
-    client says so, and, in a session that detects turns, behind each ``utterance`` bytes of audio (None: nowhere). Within
-    ``crossing`` seconds a client may not have received a frame of the server. ``tls`` is the server's end of TLS, with its
-    certificate: then ``url`` is one with ``wss``. Raises ConfigurationError for an invalid script.
+    Each response is the next step of ``script``; after the last one the model quotes its input (``Quote``). ``api_key`` is the
+    accepted key (None: any). ``hears`` are the transcripts of the user's speech, one for each turn. A turn ends where the client
+    ends it, and, in a session that detects turns, after each ``utterance`` bytes of audio (None: never). Within ``crossing``
+    seconds a client may not have received a frame of the server. ``tls`` is the server's TLS context: then ``url`` begins with
+    ``wss``. Raises ConfigurationError for an invalid script.
     """
 
     provider: ClassVar[str]
@@ -141,43 +140,11 @@ class FakeRealtime:
         if utterance is not None:
             at_least("utterance", utterance, 1)
         at_least("crossing", crossing, 0)
-        self.script = as_answers(script)
-        self.faults = faults or Faults()
-        self.book = Book(crossing)
-        self.utterance = utterance
-        self.attempts = 0
-        """How often a client has tried to connect."""
-
-        self.connections = 0
-        """How often it could."""
-
-        self.frames: list[tuple[int, Mapping[str, Any]]] = []
-        """All that clients have sent, with the connection's number (pieces of audio without their data)."""
-
-        self.heard: list[ModelInput] = []
-        """The model's input: user speech, text, results."""
-
-        self.sessions: list[Mapping[str, Any]] = []
-        """Requested sessions, one for each change (Gemini: each ``setup``), refused ones too."""
-
-        self.tools: list[str] = []
-        """The names of the tools that the model has on the latest connection."""
-
-        self.refusals: list[str] = []
-        """Codes of the errors that were sent."""
-
-        self.audio_bytes = 0
-        """Bytes of user audio received."""
-
+        super().__init__(as_answers(script), faults or Faults(), hears=hears, utterance=utterance, crossing=crossing)
         self._api_key = api_key
         self._port = port
         self._tls = tls
-        self._played = 0
-        self._updates = iter(self.faults.updates)
-        self._hears = iter(hears)
-        self._ids = itertools.count(1)
         self._connections: list[FakeConnection] = []
-        self._change = threading.Condition()
         self._server: LoopbackServer | None = None
 
     def __enter__(self) -> Self:
@@ -194,38 +161,14 @@ class FakeRealtime:
     # Assertions
 
     @property
-    def violations(self) -> list[str]:
-        """Violations of the protocol by clients, as texts."""
-        return self.book.violations
-
-    @property
-    def calls(self) -> list[Issued]:
-        """All calls that the model has made."""
-        return self.book.calls
-
-    @property
-    def unanswered(self) -> list[str]:
-        """The ids of the calls that must have a result and have none."""
-        return self.book.unanswered
-
-    @property
     def unasked(self) -> list[str]:
         """Ids of responses whose calls all have results while no further response was requested."""
         return [each.unasked for each in self._connections if each.unasked]
 
     @property
     def idle(self) -> bool:
-        """True if the server says nothing and waits for nothing, as far as frames have come: no answer, no result."""
+        """True if no response is in progress and no result expected, as far as frames have been received."""
         return all(each.idle for each in self._connections)
-
-    @property
-    def remaining(self) -> int:
-        """Number of steps of the script that were not played."""
-        return max(0, len(self.script) - self._played)
-
-    def results(self, call_id: str) -> list[str]:
-        """Return the results of a call."""
-        return [result for call in self.calls if call.call_id == call_id for result in call.results]
 
     def wait_until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
         """Wait until a condition on received frames holds. Raises TimeoutError after ``within`` seconds."""
@@ -237,10 +180,10 @@ class FakeRealtime:
         """Wait as ``wait_until`` does, in a coroutine."""
         await asyncio.to_thread(self.wait_until, condition, within=within)
 
-    # Actions on the latest connection, from any thread. They raise RuntimeError if there is none.
+    # Actions on the latest connection, from any thread. They raise RuntimeError if it is closed or there is none.
 
     def drop(self) -> None:
-        """Abort the connection, without a close frame; one that is over stays so."""
+        """Abort the connection, without a close frame; a closed one may be dropped again."""
         self._now(self._newest().drop())
 
     def speak(self, text: str) -> None:
@@ -278,37 +221,6 @@ class FakeRealtime:
         except ConnectionClosed:
             raise RuntimeError(_OVER) from None
 
-    # For the connections
-
-    def next_answer(self) -> Answer:
-        """Return the next step of the script."""
-        answer = self.script[self._played] if self._played < len(self.script) else Answer((Quote(),))
-        self._played += 1
-        return answer
-
-    def next_update(self) -> str:
-        """Return the outcome of a change of the session."""
-        return next(self._updates, "ok")
-
-    def next_utterance(self) -> str:
-        """Return the next text that the user speaks."""
-        return next(self._hears, "(something)")
-
-    def new_id(self, kind: str) -> str:
-        """Return a new id."""
-        return f"{kind}_{next(self._ids):06d}"
-
-    def note(self, connection: int, frame: Mapping[str, Any]) -> None:
-        """Record a frame of a client."""
-        if "audio" in frame:
-            frame = {**frame, "audio": "..."}
-        self.frames.append((connection, frame))
-
-    def changed(self) -> None:
-        """Wake waiting threads."""
-        with self._change:
-            self._change.notify_all()
-
     def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
         self.attempts += 1
         self.changed()
@@ -319,7 +231,7 @@ class FakeRealtime:
             return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "")  # not sent: the connection is gone
         address = urlsplit(request.path)
         if not self.serves(address.path):
-            self.book.violate(0, f"connected to {address.path}")
+            self.violate(0, f"connected to {address.path}")
             return socket.respond(HTTPStatus.NOT_FOUND, "Not found.\n")
         key = self.key(request, parse_qs(address.query))
         if not key or (self._api_key is not None and key != self._api_key):

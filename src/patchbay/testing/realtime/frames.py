@@ -8,23 +8,20 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from websockets.asyncio.server import ServerConnection
 
-from patchbay.testing.realtime.records import Issued
+from patchbay.testing.realtime.records import FakeState, Issued
 from patchbay.testing.realtime.script import Call
-from patchbay.testing.realtime.session import FakeConnection, Playing
-
-if TYPE_CHECKING:
-    from patchbay.testing.realtime.fake import FakeRealtime
+from patchbay.testing.realtime.session import ActiveResponse, FakeConnection
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why something is refused. ``violation``: a client must not do it (else it could not know better)."""
+    """Why a frame is refused. ``violation``: a correct client could have avoided it."""
 
     message: str
     code: str = "invalid_value"
@@ -33,25 +30,25 @@ class Problem:
 
 
 def missing(place: str) -> Problem:
-    """Return the refusal of something that lacks a member."""
+    """Return the problem of a missing member."""
     return Problem(f"Missing required parameter: '{place}'.", "missing_required_parameter", place)
 
 
 def unknown(members: Iterable[str], known: frozenset[str], place: str) -> Problem | None:
-    """Return the refusal of members that are not known."""
+    """Return the problem of unknown members."""
     if strange := sorted(set(members) - known):
         return Problem(f"Unknown parameter: '{place}.{strange[0]}'.", "unknown_parameter", f"{place}.{strange[0]}")
     return None
 
 
-def in_tool(tool: Mapping[str, Any], *, nested: bool) -> Mapping[str, Any]:
-    """Return where name, description and parameters of a tool stand; ``nested`` says which shape tools have."""
+def tool_definition(tool: Mapping[str, Any], *, nested: bool) -> Mapping[str, Any]:
+    """Return the object with name, description and parameters of a tool; ``nested`` as in ``EventProtocolConnection``."""
     inner = tool.get("function") if nested else tool
     return inner if isinstance(inner, Mapping) else {}
 
 
-def in_tools(tools: Any, *, nested: bool) -> Problem | None:
-    """Return what is wrong with tools: their shape, their names, two of one name."""
+def tools_problem(tools: Any, *, nested: bool) -> Problem | None:
+    """Return the problem of a list of tools: shapes, names, duplicates."""
     if tools is None:
         return None
     if not isinstance(tools, list):
@@ -63,7 +60,7 @@ def in_tools(tools: Any, *, nested: bool) -> Problem | None:
             return missing(f"{place}.type")
         if nested != ("function" in tool):
             return missing(f"{place}.{'function' if nested else 'name'}")
-        function = in_tool(tool, nested=nested)
+        function = tool_definition(tool, nested=nested)
         known = frozenset({"name", "description", "parameters"} | (set() if nested else {"type"}))
         if strange := unknown(function, known, f"{place}.function" if nested else place):
             return strange
@@ -81,8 +78,8 @@ def in_tools(tools: Any, *, nested: bool) -> Problem | None:
     return None
 
 
-def in_content(content: Any, kinds: Sequence[str]) -> Problem | None:
-    """Return what is wrong with the content of a message, whose parts are of these kinds."""
+def content_problem(content: Any, kinds: Sequence[str]) -> Problem | None:
+    """Return the problem of a message's content, whose parts must have these types."""
     if not isinstance(content, list) or not content:
         return missing("item.content")
     for number, part in enumerate(content):
@@ -124,7 +121,7 @@ class EventConnection(FakeConnection):
 
     wire: ClassVar[Wire]
 
-    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+    def __init__(self, fake: FakeState, socket: ServerConnection, number: int) -> None:
         super().__init__(fake, socket, number)
         self._output: dict[str, list[Event]] = {}
         self._places: dict[int, int] = {}
@@ -142,16 +139,16 @@ class EventConnection(FakeConnection):
         """True if the user's speech is transcribed."""
 
     def modalities(self) -> Event:
-        """Return a response's members about its output."""
+        """Return the members of a response that describe its output."""
         return {"modalities": ["text", "audio"] if self.speaks else ["text"]}
 
     def stamp(self, event: Event) -> Event:
-        """Return an event with what all events of the provider have."""
+        """Add the members of all events of the provider."""
         return {"event_id": self.fake.new_id("event"), **event}
 
     # Events
 
-    def response(self, kind: str, playing: Playing, *, status: str, details: Event | None) -> Event:
+    def response(self, kind: str, playing: ActiveResponse, *, status: str, details: Event | None) -> Event:
         """Return the event that begins or ends a response."""
         over = status != "in_progress"
         body = {
@@ -167,7 +164,7 @@ class EventConnection(FakeConnection):
         }
         return self.stamp({"type": kind, "response": body})
 
-    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Event]:
+    def say_frames(self, playing: ActiveResponse, text: str, audio: bytes, piece: int) -> list[Event]:
         """Return the events of a message."""
         item: Event = {"id": self.fake.new_id("item"), "object": "realtime.item", "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
@@ -200,14 +197,14 @@ class EventConnection(FakeConnection):
         end = {"type": "response.content_part.done", **where, "part": whole}
         return self._item_events(playing, index, item, done, [begin, *events, end])
 
-    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Event]:
-        """Return the events of calls, one call after the other, or all of them mixed."""
+    def call_frames(self, playing: ActiveResponse, calls: Sequence[tuple[Call, Issued]]) -> list[Event]:
+        """Return the events of calls, one call after another, or interleaved."""
         each = [self._call(playing, call, issued) for call, issued in calls]
         if "mixed" in playing.answer.faults:
             return [event for events in itertools.zip_longest(*each) for event in events if event is not None]
         return list(itertools.chain.from_iterable(each))
 
-    def _call(self, playing: Playing, call: Call, issued: Issued) -> list[Event]:
+    def _call(self, playing: ActiveResponse, call: Call, issued: Issued) -> list[Event]:
         item: Event = {
             "id": self.fake.new_id("item"),
             "object": "realtime.item",
@@ -245,8 +242,8 @@ class EventConnection(FakeConnection):
             return [self.stamp(event) for event in events]
         return self._item_events(playing, index, item, done, events)
 
-    def stale(self, playing: Playing) -> list[Event]:
-        """Return the end of a call that another response made long ago."""
+    def stale_frames(self, playing: ActiveResponse) -> list[Event]:
+        """Return the end of a call of an old response."""
         where: Event = {"response_id": "resp_of_old", "output_index": 0}
         if self.wire.call_ids:
             where |= {"item_id": "item_of_old", "call_id": "call_of_old"}
@@ -254,8 +251,8 @@ class EventConnection(FakeConnection):
         events = [{"type": _DELTA, **where, "delta": "{"}] if self.wire.deltas else []
         return [self.stamp(event) for event in [*events, {"type": _DONE, **where, "name": name, "arguments": "{}"}]]
 
-    def cut_items(self, playing: Playing) -> list[Event]:
-        """Return the ends of the items of a response that is cut, as far as they were begun; the others are forgotten."""
+    def cut_items(self, playing: ActiveResponse) -> list[Event]:
+        """Return the ends of those items of a cancelled response that were begun; the others are dropped."""
         kept: list[Event] = []
         events: list[Event] = []
         for index, item in enumerate(self._output.get(playing.response_id, [])):
@@ -272,7 +269,7 @@ class EventConnection(FakeConnection):
         self._output[playing.response_id] = kept
         return [self.stamp(event) for event in events]
 
-    def was_sent(self, playing: Playing, call: Issued) -> bool:
+    def was_sent(self, playing: ActiveResponse, call: Issued) -> bool:
         """True if anything of a call was sent."""
         return self._places.get(id(call)) in playing.sent
 
@@ -288,14 +285,14 @@ class EventConnection(FakeConnection):
             events.append({"type": _HEARD, "item_id": item_id, "content_index": 0, "transcript": text, "usage": usage})
         return [self.stamp(event) for event in events]
 
-    def hearing(self, text: str) -> tuple[list[Event], list[Event]]:
+    def speech_frames(self, text: str) -> tuple[list[Event], list[Event]]:
         """Return the events of speech that the server detects: its start, and its end with the transcript."""
         item_id = self.fake.new_id("item")
         begins = self.stamp({"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, "item_id": item_id})
         ends = self.stamp({"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 500, "item_id": item_id})
         return [begins], [ends, *self.utterance(text, item_id)]
 
-    def _item_events(self, playing: Playing, index: int, item: Event, done: Event, events: Sequence[Event]) -> list[Event]:
+    def _item_events(self, playing: ActiveResponse, index: int, item: Event, done: Event, events: Sequence[Event]) -> list[Event]:
         where = {"response_id": playing.response_id, "output_index": index}
         begin, end = self.wire.items
         head = [{"type": "response.output_item.added", **where, "item": item}] if self.wire.heralds else []
@@ -304,10 +301,10 @@ class EventConnection(FakeConnection):
         tail += [{"type": end, "previous_item_id": None, "item": done}] if end else []
         return [self.stamp(event) for event in [*head, *events, *tail]]
 
-    def _place(self, playing: Playing) -> int:
+    def _place(self, playing: ActiveResponse) -> int:
         return len(self._output.setdefault(playing.response_id, []))
 
-    def _keep(self, playing: Playing, item: Event) -> None:
+    def _keep(self, playing: ActiveResponse, item: Event) -> None:
         self._output.setdefault(playing.response_id, []).append(item)
 
 

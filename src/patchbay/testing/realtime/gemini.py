@@ -16,62 +16,21 @@ from websockets.http11 import Request
 from websockets.protocol import State
 
 from patchbay.testing.realtime.fake import FakeRealtime
-from patchbay.testing.realtime.records import Calls, Issued, unnamed
-from patchbay.testing.realtime.script import Call, Status
-from patchbay.testing.realtime.session import Cut, FakeConnection, Playing
+from patchbay.testing.realtime.records import Calls, FakeState, Issued, unnamed
+from patchbay.testing.realtime.script import Call
+from patchbay.testing.realtime.session import ActiveResponse, Cut, FakeConnection
 
 USAGE: Final[Message] = {"usageMetadata": {"promptTokenCount": 12, "responseTokenCount": 8, "totalTokenCount": 20}}
 
 
 def content_frame(**members: Any) -> Message:
-    """Return a message of what the model says."""
+    """Return a message of the model."""
     return {"serverContent": members}
 
 
-def text_frames(text: str, piece: int) -> list[Message]:
-    """Return a text, in pieces of so many characters."""
-    return [content_frame(modelTurn={"role": "model", "parts": [{"text": each}]}) for each in _pieces(text, piece)]
-
-
-def audio_frames(text: str, audio: bytes, piece: int, *, transcribed: bool) -> list[Message]:
-    """Return audio in as many pieces as its text has, then the text as its transcript if requested."""
-    pieces = _pieces(text, piece)
-    size = max(2, len(audio) // max(1, len(pieces)) // 2 * 2)
-    messages: list[Message] = []
-    for start in range(0, len(audio), size):
-        data = base64.b64encode(audio[start : start + size]).decode()
-        blob = {"inlineData": {"mimeType": "audio/pcm;rate=24000", "data": data}}
-        messages.append(content_frame(modelTurn={"role": "model", "parts": [blob]}))
-    return messages + ([content_frame(outputTranscription={"text": each}) for each in pieces] if transcribed else [])
-
-
-def call_frames(calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
-    """Return one message with all calls, repeated for a duplicate. A call without an id is recorded as such."""
-    listed: list[Message] = []
-    for call, issued in calls:
-        each = {"name": call.name, "args": _object(call.text)}
-        if "no_call_id" in call.faults or not issued.call_id:
-            issued.sent_id = ""
-        else:
-            each = {"id": issued.call_id, **each}
-        listed.append(each)
-    message = {"toolCall": {"functionCalls": listed}}
-    return [message] * (2 if any("done_twice" in call.faults for call, _ in calls) else 1)
-
-
 def cancellation_frame(call_ids: Iterable[str]) -> Message:
-    """Return that no results are wanted for these calls."""
+    """Return the message that cancels calls."""
     return {"toolCallCancellation": {"ids": list(call_ids)}}
-
-
-def end_frames(status: Status) -> list[Message]:
-    """Return the end of a turn."""
-    if status == "completed":
-        head = [content_frame(generationComplete=True)]
-    else:
-        head = [content_frame(interrupted=True)] if status == "cancelled" else []
-    reason = {} if status in ("completed", "cancelled") else {"turnCompleteReason": "RESPONSE_REJECTED"}
-    return [*head, {**content_frame(turnComplete=True, **reason), **USAGE}]
 
 
 def interrupted_frames() -> list[Message]:
@@ -84,7 +43,7 @@ def _pieces(text: str, size: int) -> list[str]:
 
 
 def _object(text: str) -> Any:
-    """Return arguments as a value: they cannot be broken here."""
+    """Return arguments as a value: here they cannot be invalid JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -102,7 +61,7 @@ _SETUP = frozenset(
 
 
 def camel(value: Any, *, depth: int = 3) -> Any:
-    """Return a message with its members in the spelling of JSON, as far down as members are the API's own."""
+    """Return a message with its members in camelCase, down to ``depth``; deeper members are the user's."""
     if isinstance(value, list):
         return [camel(each, depth=depth) for each in value]
     if not isinstance(value, dict) or not depth:
@@ -114,7 +73,7 @@ def camel(value: Any, *, depth: int = 3) -> Any:
 
 
 _FREE = frozenset({"response", "args", "parameters", "parametersJsonSchema", "parameters_json_schema"})
-"""Members that hold what is not the API's: nothing in them has another spelling."""
+"""Members with user data, which is kept as it is."""
 
 
 def declared(setup: Message) -> list[Message]:
@@ -124,7 +83,7 @@ def declared(setup: Message) -> list[Message]:
 
 
 def setup_problem(setup: Message) -> str:
-    """Return what is wrong with a setup, "" for nothing."""
+    """Return the problem of a setup, "" if it is valid."""
     if not setup.get("model"):
         return "setup without a model"
     if unknown := sorted(set(setup) - _SETUP):
@@ -152,7 +111,7 @@ _SCHEMA = frozenset(
 
 
 def _foreign(schema: Any) -> str:
-    """Return a member of a schema that ``parameters`` does not know ("" for none): with those, the whole session fails."""
+    """Return a member of a schema that ``parameters`` does not accept, "" if there is none: with one, the whole session fails."""
     if not isinstance(schema, dict):
         return repr(schema)
     for key, value in schema.items():
@@ -178,7 +137,7 @@ _CLIENT = frozenset({"setup", "clientContent", "realtimeInput", "toolResponse"})
 
 @dataclass
 class Session:
-    """What the server keeps of a session beyond its connection. ``connection`` is the one that has it."""
+    """A session, which may outlive its connection. ``connection`` is the current one."""
 
     calls: Calls = field(default_factory=Calls)
     connection: GeminiConnection | None = None
@@ -189,14 +148,14 @@ class GeminiConnection(FakeConnection):
 
     fake: FakeGemini
 
-    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+    def __init__(self, fake: FakeState, socket: ServerConnection, number: int) -> None:
         super().__init__(fake, socket, number)
         self.setup: Message | None = None
         self.session = Session(calls=self.calls, connection=self)
         self._history: Literal["none", "announced", "received"] = "none"
 
-    async def take(self, frame: dict[str, Any]) -> None:
-        """Take a message of the client."""
+    async def handle_frame(self, frame: dict[str, Any]) -> None:
+        """Handle a message of the client."""
         message = camel(frame)
         kinds = sorted(set(message) & _CLIENT)
         if len(message) != 1 or len(kinds) != 1:
@@ -205,7 +164,7 @@ class GeminiConnection(FakeConnection):
         kind = kinds[0]
         body = message[kind]
         if not isinstance(body, dict):
-            await self._refuse(f"{kind} is no object", "Invalid JSON payload received.")
+            await self._refuse(f"{kind} is not an object", "Invalid JSON payload received.")
         elif kind == "setup":
             await self._set_up(body)
         elif self.setup is None:
@@ -236,8 +195,8 @@ class GeminiConnection(FakeConnection):
         if problem:
             await self._refuse(problem, problem)
             return
-        fate = self.fake.next_update()
-        if fate == "refuse":
+        outcome = self.fake.next_update()
+        if outcome == "refuse":
             self.fake.refusals.append("1007")
             await self.socket.close(1007, "Request contains an invalid argument.")
             return
@@ -248,7 +207,7 @@ class GeminiConnection(FakeConnection):
         if (setup.get("historyConfig") or {}).get("initialHistoryInClientContent"):
             self._history = "announced"
         self.fake.tools = [each["name"] for each in declared(setup)]
-        if fate != "silent":
+        if outcome != "silent":
             await self.send({"setupComplete": {"sessionId": self.fake.new_id("session")}})
             await self._offer_handle()
 
@@ -256,7 +215,7 @@ class GeminiConnection(FakeConnection):
         kept = self.fake.handles.get(handle)
         if kept is None or self.fake.faults.forget:
             if kept is None:
-                self.violate(f"resumes with {handle!r}, which is no handle")
+                self.violate(f"resumes with {handle!r}, which is not a handle")
             self.fake.refusals.append("1008")
             await self.socket.close(1008, "BidiGenerateContent session not found")
             return False
@@ -271,7 +230,7 @@ class GeminiConnection(FakeConnection):
         self.fake.resumed += 1
         if not self.fake.resumes_calls:
             for call in self.calls.open:
-                self.fake.book.void(call, "made before the session was resumed, which has forgotten it")
+                self.fake.void(call, "made before the session was resumed, which has forgotten it")
         return True
 
     async def _offer_handle(self) -> None:
@@ -285,17 +244,17 @@ class GeminiConnection(FakeConnection):
         self.fake.handles[handle] = self.session
         await self.send({"sessionResumptionUpdate": {"newHandle": handle, "resumable": True}})
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         """Calls may be answered on a connection that resumes the session; they need not be."""
         if self.session.connection is self:
             for call in self._waiting():
                 call.wanted = "may"
 
-    # What the user says
+    # Input
 
     async def _content(self, body: Message) -> None:
         if self.fake.newer and self._history != "announced":
-            await self._refuse("clientContent that is no history", "Request contains an invalid argument.")
+            await self._refuse("clientContent that is not a history", "Request contains an invalid argument.")
             return
         for turn in body.get("turns") or ():
             texts = [part.get("text", "") for part in (turn.get("parts") or ()) if isinstance(part, dict)]
@@ -303,7 +262,7 @@ class GeminiConnection(FakeConnection):
             if role not in ("user", "assistant"):
                 await self._refuse(f"a turn of the role {role!r}", "Please use a valid role: user, model.")
                 return
-            self.hear(role, "".join(texts))
+            self.add_input(role, "".join(texts))
         if not body.get("turnComplete"):
             return
         if self._history == "announced":
@@ -319,9 +278,9 @@ class GeminiConnection(FakeConnection):
             except (KeyError, TypeError, ValueError):
                 await self._refuse("audio that is not base64", "Request contains an invalid argument.")
                 return
-            await self.sounds(data)
+            await self.receive_audio(data)
         if isinstance(body.get("text"), str):
-            self.hear("user", body["text"])
+            self.add_input("user", body["text"])
             await self._user_is_done()
         elif (body.get("audioStreamEnd") or "activityEnd" in body) and self.buffered:
             await self.user_speaks(self.fake.next_utterance())
@@ -335,7 +294,7 @@ class GeminiConnection(FakeConnection):
         await self._void(self._waiting())
 
     async def _void(self, calls: Sequence[Issued]) -> None:
-        """Want no results for calls any more. One without an id cannot be taken back by it: it may be answered."""
+        """Cancel calls. Those without an id cannot be cancelled by it: they may be answered."""
         for call in calls:
             if not call.sent_id and call.wanted == "must":
                 call.wanted = "may"
@@ -350,8 +309,8 @@ class GeminiConnection(FakeConnection):
         await self._interrupt()
         await super().user_speaks(text)
 
-    def hearing(self, text: str) -> tuple[list[Message], list[Message]]:
-        """Return the transcript, where the setup wishes for it."""
+    def speech_frames(self, text: str) -> tuple[list[Message], list[Message]]:
+        """Return the transcript, if the setup requests one."""
         heard = content_frame(inputTranscription={"text": text, "finished": True})
         return [], [heard] if self.setup is not None and "inputAudioTranscription" in self.setup else []
 
@@ -368,25 +327,27 @@ class GeminiConnection(FakeConnection):
         nameless = self._meant([each.get("name") for each in responses if not each.get("id")])
         for each in responses:
             if not isinstance(each.get("response"), dict):
-                await self._refuse(f"the response of {each.get('name')!r} is no object", "Invalid value at 'response' (Struct)")
+                await self._refuse(
+                    f"the response of {each.get('name')!r} is not an object", "Invalid value at 'response' (Struct)"
+                )
                 return
             call = self.calls.find(each.get("id")) or unnamed(one for one in nameless if one.name == each.get("name"))
             output = _text(each["response"])
             call_id = str(each.get("id") or "")
-            if not self.fake.book.answer(self.number, call, call_id, output, among=self.calls) or call is None:
+            if not self.fake.record_result(self.number, call, call_id, output, among=self.calls) or call is None:
                 continue
             if each.get("name") not in (None, "", call.name):
                 self.violate(f"result for {call.call_id!r} as one of {each['name']!r}, which is {call.name!r}")
-            self.hear("result", output, call.call_id)
-            await self.result_came(call)
+            self.add_input("result", output, call.call_id)
+            await self.on_result(call)
             last = call
         if last is not None and not any(call.open and call.wanted != "not" for call in self.calls.of(last.response_id)):
             self.respond(asked=False)
 
     def _meant(self, names: Sequence[Any]) -> Sequence[Issued]:
-        """Return the calls that results without ids may be for: those of the response that has just these to be answered.
+        """Return the calls that results without ids may be for: those of the response whose open calls have these names.
 
-        Results that cross with an interruption, and with calls that came behind it, are the older ones' by that alone.
+        Results that cross with an interruption and with later calls are matched to the older ones by that alone.
         """
         waiting = [call for call in self.calls.open if not call.sent_id and call.wanted != "not"]
         batches = [list(calls) for _, calls in itertools.groupby(waiting, key=lambda call: call.response_id)]
@@ -403,47 +364,71 @@ class GeminiConnection(FakeConnection):
 
     @property
     def detects_turns(self) -> bool:
-        """True if the server is to hear by itself when the user has ended."""
+        """True if the server detects the end of the user's turn."""
         config = (self.setup or {}).get("realtimeInputConfig") or {}
         return not (config.get("automaticActivityDetection") or {}).get("disabled")
 
     @override
-    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Message]:
-        """Return a text as parts, or audio with its transcript where the setup wishes for that."""
-        if self.speaks:
-            return audio_frames(text, audio, piece, transcribed="outputAudioTranscription" in (self.setup or {}))
-        return text_frames(text, piece)
+    def say_frames(self, playing: ActiveResponse, text: str, audio: bytes, piece: int) -> list[Message]:
+        """Return a text as parts, or audio in as many pieces, then its transcript if the setup requests one."""
+        pieces = _pieces(text, piece)
+        if not self.speaks:
+            return [content_frame(modelTurn={"role": "model", "parts": [{"text": each}]}) for each in pieces]
+        size = max(2, len(audio) // max(1, len(pieces)) // 2 * 2)
+        messages: list[Message] = []
+        for start in range(0, len(audio), size):
+            data = base64.b64encode(audio[start : start + size]).decode()
+            blob = {"inlineData": {"mimeType": "audio/pcm;rate=24000", "data": data}}
+            messages.append(content_frame(modelTurn={"role": "model", "parts": [blob]}))
+        transcribed = "outputAudioTranscription" in (self.setup or {})
+        return messages + ([content_frame(outputTranscription={"text": each}) for each in pieces] if transcribed else [])
 
     @override
-    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
-        """Return one message with all calls."""
-        return call_frames(calls)
+    def call_frames(self, playing: ActiveResponse, calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
+        """Return one message with all calls, repeated for a duplicate. A call without an id is recorded as such."""
+        listed: list[Message] = []
+        for call, issued in calls:
+            each = {"name": call.name, "args": _object(call.text)}
+            if "no_call_id" in call.faults or not issued.call_id:
+                issued.sent_id = ""
+            else:
+                each = {"id": issued.call_id, **each}
+            listed.append(each)
+        message = {"toolCall": {"functionCalls": listed}}
+        return [message] * (2 if any("done_twice" in call.faults for call, _ in calls) else 1)
 
-    def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
-        """Note that the calls were sent: from now on results are wanted."""
+    def on_send(self, playing: ActiveResponse, frame: Mapping[str, Any]) -> None:
+        """Expect results of the calls from now on."""
         if "toolCall" in frame:
             for call in playing.calls:
                 call.wanted = "must"
 
     @override
-    def stale(self, playing: Playing) -> list[Message]:
+    def stale_frames(self, playing: ActiveResponse) -> list[Message]:
         """Return a cancellation of unknown calls."""
         return [cancellation_frame(["call_of_old"])]
 
-    def ending(self, playing: Playing) -> list[Message]:
-        """Return the end of the turn; nothing after calls, since the turn goes on with their results."""
+    def end_frames(self, playing: ActiveResponse) -> list[Message]:
+        """Return the end of the turn; nothing after calls, since the turn continues with their results."""
         status = playing.status or "completed"
-        return [] if playing.calls and status == "completed" else end_frames(status)
+        if playing.calls and status == "completed":
+            return []
+        if status == "completed":
+            head = [content_frame(generationComplete=True)]
+        else:
+            head = [content_frame(interrupted=True)] if status == "cancelled" else []
+        reason = {} if status in ("completed", "cancelled") else {"turnCompleteReason": "RESPONSE_REJECTED"}
+        return [*head, {**content_frame(turnComplete=True, **reason), **USAGE}]
 
-    async def ended(self, playing: Playing) -> None:
-        """Tell a handle, and take calls back that a response made which was not completed."""
+    async def on_response_ended(self, playing: ActiveResponse) -> None:
+        """Cancel the calls of an incomplete response, and send a handle."""
         if playing.status != "completed":
             await self._void(playing.calls)
         await self._offer_handle()
 
     @override
     async def on_calls_withdrawn(self) -> None:
-        """End the turn if nothing is left of its calls, go on if they all have results now."""
+        """End the turn if no call of it is left, continue if all of them have results now."""
         playing = self.playing
         if playing is None or any(call.open and call.wanted != "not" for call in playing.calls):
             return
@@ -453,32 +438,32 @@ class GeminiConnection(FakeConnection):
             await self.send_all(interrupted_frames())
 
     @override
-    def cutting(self, playing: Playing, why: Cut) -> list[Message]:
-        """Return that the turn is interrupted."""
+    def cut_frames(self, playing: ActiveResponse, why: Cut) -> list[Message]:
+        """Return the interruption of the turn."""
         for call in playing.calls:
             if call.wanted != "must":
-                self.fake.book.void(call, "never sent")
+                self.fake.void(call, "never sent")
         return interrupted_frames()
 
-    def cancelling(self, calls: Sequence[Issued]) -> list[Message]:
-        """Return that calls are taken back."""
+    def cancel_frames(self, calls: Sequence[Issued]) -> list[Message]:
+        """Return the cancellation of calls."""
         return [cancellation_frame(call.call_id for call in calls)]
 
-    def leaving(self, seconds: float) -> list[Message]:
+    def leave_frames(self, seconds: float) -> list[Message]:
         """Return ``goAway``."""
         return [{"goAway": {"timeLeft": f"{seconds:g}s"}}]
 
-    def noise(self) -> list[Message]:
-        """Return messages that mean nothing."""
+    def noise_frames(self) -> list[Message]:
+        """Return messages without effect."""
         return [USAGE, {"unheardOf": {"ever": [1]}}]
 
 
 class FakeGemini(FakeRealtime):
     """The Gemini Live API, at ``v1alpha`` and ``v1beta``.
 
-    ``resumes_calls``: a resumed session still knows the calls of its last connection, and takes results for them. Without it it
-    has forgotten them, and no handle is sent while calls wait. ``resumed`` is how often a session was. ``newer``: as its models
-    of 2026 are, which take texts as ``realtimeInput``, and ``clientContent`` as the history alone that the setup has announced.
+    ``resumes_calls``: a resumed session accepts results for the calls of its last connection; else no handle is sent while calls
+    wait. ``resumed`` counts resumed sessions. ``newer``: behave like the models of 2026, which take texts as ``realtimeInput``,
+    and ``clientContent`` only as a history that the setup has announced.
     """
 
     provider = "gemini"

@@ -33,10 +33,10 @@ class OpenAIConnection(EventProtocolConnection):
     nested = False
     cancels_by_id = True
     fake: FakeOpenAI
-    _sounded = False
+    _has_spoken = False
 
     def initial(self) -> Event:
-        """Return the session as it is at first."""
+        """Return the session before its first update."""
         sound = {"type": "audio/pcm", "rate": 24000}
         detection = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 200}
         return {
@@ -62,20 +62,20 @@ class OpenAIConnection(EventProtocolConnection):
             text = f"Invalid modalities: {session['output_modalities']}. Supported combinations are: ['text'] and ['audio']."
             return Problem(text, param="session.output_modalities")
         voice = session.get("audio", {}).get("output", {}).get("voice")
-        if voice is not None and self._sounded and voice != self.session["audio"]["output"]["voice"]:
+        if voice is not None and self._has_spoken and voice != self.session["audio"]["output"]["voice"]:
             text = "Cannot update a conversation's voice if assistant audio is present."
             return Problem(text, "cannot_update_voice", "session.audio.output.voice")
         return None
 
     def merged(self, session: Mapping[str, Any]) -> Event:
-        """Return the session with a change in it; ``audio`` is merged member by member."""
+        """Return the session after an update; ``audio`` is merged member by member."""
         audio = {side: {**whole, **session.get("audio", {}).get(side, {})} for side, whole in self.session["audio"].items()}
         return {**self.session, **session, "audio": audio}
 
-    def saying(self, playing: Any, text: str, audio: bytes, piece: int) -> list[Event]:
+    def say_frames(self, playing: Any, text: str, audio: bytes, piece: int) -> list[Event]:
         """Return the events of a message."""
-        self._sounded = self._sounded or self.speaks
-        return super().saying(playing, text, audio, piece)
+        self._has_spoken = self._has_spoken or self.speaks
+        return super().say_frames(playing, text, audio, piece)
 
     @property
     def speaks(self) -> bool:
@@ -89,30 +89,30 @@ class OpenAIConnection(EventProtocolConnection):
 
     @property
     def detects_turns(self) -> bool:
-        """True if the server is to hear by itself when the user has ended."""
+        """True if the server detects the end of the user's turn."""
         return self.session["audio"]["input"]["turn_detection"] is not None
 
     def modalities(self) -> Event:
-        """Return a response's members about its output."""
+        """Return the members of a response that describe its output."""
         return {"output_modalities": self.session["output_modalities"], "max_output_tokens": "inf", "audio": None}
 
-    def kinds(self, role: str) -> Sequence[str]:
-        """Return the types of the parts of a message: the older ones are refused."""
+    def content_types(self, role: str) -> Sequence[str]:
+        """Return the content types of a message; the older ones are refused."""
         return ("output_text",) if role == "assistant" else ("input_text",)
 
     def error(self, problem: Problem, event_id: Any) -> Event:
-        """Return the event that refuses something."""
+        """Return the error event, with the client's event id."""
         event = super().error(problem, event_id)
         return {**event, "error": {**event["error"], "event_id": event_id if isinstance(event_id, str) else None}}
 
-    def noise(self) -> list[Event]:
-        """Return events that mean nothing."""
+    def noise_frames(self) -> list[Event]:
+        """Return events without effect."""
         limits = [{"name": "requests", "limit": 1000, "remaining": 999, "reset_seconds": 0.06}]
-        return [{"type": "rate_limits.updated", "event_id": "event_0", "rate_limits": limits}, *super().noise()]
+        return [{"type": "rate_limits.updated", "event_id": "event_0", "rate_limits": limits}, *super().noise_frames()]
 
 
 class FakeOpenAI(FakeRealtime):
-    """OpenAI's Realtime API. ``strict_type`` False: a change of the session may lack ``type``, as older clients send it."""
+    """OpenAI's Realtime API. ``strict_type`` False: a session update may lack ``type``, as older clients send it."""
 
     provider = "openai"
     path = "/v1/realtime"
@@ -124,18 +124,18 @@ class FakeOpenAI(FakeRealtime):
 
 
 class OlderConnection(EventProtocolConnection):
-    """A connection to one of them. ``begins_with`` is what each session of the provider has at first, beside what all have."""
+    """A connection with the event names of 2024. ``initial_session`` are the provider's own members of a new session."""
 
     wire = Wire()
-    begins_with: ClassVar[Mapping[str, Any]]
+    initial_session: ClassVar[Mapping[str, Any]]
 
     def initial(self) -> Event:
-        """Return the session as it is at first."""
+        """Return the session before its first update."""
         common = {"modalities": ["text", "audio"], "instructions": "", "turn_detection": {"type": "server_vad"}, "tools": []}
-        return {**common, **self.begins_with}
+        return {**common, **self.initial_session}
 
     def merged(self, session: Mapping[str, Any]) -> Event:
-        """Return the session with a change in it: each member is put in the place of the one before."""
+        """Return the session after an update, which replaces whole members."""
         return {**self.session, **session}
 
     @property
@@ -145,7 +145,7 @@ class OlderConnection(EventProtocolConnection):
 
     @property
     def detects_turns(self) -> bool:
-        """True if the server is to hear by itself when the user has ended."""
+        """True if the server detects the end of the user's turn."""
         detection = self.session["turn_detection"]
         return isinstance(detection, dict) and detection.get("type") != "client_vad"
 
@@ -161,9 +161,9 @@ class GLMConnection(OlderConnection):
     wire = Wire(deltas=False, call_ids=False, heralds=False)
     nested = False
     needs_model = False
-    takes_nothing = False
+    accepts_empty = False
 
-    begins_with: ClassVar[Mapping[str, Any]] = {
+    initial_session: ClassVar[Mapping[str, Any]] = {
         "input_audio_format": "wav",
         "output_audio_format": "pcm",
         "beta_fields": {"chat_mode": "audio", "tts_source": "e2e", "auto_search": False},
@@ -183,24 +183,24 @@ class GLMConnection(OlderConnection):
         return None
 
     def stamp(self, event: Event) -> Event:
-        """Return an event with what all events have."""
+        """Add the members of all events."""
         return {**super().stamp(event), "client_timestamp": int(time.time() * 1000)}
 
     @override
     def error(self, problem: Problem, event_id: Any) -> Event:
-        """Return the event that refuses something; its error has three members."""
+        """Return the error event, whose error has three members."""
         error = {"type": "invalid_request_error", "code": problem.code, "message": problem.message}
         return {"type": "error", "error": error}
 
     def called(self, call_id: Any) -> Issued | None:
-        """Return the first call without a result. A result must not name one: a call has no id."""
+        """Return the first call without a result; calls have no ids, and results must not name one."""
         if call_id:
             self.violate(f"call_id {call_id!r} in a result")
         return unnamed(self.calls.open)
 
-    def noise(self) -> list[Event]:
-        """Return the heartbeat, and an event that means nothing."""
-        return [{"type": "heartbeat"}, *super().noise()]
+    def noise_frames(self) -> list[Event]:
+        """Return the heartbeat, and an event without effect."""
+        return [{"type": "heartbeat"}, *super().noise_frames()]
 
 
 class FakeGLM(FakeRealtime):
@@ -215,7 +215,7 @@ class QwenConnection(OlderConnection):
     """A connection to a fake of Qwen-Omni."""
 
     nested = True
-    begins_with: ClassVar[Mapping[str, Any]] = {
+    initial_session: ClassVar[Mapping[str, Any]] = {
         "voice": "Cherry",
         "input_audio_format": "pcm",
         "output_audio_format": "pcm",
@@ -245,7 +245,7 @@ class QwenConnection(OlderConnection):
 
 
 class FakeQwen(FakeRealtime):
-    """Qwen-Omni's realtime API. ``Faults(idle=…)`` is what it does with a client that says nothing."""
+    """Qwen-Omni's realtime API. ``Faults(idle=…)`` closes silent connections, as the real server does."""
 
     provider = "qwen"
     path = "/api-ws/v1/realtime"
@@ -257,7 +257,7 @@ class StepFunConnection(OlderConnection):
 
     nested = True
     roles = frozenset({"user", "assistant"})
-    begins_with: ClassVar[Mapping[str, Any]] = {
+    initial_session: ClassVar[Mapping[str, Any]] = {
         "voice": "jingdiannvsheng",
         "input_audio_format": "pcm16",
         "output_audio_format": "pcm16",
@@ -274,7 +274,7 @@ class StepFunConnection(OlderConnection):
         return None
 
     def merged(self, session: Mapping[str, Any]) -> Event:
-        """Return the session with a change in it, and note that it has its voice now."""
+        """Return the session after an update, and remember that its voice is set."""
         self._voiced = self._voiced or "voice" in session
         return super().merged(session)
 

@@ -1,12 +1,16 @@
-"""What a fake provider records: calls that it issued, and results that it was sent."""
+"""State of a fake provider: its script, the calls that it issued, and what it was sent."""
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from patchbay.testing.realtime.script import Answer, Faults, Quote
 
 Wanted: TypeAlias = Literal["must", "may", "not"]
 """What is expected for a call on its connection: a result ("must": its response was completed), perhaps an error ("may": it was
@@ -69,7 +73,7 @@ class Calls:
         self._by_response[call.response_id].append(call)
         self._open[id(call)] = call
 
-    def take(self, call: Issued, output: str) -> None:
+    def add_result(self, call: Issued, output: str) -> None:
         """Record a result of a call."""
         call.results.append(output)
         self._open.pop(id(call), None)
@@ -89,20 +93,96 @@ class Calls:
         return list(self._open.values())
 
 
-class Book:
-    """All calls of a fake, in the order in which they were made, and the violations.
+class FakeState:
+    """What the connections of a fake share: its script, and the records that tests look at."""
 
-    ``crossing`` (seconds): actions of a client so soon after a frame of the server are no violation: it may not have received it.
-    """
-
-    def __init__(self, crossing: float) -> None:
-        self.calls: list[Issued] = []
-        self.violations: list[str] = []
+    def __init__(
+        self, script: list[Answer], faults: Faults, *, hears: Sequence[str], utterance: int | None, crossing: float
+    ) -> None:
+        self.script = script
+        self.faults = faults
+        self.utterance = utterance
         self.crossing = crossing
+        """Seconds after a frame of the server for which a client may not have received it: its actions are no violation then."""
 
-    def issue(self, call: Issued) -> None:
-        """Add a call of the model."""
-        self.calls.append(call)
+        self.attempts = 0
+        """Number of connection attempts."""
+
+        self.connections = 0
+        """Number of connections."""
+
+        self.frames: list[tuple[int, Mapping[str, Any]]] = []
+        """All that clients have sent, with the connection's number (pieces of audio without their data)."""
+
+        self.heard: list[ModelInput] = []
+        """The model's input: user speech, text, results."""
+
+        self.sessions: list[Mapping[str, Any]] = []
+        """Requested sessions, one for each change (Gemini: each ``setup``), refused ones too."""
+
+        self.tools: list[str] = []
+        """The names of the tools that the model has on the latest connection."""
+
+        self.calls: list[Issued] = []
+        """All calls that the model has made, in order."""
+
+        self.violations: list[str] = []
+        """Violations of the protocol by clients, as texts."""
+
+        self.refusals: list[str] = []
+        """Codes of the errors that were sent."""
+
+        self.audio_bytes = 0
+        """Bytes of user audio received."""
+
+        self._played = 0
+        self._updates = iter(faults.updates)
+        self._hears = iter(hears)
+        self._ids = itertools.count(1)
+        self._change = threading.Condition()
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The ids of the calls that must have a result and have none."""
+        return [call.call_id for call in self.calls if call.open and call.wanted == "must"]
+
+    @property
+    def remaining(self) -> int:
+        """Number of steps of the script that were not played."""
+        return max(0, len(self.script) - self._played)
+
+    def results(self, call_id: str) -> list[str]:
+        """Return the results of a call."""
+        return [result for call in self.calls if call.call_id == call_id for result in call.results]
+
+    # For the connections
+
+    def next_answer(self) -> Answer:
+        """Return the next step of the script."""
+        answer = self.script[self._played] if self._played < len(self.script) else Answer((Quote(),))
+        self._played += 1
+        return answer
+
+    def next_update(self) -> str:
+        """Return the outcome of a change of the session."""
+        return next(self._updates, "ok")
+
+    def next_utterance(self) -> str:
+        """Return the next text that the user speaks."""
+        return next(self._hears, "(something)")
+
+    def new_id(self, kind: str) -> str:
+        """Return a new id."""
+        return f"{kind}_{next(self._ids):06d}"
+
+    def record_frame(self, connection: int, frame: Mapping[str, Any]) -> None:
+        """Record a frame of a client."""
+        self.frames.append((connection, {**frame, "audio": "..."} if "audio" in frame else frame))
+
+    def changed(self) -> None:
+        """Wake waiting threads."""
+        with self._change:
+            self._change.notify_all()
 
     def violate(self, connection: int, text: str) -> None:
         """Record what a client must not do."""
@@ -112,7 +192,7 @@ class Book:
         """True if the client may not have known yet of what was sent at ``since``."""
         return since is not None and time.monotonic() - since < self.crossing
 
-    def answer(self, connection: int, call: Issued | None, call_id: str, output: str, *, among: Calls) -> bool:
+    def record_result(self, connection: int, call: Issued | None, call_id: str, output: str, *, among: Calls) -> bool:
         """Record a result for ``call`` (None: no call has this id), one of ``among``; return whether it is valid."""
         if call is None:
             elsewhere = next((each for each in self.calls if call_id and call_id in (each.call_id, each.sent_id)), None)
@@ -123,9 +203,9 @@ class Book:
             return False
         if call.results:
             self.violate(connection, f"second result for {call.call_id!r}")
-            among.take(call, output)
+            among.add_result(call, output)
             return False
-        among.take(call, output)
+        among.add_result(call, output)
         if call.wanted == "not":
             if not self.crossed(call.gone_at):
                 self.violate(connection, f"result for {call.call_id!r}, which was {call.why}")
@@ -142,8 +222,3 @@ class Book:
             call.wanted = "not"
             call.why = why
             call.gone_at = time.monotonic()
-
-    @property
-    def unanswered(self) -> list[str]:
-        """The ids of the calls that must have a result and have none."""
-        return [call.call_id for call in self.calls if call.open and call.wanted == "must"]

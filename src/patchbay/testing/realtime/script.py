@@ -97,14 +97,14 @@ class Say:
 
 @dataclass(frozen=True)
 class Quote:
-    """Say the input since the last answer: results and texts. So a test sees what has reached the model."""
+    """Repeat the input since the last answer, results and texts, so that a test sees what has reached the model."""
 
     lead: str = "I was told: "
 
 
 @dataclass(frozen=True)
 class Call:
-    """Call a tool under its name on the wire. ``arguments`` are a value, or JSON text as it is, right or wrong.
+    """Call a tool under its name on the wire. ``arguments`` are a value, or JSON text that is sent unchanged, valid or not.
 
     ``cuts`` are the places where the text is cut into deltas (None: pieces of 8 characters). ``ascii``: other characters are
     written as escapes. ``call_id`` None: the fake makes one.
@@ -197,7 +197,7 @@ class GoAway:
 Part: TypeAlias = Say | Quote | Call | Pause | Interrupt | Cancel | Frame | Drop | GoAway
 
 _AFTER: Final = (Pause, Interrupt, Cancel, Frame, Drop, GoAway)
-"""What can happen after the end of an answer: all but text and calls."""
+"""Parts that may follow the end of an answer: all but text and calls."""
 
 _NO_TEXT: Final = " A text is a part as Say(text)."
 
@@ -206,8 +206,8 @@ _NO_TEXT: Final = " A text is a part as Say(text)."
 class Answer:
     """One response: its ``parts`` in order; all the calls of it are one batch.
 
-    ``status`` is how it ends, ``then`` what happens after its end, while tools may run. It begins ``late`` seconds after it was
-    asked for. ``kill`` is where the connection is aborted, once what was sent before has arrived.
+    ``status`` is its final status, ``then`` are parts that happen after its end, while tools may run. It begins ``late``
+    seconds after the request. ``kill`` is the point where the connection is aborted, once all frames before it have arrived.
     """
 
     parts: Sequence[Part] = ()
@@ -240,8 +240,8 @@ class Faults:
 
     The first ``refuse`` connections are refused: reset ("reset") or answered with 503. ``updates`` are the outcomes of session
     changes in order, over all connections; "ok" for all others. ``noise``: heartbeats and unknown events
-    between the others. A connection on which nothing comes for ``idle`` seconds is closed. ``forget``: handles of sessions
-    to resume are not known any more (Gemini).
+    between the others. A connection without a frame for ``idle`` seconds is closed. ``forget``: resumption handles are forgotten
+    (Gemini).
     """
 
     refuse: int = 0
@@ -260,7 +260,7 @@ class Faults:
 
 
 def as_answers(script: Sequence[Step]) -> list[Answer]:
-    """Return the answers that a script is short for. Raises ConfigurationError for what is none."""
+    """Expand a script to answers. Raises ConfigurationError if it is invalid."""
     if isinstance(script, (str, bytes)) or not isinstance(script, Sequence):
         raise ConfigurationError(f"A script is a sequence of steps, one for each response, not {script!r}.")
     steps = (Say(step) if isinstance(step, str) else step for step in script)

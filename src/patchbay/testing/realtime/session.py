@@ -9,13 +9,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
-from patchbay.testing.realtime.records import Calls, Issued, ModelInput
+from patchbay.testing.realtime.records import Calls, FakeState, Issued, ModelInput
 from patchbay.testing.realtime.script import (
     Answer,
     Call,
@@ -32,16 +32,13 @@ from patchbay.testing.realtime.script import (
     Status,
 )
 
-if TYPE_CHECKING:
-    from patchbay.testing.realtime.fake import FakeRealtime
-
 _BARRIER_SECONDS = 2.0
 _FRAGMENT = 7
 """Bytes of a fragment: odd, so that cuts fall within characters."""
 
 
 @dataclass
-class Playing:
+class ActiveResponse:
     """A response. ``asked``: by the client. ``begun``: its beginning was sent, and something of the items at ``sent``."""
 
     response_id: str
@@ -61,12 +58,12 @@ class Playing:
         return self.status is not None
 
 
-class _OverError(Exception):
+class _CutError(Exception):
     """The answer that is being played was cut."""
 
 
 class _Player:
-    def __init__(self, connection: FakeConnection, playing: Playing) -> None:
+    def __init__(self, connection: FakeConnection, playing: ActiveResponse) -> None:
         self._connection = connection
         self._playing = playing
         self._half = playing.answer.kill == "deltas"
@@ -75,48 +72,48 @@ class _Player:
         """Play a response and the parts after its end."""
         try:
             await self.answer()
-            await self.at("running")
+            await self._kill_at("running")
             for part in self._playing.answer.then:
-                await self.aside(part)
-        except (_OverError, ConnectionClosed):
+                await self._act(part)
+        except (_CutError, ConnectionClosed):
             return
 
     async def answer(self) -> None:
         """Play the response itself."""
         connection, playing = self._connection, self._playing
         answer = playing.answer
-        await self.at("asked")
+        await self._kill_at("asked")
         await self._wait(answer.late)
-        self._go_on()
+        self._check_active()
         playing.begun = True
-        await self._emit(connection.beginning(playing))
-        await self.at("created")
+        await self._emit(connection.begin_frames(playing))
+        await self._kill_at("created")
         if "stale" in answer.faults:
-            await self._emit(connection.stale(playing))
+            await self._emit(connection.stale_frames(playing))
         for are_calls, parts in itertools.groupby(answer.parts, lambda part: isinstance(part, Call)):
             if are_calls:
                 made = [(part, self._issue(part)) for part in parts if isinstance(part, Call)]
-                await self._emit(connection.calling(playing, made), half=self._half)
+                await self._emit(connection.call_frames(playing, made), half=self._half)
             else:
                 for part in parts:
-                    await self._part(part)
+                    await self._play_part(part)
         if self._half:
             await connection.kill()
-        await self.at("calls")
-        self._go_on()
+        await self._kill_at("calls")
+        self._check_active()
         playing.status = answer.status
         if answer.status == "completed":
             for call in playing.calls:
                 call.wanted = "must"
-        await connection.send_all(connection.ending(playing))
-        await connection.is_over(playing)
+        await connection.send_all(connection.end_frames(playing))
+        await connection.finish_response(playing)
 
-    async def at(self, point: Point) -> None:
-        """Kill the connection if it is to be killed here."""
+    async def _kill_at(self, point: Point) -> None:
+        """Kill the connection if the script says so at this point."""
         if self._playing.answer.kill == point:
             await self._connection.kill()
 
-    async def aside(self, part: Part) -> None:
+    async def _act(self, part: Part) -> None:
         """Execute a step that is not model output."""
         connection = self._connection
         if isinstance(part, Interrupt):
@@ -132,19 +129,19 @@ class _Player:
         elif isinstance(part, Drop):
             await connection.kill()
 
-    async def _part(self, part: Part) -> None:
+    async def _play_part(self, part: Part) -> None:
         connection, playing = self._connection, self._playing
         if isinstance(part, Quote):
             heard = [each.text for each in playing.inputs if each.kind != "assistant"]
             part = Say(part.lead + (" | ".join(heard) or "nothing"))
         if isinstance(part, Say):
             audio = b"\x00\x01" * (240 * len(part.text)) if part.audio is None else part.audio
-            await self._emit(connection.saying(playing, part.text, audio, part.piece), half=self._half, gap=part.gap)
+            await self._emit(connection.say_frames(playing, part.text, audio, part.piece), half=self._half, gap=part.gap)
         elif isinstance(part, Pause):
             await self._wait(part.seconds)
         else:
-            await self.aside(part)
-        self._go_on()
+            await self._act(part)
+        self._check_active()
 
     def _issue(self, call: Call) -> Issued:
         connection, playing = self._connection, self._playing
@@ -160,7 +157,7 @@ class _Player:
         )
         playing.calls.append(issued)
         connection.calls.add(issued)
-        connection.fake.book.issue(issued)
+        connection.fake.calls.append(issued)
         return issued
 
     async def _emit(self, frames: Sequence[Mapping[str, Any]], *, half: bool = False, gap: float = 0.0) -> None:
@@ -168,8 +165,8 @@ class _Player:
         for number, frame in enumerate(frames):
             if half and number >= len(frames) // 2:
                 await connection.kill()
-            self._go_on()
-            connection.sending(playing, frame)
+            self._check_active()
+            connection.on_send(playing, frame)
             await connection.send(frame, fragments="fragments" in playing.answer.faults)
             if gap:
                 await self._wait(gap)
@@ -181,11 +178,11 @@ class _Player:
                     await self._playing.ended.wait()
             except TimeoutError:
                 pass
-            self._go_on()
+            self._check_active()
 
-    def _go_on(self) -> None:
+    def _check_active(self) -> None:
         if self._playing.over or self._connection.playing is not self._playing:
-            raise _OverError
+            raise _CutError
 
 
 Cut = Literal["turn_detected", "client_cancelled"]
@@ -197,18 +194,18 @@ class FakeConnection(ABC):
     ``buffered`` is how much audio of the user came since the last turn (bytes).
     """
 
-    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+    def __init__(self, fake: FakeState, socket: ServerConnection, number: int) -> None:
         self.fake = fake
         self.socket = socket
         self.number = number
         self.alive = True
         self.calls = Calls()
         self.inputs: list[ModelInput] = []
-        self.playing: Playing | None = None
+        self.playing: ActiveResponse | None = None
         self.buffered = 0
         self._handling = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._noise = itertools.cycle(self.noise()) if fake.faults.noise else None
+        self._noise = itertools.cycle(self.noise_frames()) if fake.faults.noise else None
         self._sent = 0
 
     # Overridden by providers
@@ -217,67 +214,67 @@ class FakeConnection(ABC):
         """Send what the server says first: nothing."""
 
     @abstractmethod
-    async def take(self, frame: dict[str, Any]) -> None:
+    async def handle_frame(self, frame: dict[str, Any]) -> None:
         """Handle a frame of the client."""
 
     @abstractmethod
-    def noise(self) -> list[dict[str, Any]]:
-        """Return frames that mean nothing."""
+    def noise_frames(self) -> list[dict[str, Any]]:
+        """Return frames without effect."""
 
     @abstractmethod
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         """Handle the end of the connection."""
 
-    def beginning(self, playing: Playing) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
+    def begin_frames(self, playing: ActiveResponse) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
         """Return the frames that begin a response: none."""
         return []
 
     @abstractmethod
-    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[dict[str, Any]]:
+    def say_frames(self, playing: ActiveResponse, text: str, audio: bytes, piece: int) -> list[dict[str, Any]]:
         """Return the frames of a text, as audio if the session has it."""
 
     @abstractmethod
-    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[dict[str, Any]]:
+    def call_frames(self, playing: ActiveResponse, calls: Sequence[tuple[Call, Issued]]) -> list[dict[str, Any]]:
         """Return the frames that call tools in parallel."""
 
     @abstractmethod
-    def stale(self, playing: Playing) -> list[dict[str, Any]]:
-        """Return pieces of another, older response."""
+    def stale_frames(self, playing: ActiveResponse) -> list[dict[str, Any]]:
+        """Return frames of an older response."""
 
     @abstractmethod
-    def ending(self, playing: Playing) -> list[dict[str, Any]]:
-        """Return the frames that end a response as its ``status`` says."""
+    def end_frames(self, playing: ActiveResponse) -> list[dict[str, Any]]:
+        """Return the frames that end a response with its ``status``."""
 
     @abstractmethod
-    def cutting(self, playing: Playing, why: Cut) -> list[dict[str, Any]]:
+    def cut_frames(self, playing: ActiveResponse, why: Cut) -> list[dict[str, Any]]:
         """Return the frames that interrupt a response."""
 
     @abstractmethod
-    def hearing(self, text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def speech_frames(self, text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the frames for the start of speech, and those for its end with the transcript."""
 
-    def cancelling(self, calls: Sequence[Issued]) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
+    def cancel_frames(self, calls: Sequence[Issued]) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
         """Return the frames that cancel calls: none where the protocol has none."""
         return []
 
-    def leaving(self, seconds: float) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
+    def leave_frames(self, seconds: float) -> list[dict[str, Any]]:  # noqa: ARG002  (for subclasses)
         """Return the frames that announce the end of the connection: none where the protocol has none."""
         return []
 
     @property
     @abstractmethod
     def detects_turns(self) -> bool:
-        """True if the server is to hear by itself when the user has ended."""
+        """True if the server detects the end of the user's turn."""
 
-    async def ended(self, playing: Playing) -> None:  # noqa: B027  (optional)
-        """Continue after the end of a response."""
+    async def on_response_ended(self, playing: ActiveResponse) -> None:  # noqa: B027  (optional)
+        """Handle the end of a response."""
 
     @property
     def unasked(self) -> str:
-        """The response whose results are all there, and the model was not asked to go on; "" if there is none."""
+        """The id of a response that has all its results without a request to continue, "" if there is none."""
         return ""
 
-    def hear(self, kind: str, text: str, call_id: str = "") -> None:
+    def add_input(self, kind: str, text: str, call_id: str = "") -> None:
         """Add an input of the model, for its next response."""
         heard = ModelInput(kind, text, self.number, call_id)
         self.inputs.append(heard)
@@ -295,23 +292,23 @@ class FakeConnection(ABC):
         """Begin the next answer of the script."""
         if self.socket.state is not State.OPEN:
             return
-        playing = Playing(self.fake.new_id("resp"), self.fake.next_answer(), tuple(self.inputs), asked)
+        playing = ActiveResponse(self.fake.new_id("resp"), self.fake.next_answer(), tuple(self.inputs), asked)
         self.inputs.clear()
         self.playing = playing
         self.spawn(_Player(self, playing).play())
 
-    def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
-        """Record the item that a frame belongs to."""
+    def on_send(self, playing: ActiveResponse, frame: Mapping[str, Any]) -> None:
+        """Record the item of a frame that is about to be sent."""
         place = frame.get("output_index")
         if isinstance(place, int) and frame.get("response_id") == playing.response_id:
             playing.sent.add(place)
 
-    async def is_over(self, playing: Playing) -> None:
+    async def finish_response(self, playing: ActiveResponse) -> None:
         """Record the end of a response."""
         playing.ended_at = time.monotonic()
         playing.ended.set()
         self.fake.changed()
-        await self.ended(playing)
+        await self.on_response_ended(playing)
 
     async def cut(self, why: Cut) -> None:
         """End the response in progress, if any."""
@@ -321,11 +318,11 @@ class FakeConnection(ABC):
         playing.status = "cancelled"
         if not playing.begun:
             playing.begun = True
-            await self.send_all(self.beginning(playing))
-        await self.send_all(self.cutting(playing, why))
-        await self.is_over(playing)
+            await self.send_all(self.begin_frames(playing))
+        await self.send_all(self.cut_frames(playing, why))
+        await self.finish_response(playing)
 
-    async def result_came(self, call: Issued) -> None:
+    async def on_result(self, call: Issued) -> None:
         """Kill the connection if the answer with ``call`` says so."""
         playing = self.playing
         if playing is None or call not in playing.calls:
@@ -333,19 +330,19 @@ class FakeConnection(ABC):
         if playing.answer.kill == "result" or (playing.answer.kill == "results" and not any(each.open for each in playing.calls)):
             await self.kill()
 
-    # What happens of its own accord
+    # Server-initiated
 
     async def user_speaks(self, text: str) -> None:
         """Speak as the user: the response in progress ends, and the next one begins."""
         self.buffered = 0
-        begins, heard = self.hearing(text)
+        begins, heard = self.speech_frames(text)
         await self.send_all(begins)
         await self.cut("turn_detected")
         await self.send_all(heard)
-        self.hear("user", text)
+        self.add_input("user", text)
         self.respond(asked=False)
 
-    async def sounds(self, data: bytes) -> None:
+    async def receive_audio(self, data: bytes) -> None:
         """Record user audio. If turns are detected, every ``utterance`` bytes are the next text of ``hears``."""
         self.buffered += len(data)
         self.fake.audio_bytes += len(data)
@@ -362,20 +359,20 @@ class FakeConnection(ABC):
         """Cancel calls without a result: those of ``ids``, or all. Return whether there were any."""
         calls = [call for call in self.calls.open if call.sent_id and call.wanted != "not"]
         calls = [call for call in calls if ids is None or call.call_id in ids]
-        frames = self.cancelling(calls)
+        frames = self.cancel_frames(calls)
         if not calls or not frames:
             return False
         for call in calls:
-            self.fake.book.void(call, "taken back")
+            self.fake.void(call, "taken back")
         await self.send_all(frames)
         return True
 
     async def on_calls_withdrawn(self) -> None:  # noqa: B027  (optional)
-        """Continue after calls were cancelled without new input."""
+        """Handle that calls were cancelled without new input."""
 
     async def go_away(self, seconds: float) -> None:
         """Announce the end of the connection, and abort it ``seconds`` later."""
-        await self.send_all(self.leaving(seconds))
+        await self.send_all(self.leave_frames(seconds))
         self.spawn(self._leave(seconds))
 
     async def _leave(self, seconds: float) -> None:
@@ -400,7 +397,7 @@ class FakeConnection(ABC):
             self.alive = False
             for task in self._tasks:
                 task.cancel()
-            self.closed()
+            self.on_closed()
 
     async def _handle(self, message: str | bytes) -> None:
         try:
@@ -413,8 +410,8 @@ class FakeConnection(ABC):
             return
         self._handling = True
         try:
-            self.fake.note(self.number, frame)
-            await self.take(frame)
+            self.fake.record_frame(self.number, frame)
+            await self.handle_frame(frame)
         finally:
             self._handling = False
         self.fake.changed()
@@ -463,7 +460,7 @@ class FakeConnection(ABC):
 
     def violate(self, text: str) -> None:
         """Record a violation by the client."""
-        self.fake.book.violate(self.number, text)
+        self.fake.violate(self.number, text)
         self.fake.changed()
 
     @property
@@ -475,10 +472,10 @@ class FakeConnection(ABC):
         """Run a background task until the connection ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._is_done)
+        task.add_done_callback(self._on_task_done)
 
-    def _is_done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.violate(f"the fake itself is wrong: {error!r}")
+            self.violate(f"the fake itself has failed: {error!r}")
         self.fake.changed()

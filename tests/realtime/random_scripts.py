@@ -7,24 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final, Literal
 
-from patchbay.testing.realtime.fake import FakeRealtime
-from patchbay.testing.realtime.script import (
-    Answer,
-    AnswerFault,
-    Call,
-    CallFault,
-    Cancel,
-    Faults,
-    GoAway,
-    Interrupt,
-    Part,
-    Pause,
-    Point,
-    Quote,
-    Say,
-    Status,
-    Update,
-)
+from patchbay.testing.realtime import Answer, Call, Cancel, FakeRealtime, Faults, GoAway, Interrupt, Pause, Quote, Say
+from patchbay.testing.realtime.script import AnswerFault, CallFault, Part, Point, Status, Update
 
 KINDS: Final = frozenset({"calls", "mixed", "fragments", "stale", "noise", "status", "late"}) | frozenset(
     {"interrupt", "cancel", "kill", "leave", "refuse", "update"}
@@ -57,7 +41,7 @@ def random_script(
     ``chance`` is a seed, or a Random (Hypothesis gives one: ``st.randoms(use_true_random=False)``). ``tools`` are names on the
     wire. A slow response begins after ``late`` seconds.
     """
-    dice = Dice(chance if isinstance(chance, Random) else Random(chance), provider.provider, kinds)  # noqa: S311  (no secret)
+    dice = Dice(chance if isinstance(chance, Random) else Random(chance), provider.provider, kinds)
     answers: list[Answer] = []
     for _ in range(turns):
         rounds = dice.random.choice((0, 1, 1, 2))
