@@ -16,6 +16,7 @@ from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, change, content, created, done, open_session, refusal, rejected_execution, replies, served, serving
 from .playing import bounded, limits, named, playing, snapshot_of
+from .test_tools_unconfirmed import LONG, change_unconfirmed
 
 
 def declared(peer: Peer) -> list[str]:
@@ -42,10 +43,10 @@ async def test_refused_tools_are_sent_again_only_on_request():
         assert [[], ["added"], ["added"]] == peers[0].tools()
 
 
+@pytest.mark.usefixtures("manual_clock")
 async def test_late_reply_to_one_change_is_not_attributed_to_the_next():
-    async with served(replies([], [{"type": "session.updated"}, refusal("Not these.")]), update=0.1) as (played, peers):
-        await change(played, "one", error="did not confirm")
-        played.session._engine.tool_sync._seconds = 20.0
+    async with served(replies([], [{"type": "session.updated"}, refusal("Not these.")]), update=LONG) as (played, peers):
+        await change_unconfirmed(played, "one")
         await change(played, "two", error=r"Not these\.")
         await change(played, "one")  # which the server has, by now
         assert [[], ["one"], ["two"]] == peers[0].tools()
@@ -79,13 +80,14 @@ async def test_gemini_session_keeps_its_old_tools_if_a_tool_is_refused(reconnect
             await peer.socket.close(1007, "Invalid value.")
             return
         await peer.send({"setupComplete": {}}, {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}})
+        await peer.send(content(turnComplete=True))  # an answer, so that the test sees that all before it was read
         await peer.listen()
 
     async with (
         serving(handle) as (url, peers),
         open_session(url, provider="gemini", snapshot=snapshot_of("good"), reconnects=reconnects) as played,
     ):
-        await played.until(lambda: played.session._engine.reconnector.handle == "h")
+        await played.answers(1)
         await change(played, "good", "bad", error=r"Invalid value\.")
         await played.until(lambda: len(peers) == 3 and played.session.idle)
         assert ["good"] == declared(peers[2])

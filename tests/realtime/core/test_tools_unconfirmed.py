@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from executor.virtual_time import later
 from patchbay.errors import ToolSyncError
 from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Faults
+from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, change, content, refusal, replies, served, updated
@@ -26,9 +28,13 @@ def managing(played: Played) -> LLMSessionManager:
     return manager
 
 
-def without_timeouts(played: Played) -> None:
-    """Have nothing fail any more because it takes too long."""
-    played.session._engine.tool_sync._seconds = LONG
+async def change_unconfirmed(played: Played, *tools: str | ToolDefinition) -> None:
+    """Have a session use these tools, and let the time for their confirmation pass."""
+    changing = asyncio.ensure_future(played.session.use_tools(snapshot_of(*tools)))
+    await asyncio.sleep(0)
+    await later(LONG + 1)
+    with pytest.raises(ToolSyncError, match="did not confirm"):
+        await bounded(changing)
 
 
 async def names_its_tools(peer: Peer) -> None:
@@ -109,22 +115,22 @@ async def test_closed_session_is_out_of_sync():
 # A confirmation that is lost
 
 
+@pytest.mark.usefixtures("manual_clock")
 @pytest.mark.parametrize("provider", EVENTS)
 @pytest.mark.parametrize("next_tools", [("one",), ("one", "two")])
-async def test_after_a_confirmation_was_lost_the_next_change_is_confirmed_by_its_own(provider, next_tools):
-    async with playing(provider(faults=Faults(updates=("ok", "silent"))), limits=limits(update=0.1)) as played:
-        await change(played, "one", error="did not confirm")
-        without_timeouts(played)
+async def test_next_change_after_a_lost_confirmation_is_confirmed_by_its_own(provider, next_tools):
+    async with playing(provider(faults=Faults(updates=("ok", "silent"))), limits=limits(update=LONG)) as played:
+        await change_unconfirmed(played, "one")
         await change(played, *next_tools)
         await change(played, "three")
         assert ["three"] == played.fake.tools
 
 
+@pytest.mark.usefixtures("manual_clock")
 async def test_removed_tools_are_removed_from_a_server_that_did_not_confirm_them():
     # The server takes the first change, and its confirmation is lost.
-    async with served(replies([], [updated()]), opens=names_its_tools, update=0.1) as (played, peers):
-        await change(played, "added", error="did not confirm")
-        without_timeouts(played)
+    async with served(replies([], [updated()]), opens=names_its_tools, update=LONG) as (played, peers):
+        await change_unconfirmed(played, "added")
         await change(played)
         await played.until(lambda: played.session.is_synced)
         await change(played)  # it is known by now
@@ -196,11 +202,11 @@ async def test_duplicate_rejection_does_not_fail_the_next_change():
 # What a server says of the tools that it has
 
 
+@pytest.mark.usefixtures("manual_clock")
 async def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
     conduct = replies([], [updated("one"), refusal("Not in these words.")({})])
-    async with served(conduct, opens=names_its_tools, update=0.1) as (played, peers):
-        await change(played, named("one", "in these words"), error="did not confirm")
-        without_timeouts(played)
+    async with served(conduct, opens=names_its_tools, update=LONG) as (played, peers):
+        await change_unconfirmed(played, named("one", "in these words"))
         await change(played, named("one", "in others"), error=r"Not in these words\.")
         await change(played, named("one", "in these words"))  # which it has
         assert 3 == len(peers[0].tools())
@@ -216,7 +222,7 @@ async def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
         pytest.param(lambda _names: {"type": "session.updated", "session": {"tools": [7, {"name": []}, {}]}}, id="odd"),
     ],
 )
-async def test_a_server_that_names_its_tools_otherwise_is_understood_as_one_that_does_not_name_them(says):
+async def test_a_server_that_confirms_other_tool_names_counts_as_one_that_names_none(says):
     conduct = replies(*[[lambda update: says([tool["name"] for tool in update["session"]["tools"]])]] * 9)
     async with served(conduct, snapshot=snapshot_of("zero"), update=LONG) as (played, peers):
         for names in (["one", "two"], ["one", "two", "three"], ["three", "two"]):
@@ -224,21 +230,24 @@ async def test_a_server_that_names_its_tools_otherwise_is_understood_as_one_that
         assert [["zero"], ["one", "two"], ["one", "two", "three"], ["three", "two"]] == peers[0].tools()
 
 
-async def test_a_server_that_always_names_the_tools_of_the_beginning_is_waited_for_once():
-    async with served(replies(*[[updated()]] * 9), opens=names_its_tools, update=0.3) as (played, peers):
-        await change(played, "one")
-        without_timeouts(played)
+@pytest.mark.usefixtures("manual_clock")
+async def test_a_server_that_always_confirms_its_first_tools_is_waited_for_once():
+    async with served(replies(*[[updated()]] * 9), opens=names_its_tools, update=LONG) as (played, peers):
+        first = asyncio.ensure_future(change(played, "one"))
+        await played.until(lambda: len(peers[0].tools()) == 2)
+        await later(LONG + 1)
+        await first
         await change(played, "one", "two")
         await change(played)
         await change(played, "three")
         assert [[], ["one"], ["one", "two"], [], ["three"]] == peers[0].tools()
 
 
+@pytest.mark.usefixtures("manual_clock")
 async def test_built_in_tools_of_the_provider_are_ignored_in_confirmations():
     settings = {"extra": {"tools": [{"type": "function", "name": "its_own", "parameters": {"type": "object"}}]}}
     with FakeOpenAI(faults=Faults(updates=("ok", "silent"))) as fake:
-        async with playing(fake, limits=limits(update=0.1), settings=settings) as played:
-            await change(played, "one", error="did not confirm")
-            without_timeouts(played)
+        async with playing(fake, limits=limits(update=LONG), settings=settings) as played:
+            await change_unconfirmed(played, "one")
             await change(played, "two")
             assert ["two", "its_own"] == fake.tools
