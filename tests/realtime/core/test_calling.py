@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from patchbay.hooks import HookManager
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
 from patchbay.realtime.events import DroppedEvent, ErrorEvent, ResponseEndEvent
 from patchbay.testing.realtime import (
@@ -234,23 +233,6 @@ async def test_server_initiated_responses_get_no_extra_rounds():
         assert [{"number": 0}, {"number": 1}] == ran
         assert [1] * 9 == [len(call.results) for call in fake.calls]
         assert 1 == len(told), told  # of seven responses beyond the limit
-
-
-async def test_hook_denial_is_the_result_of_the_call():
-    class No:
-        async def approve_tool(self, request):
-            from patchbay.hooks import Approval
-
-            return Approval(approved=False, reason="not today")
-
-    hooks = HookManager()
-    hooks.mount("no", No())
-    pay, ran = recording("pay")
-
-    async with playing(FakeOpenAI([Call("pay"), Quote()]), pay, hooks=hooks, agent_id="ann", session_key="s1") as played:
-        await played.say("Go.", answers=2)
-    assert [] == ran
-    assert "not today" in played.fake.calls[0].results[0]
 
 
 async def test_unknown_tool_and_invalid_arguments_get_instructive_results():
