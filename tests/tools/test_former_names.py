@@ -15,7 +15,6 @@ from patchbay.types import ToolCall
     ("module", "name", "new_module", "new_name"),
     [
         ("patchbay.tools", "Surroundings", "patchbay.tools", "AgentScope"),
-        ("patchbay.tools.kept", "ResultStore", "patchbay.tools.result_store", "ResultStore"),
         ("patchbay.loop", "answered", "patchbay.transcript", "insert_results"),
         ("patchbay.schema.subsets", "Inexpressible", "patchbay.schema.subsets", "Unsupported"),
     ],

@@ -39,9 +39,9 @@ from patchbay.loop import (
 from patchbay.loop.conversation import DELIVERED
 from patchbay.models.chat_model import ChatModel
 from patchbay.models.resolve import HostedModel, resolve_model
-from patchbay.tools import AgentScope, Tool, ToolSearch, collect_tools
+from patchbay.tools import AgentScope, Tool, ToolSearch
+from patchbay.tools.function import collect_with_toolsets
 from patchbay.tools.output import checked_kinds
-from patchbay.tools.toolset import split_toolsets
 from patchbay.types import NO_USAGE, Message, Usage
 
 _CONTENTS: Final = ("default", "current_turn", "none")
@@ -456,8 +456,8 @@ class LlmAgent(BaseAgent):
             raise ConfigurationError(f"tool_mode is {tool_mode!r}: use 'auto', 'native' or 'text'.")
         self.model = _checked_model(model, tool_mode)
         self.instruction = instruction
-        tools, toolsets = split_toolsets(tools)
-        self.tools: list[Any] = [*collect_tools(tools).values(), *toolsets]
+        collected, toolsets = collect_with_toolsets(tools)
+        self.tools: list[Any] = [*collected.values(), *toolsets]
         self.generate_content_config = _checked_config(generate_content_config)
         self.include_contents = include_contents
         self.output_key = _checked_key(output_key)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from patchbay.hooks import HookManager, RegisteredHook
+    from patchbay.hooks import HookManager
 
 Callback: TypeAlias = Callable[..., Any]
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
@@ -45,17 +44,6 @@ def checked_hooks(given: Any) -> HookManager | None:
     if not isinstance(given, HookManager):
         raise TypeError(f"hooks must be a HookManager, not {type(given).__name__}.")
     return given
-
-
-def as_links(after: Sequence[Callback]) -> tuple[RegisteredHook, ...]:
-    """Return the callbacks after a tool as hooks, in order."""
-    if not after:
-        return ()
-    from patchbay.hooks import native  # here: most programs have none
-
-    return tuple(
-        native(f"callback {number:03}", after_tool=partial(call_and_await, callback)) for number, callback in enumerate(after)
-    )
 
 
 async def first_answer(hooks: Sequence[Callback], *about: Any) -> Any:

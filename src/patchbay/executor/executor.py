@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor.batch import Batch
-from patchbay.executor.callbacks import Callbacks, as_callbacks, as_links
+from patchbay.executor.callbacks import Callback, Callbacks, as_callbacks, call_and_await
 from patchbay.executor.limits import Budget
 from patchbay.executor.results import ToolExecution
 from patchbay.executor.run import ExecutorSettings, RunOptions, RunState, find_tool
-from patchbay.tools import Tool, ToolSearch, Validation, collect_tools
+from patchbay.tools import Tool, ToolSearch, Validation
 from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
+from patchbay.tools.function import collect_with_toolsets
 from patchbay.tools.tool import checked_count, checked_timeout
-from patchbay.tools.toolset import split_toolsets
 from patchbay.types import IncompleteCall, Message, ToolCall
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ class Executor(ExecutorSettings):
             raise ConfigurationError(f"max_result_chars must be at least {SMALLEST_RESULT}, or None; not {max_result_chars!r}.")
         if on_progress is not None and not callable(on_progress):
             raise ConfigurationError(f"on_progress must be callable, not {type(on_progress).__name__}.")
-        tools, self.toolsets = split_toolsets(tools)
-        self.tools = collect_tools(tools)
+        self.tools, self.toolsets = collect_with_toolsets(tools)
         self._search = search
         self.catalog = search.catalog(self.tools) if search is not None else None
         self._extended: Self | None = None
@@ -104,7 +104,7 @@ class Executor(ExecutorSettings):
         self.max_repeats = checked_count(max_repeats, "max_repeats")
         self.max_result_chars = max_result_chars
         self.before = as_callbacks(before, "before")
-        self._links = (*as_links(as_callbacks(after, "after")), *links)
+        self._links = (*_after_hooks(as_callbacks(after, "after")), *links)
         self._merged: tuple[Chains, Chains] | None = None
         self._unhooked: HookManager | None = None
         self.hooks = hooks
@@ -196,3 +196,11 @@ class Executor(ExecutorSettings):
     def find(self, name: str) -> Tool:
         """Return the tool of this name. Raises UnknownToolError with the nearest names."""
         return find_tool(self.tools, name)
+
+
+def _after_hooks(callbacks: Sequence[Callback]) -> Iterator[RegisteredHook]:
+    """Yield the callbacks after a tool as hooks, in order."""
+    for number, callback in enumerate(callbacks):
+        from patchbay.hooks import native  # here: most programs have none
+
+        yield native(f"callback {number:03}", after_tool=partial(call_and_await, callback))

@@ -265,8 +265,7 @@ class Invocation(PendingCall):
         if self.ending is not None:  # (``check_running``, which costs more)
             raise asyncio.CancelledError
         try:
-            if not self.permits.try_acquire():
-                await self.permits.acquire()
+            await self.permits.acquire()
             value = await self._run_tool(mine, context)
         finally:
             self.permits.release()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -174,18 +173,18 @@ class PausableTimer:
 Clock: TypeAlias = Budget | PausableTimer
 
 # The clocks of the calls that the current code is part of.
-_around: ContextVar[tuple[Clock, ...]] = ContextVar("_around", default=())
+_enclosing_clocks: ContextVar[tuple[Clock, ...]] = ContextVar("_enclosing_clocks", default=())
 
 
 def count_within(*clocks: Clock) -> None:
     """Let ``paused`` pause these clocks too in the current task."""
-    _around.set((*_around.get(), *clocks))
+    _enclosing_clocks.set((*_enclosing_clocks.get(), *clocks))
 
 
 @contextmanager
 def paused(clock: Clock) -> Iterator[None]:
     """Pause ``clock`` and the clocks of the current task (``count_within``)."""
-    clocks = (*_around.get(), clock)
+    clocks = (*_enclosing_clocks.get(), clock)
     for each in clocks:
         _in_its_loop(each, each.pause)
     try:
@@ -207,49 +206,7 @@ def _in_its_loop(clock: Clock, what: Callable[[], None]) -> None:
 
 
 # The tools whose calls the current code is part of: a nested call must not wait for the outer call to end.
-_inside: ContextVar[tuple[Tool, ...]] = ContextVar("_inside", default=())
-
-
-class FifoSemaphore:
-    """A semaphore that admits waiters in order.
-
-    Not ``asyncio.Semaphore``: acquiring a free place, as nearly always, must not cost an await.
-    """
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def try_acquire(self) -> bool:
-        """Acquire a place if one is free."""
-        if not self._free or self._waiting:
-            return False
-        self._free -= 1
-        return True
-
-    async def acquire(self) -> None:
-        """Wait for a place."""
-        if self.try_acquire():
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.release()  # it was assigned just before the cancellation
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
-            raise
-
-    def release(self) -> None:
-        """Release a place, to the first waiter if there is one."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+_enclosing_tools: ContextVar[tuple[Tool, ...]] = ContextVar("_enclosing_tools", default=())
 
 
 class Permits:
@@ -257,47 +214,40 @@ class Permits:
 
     __slots__ = ("_acquired", "_run_semaphore", "_tool")
 
-    def __init__(self, tool: Tool, run_semaphore: FifoSemaphore) -> None:
+    def __init__(self, tool: Tool, run_semaphore: asyncio.Semaphore) -> None:
         self._tool = tool
         self._run_semaphore = run_semaphore
-        self._acquired: list[FifoSemaphore] = []
-
-    def try_acquire(self) -> bool:
-        """Acquire the places without waiting, for a tool without a limit of its own."""
-        if self._tool.max_parallel is not None or not self._run_semaphore.try_acquire():
-            return False
-        self._acquired.append(self._run_semaphore)
-        return True
+        self._acquired: list[asyncio.Semaphore] = []
 
     async def acquire(self) -> None:
         """Wait for both places, in the order of calls. While it waits for its tool it holds no place of the run.
 
         A call that is made, even indirectly, by a call of the same tool does not wait for a place of the tool.
         """
-        if self._tool.max_parallel is not None and not any(self._tool is each for each in _inside.get()):
-            await self._acquire(_semaphore(self._tool, self._tool.max_parallel))
-            _inside.set((*_inside.get(), self._tool))
-        await self._acquire(self._run_semaphore)
+        tool = self._tool
+        if tool.max_parallel is not None and not any(tool is each for each in _enclosing_tools.get()):
+            semaphore = _semaphore(tool, tool.max_parallel)
+            await semaphore.acquire()
+            self._acquired.append(semaphore)
+            _enclosing_tools.set((*_enclosing_tools.get(), tool))
+        await self._run_semaphore.acquire()
+        self._acquired.append(self._run_semaphore)
 
     def release(self) -> None:
         """Release the places; also for a tool that was abandoned, which must not block others."""
         while self._acquired:
             self._acquired.pop().release()
 
-    async def _acquire(self, semaphore: FifoSemaphore) -> None:
-        await semaphore.acquire()
-        self._acquired.append(semaphore)
 
-
-def _semaphore(tool: Tool, most: int) -> FifoSemaphore:
-    """Return the places of a tool for the running event loop; they are stored with the tool."""
+def _semaphore(tool: Tool, most: int) -> asyncio.Semaphore:
+    """Return the semaphore of a tool for the running event loop; it is stored with the tool."""
     loop = asyncio.get_running_loop()
-    by_loop: dict[asyncio.AbstractEventLoop, FifoSemaphore] = vars(tool).setdefault("_permits_by_loop", {})
+    by_loop: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = vars(tool).setdefault("_permits_by_loop", {})
     semaphore = by_loop.get(loop)
     if semaphore is None:
         for other in [each for each in list(by_loop) if each.is_closed()]:  # a list: other threads' loops add theirs
             by_loop.pop(other, None)
-        semaphore = by_loop[loop] = FifoSemaphore(most)
+        semaphore = by_loop[loop] = asyncio.Semaphore(most)
     return semaphore
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from patchbay.errors import ToolNotLoadedError, UnknownToolError
 from patchbay.executor.callbacks import Callback
-from patchbay.executor.limits import Budget, FifoSemaphore, RepeatedCalls
+from patchbay.executor.limits import Budget, RepeatedCalls
 from patchbay.executor.results import NAME_SHOWN, ToolExecution
 from patchbay.media.content import MIN_URL, may_have_base64, omission_note, replace_base64
 from patchbay.tools import Tool, Validation, render_result
@@ -99,7 +100,7 @@ class RunState:
         self.on_settled = options.get("on_settled")
         self.hooks = hooks
         self.media = media if media is not None else executor.media
-        self.permits = FifoSemaphore(executor.max_parallel)
+        self.permits = asyncio.Semaphore(executor.max_parallel)
         self.tools: Mapping[str, Tool] = executor.tools
         self._reserved = options.get("reserved", ())
         found = options.get("found")

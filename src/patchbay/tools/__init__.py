@@ -10,8 +10,7 @@ from patchbay.tools.function import FunctionTool, ToolDefinition, as_tool, colle
 from patchbay.tools.results import render_error, render_result, well_formed
 from patchbay.tools.search import ToolSearch
 from patchbay.tools.state import State
-from patchbay.tools.tool import BaseTool, Tool, Validation
-from patchbay.tools.toolset import Toolset
+from patchbay.tools.tool import BaseTool, Tool, Toolset, Validation
 
 __all__ = [
     "AgentScope",

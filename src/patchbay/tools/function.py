@@ -19,7 +19,7 @@ from patchbay.tools.context import ToolContext
 from patchbay.tools.envelope import is_envelope, unwrap_tool_response
 from patchbay.tools.results import well_formed
 from patchbay.tools.threads import invoke, is_async
-from patchbay.tools.tool import BaseTool, Tool, ToolOptions, Validation, checked_schema, find_facts
+from patchbay.tools.tool import BaseTool, Tool, ToolOptions, Toolset, Validation, checked_schema, find_facts
 
 CONTEXT_PARAMETER = "tool_context"
 
@@ -305,12 +305,23 @@ def as_tool(item: Any) -> Tool:
 
 def collect_tools(items: Iterable[Any]) -> dict[str, Tool]:
     """Return the tools by name, in order. Raises TypeError for anything else, ConfigurationError for a duplicate name."""
-    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise TypeError(f"tools must be a list of functions and tools, not {type(items).__name__}.")
     tools: dict[str, Tool] = {}
-    for item in items:
+    for item in _as_list(items):
         tool = as_tool(item)
         if tool.name in tools:
             raise ConfigurationError(f"Two tools are named {tool.name!r}: a model could only call one of them.")
         tools[tool.name] = tool
     return tools
+
+
+def collect_with_toolsets(items: Iterable[Any]) -> tuple[dict[str, Tool], list[Toolset]]:
+    """Return the tools by name (``collect_tools``), and the Toolsets among the items."""
+    given = _as_list(items)
+    toolsets = [each for each in given if isinstance(each, Toolset)]
+    return collect_tools([each for each in given if not isinstance(each, Toolset)] if toolsets else given), toolsets
+
+
+def _as_list(items: Any) -> list[Any]:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise TypeError(f"tools must be a list of functions and tools, not {type(items).__name__}.")
+    return list(items)

@@ -32,30 +32,9 @@ _MOST_SOURCES: Final = 20
 _SUMMARY_CHARS: Final = 200
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
-_COMMON: Final = frozenset(
-    [
-        "an",
-        "and",
-        "are",
-        "as",
-        "by",
-        "do",
-        "for",
-        "how",
-        "if",
-        "in",
-        "is",
-        "it",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "the",
-        "this",
-        "to",
-    ]
-)
+_COMMON: Final = frozenset([
+    "an", "and", "are", "as", "by", "do", "for", "how", "if", "in", "is", "it", "me", "my", "of", "on", "or", "the", "this", "to",
+])  # fmt: skip
 _ENDING: Final = re.compile(r"(?<=\w{3})(?:ations?|ators?|ings?|[st]?ions?|at(?:e|es|ed)|[oe]rs?|ed|e?(?<!s)s|e)$")
 _NAME_WEIGHT: Final = 3
 _SATURATION: Final = 1.2

@@ -362,6 +362,21 @@ class BaseTool(Tool):
         return declaration
 
 
+class Toolset(ABC):
+    """An entry of the ``tools`` of a runner or agent that provides the tools it has when a turn begins, such as an MCP server's.
+
+    The runner or agent closes it. It may be used again after that, and by several at once.
+    """
+
+    @abstractmethod
+    async def get_tools(self) -> Sequence[Tool]:
+        """Return the tools for a turn that begins now."""
+
+    async def aclose(self) -> None:
+        """Close the set's connections."""
+        return
+
+
 MOST_FACTS_CHARS: Final = 8 * 1024
 """The most characters of JSON in the facts of a call: an approver reads them all."""
 
