@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests (in a folder, on a socket, with no port and no password), and SQL beside what is tested."""
+"""A PostgreSQL server for tests (in a folder, on a socket, without port and password), and SQL helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short ways to write events, and to run a test's coroutine with a bound."""
+"""Builders of events."""
 
 from __future__ import annotations
 

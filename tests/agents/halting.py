@@ -17,7 +17,7 @@ TEXT = "".join(f"line {number}\n" for number in range(10_000))
 
 
 class HaltingSessionService(DatabaseSessionService):
-    """Comes to a halt at the moment, for good."""
+    """Stops for good at the moment."""
 
     moment = ""
 

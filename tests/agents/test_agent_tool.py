@@ -64,7 +64,7 @@ def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_resul
     assert ["user: What colour?", "assistant > 1", "tool 1"] == roles(boss.model.requests[1])
 
 
-def test_the_users_question_stays_in_the_current_turn():
+def test_current_turn_begins_with_the_users_message():
     boss = agent_calling(helper("blue"), include_contents="current_turn")
     run(run_turn(Runner(boss), "What colour?"))
     assert "user: What colour?" == roles(boss.model.requests[1])[0]
@@ -147,7 +147,7 @@ def test_failure_of_the_agent_is_an_error_result(agent, words):
     assert "boss: done" == lines(events)[-1]
 
 
-def test_an_answer_without_words_is_empty_and_no_error():
+def test_agent_without_an_answer_gives_an_empty_result():
     async def silent(ctx):
         ctx.state["seen"] = True
         if False:
@@ -158,28 +158,25 @@ def test_an_answer_without_words_is_empty_and_no_error():
     assert {"seen": True} == run(state(runner))
 
 
-def test_a_request_that_is_missing_is_answered_to_the_model():
+def test_missing_request_is_an_error_for_the_model():
     inner = helper("never")
     events = run(run_turn(Runner(agent_calling(inner, script=[call("helper"), "done"]))))
     assert "request" in response(events)["error"]
     assert [] == inner.model.requests
 
 
-def test_two_at_the_same_time_do_not_see_each_other():
-    async def scenario():
-        both = asyncio.Barrier(2)
+async def test_concurrent_agent_tools_are_isolated():
+    both = asyncio.Barrier(2)
 
-        async def meet(tool_context) -> str:
-            await both.wait()
-            tool_context.state[f"by_{tool_context.agent_name}"] = tool_context.session.id
-            return tool_context.idempotency_key
+    async def meet(tool_context) -> str:
+        await both.wait()
+        tool_context.state[f"by_{tool_context.agent_name}"] = tool_context.session.id
+        return tool_context.idempotency_key
 
-        inner = [helper(call("meet"), f"from {name}", name=name, tools=[meet]) for name in ("a", "b")]
-        runner = Runner(agent_calling(*inner))
-        events = await run_turn(runner)
-        return inner, events, await state(runner)
-
-    inner, events, kept = run(scenario())
+    inner = [helper(call("meet"), f"from {name}", name=name, tools=[meet]) for name in ("a", "b")]
+    runner = Runner(agent_calling(*inner))
+    events = await run_turn(runner)
+    kept = await state(runner)
     assert [{"result": "from a"}, {"result": "from b"}] == [response(events, 0), response(events, 1)]
     for agent in inner:
         assert [f"user: for {agent.name}", "assistant > 1", "tool 1"] == roles(agent.model.requests[1])
@@ -188,7 +185,7 @@ def test_two_at_the_same_time_do_not_see_each_other():
     assert keys[0] != keys[1]  # the same call id, in the same run: and yet another call
 
 
-async def test_the_same_agent_twice_at_the_same_time_is_two_agents():
+async def test_concurrent_calls_of_one_agent_tool_are_isolated():
     both = asyncio.Barrier(2)
 
     async def meet(tool_context) -> str:
@@ -257,14 +254,6 @@ async def test_the_tokens_of_all_agents_are_counted():
     assert Usage(111, 111, 222) == events.usage
 
 
-def test_agents_ask_agents_ask_agents():
-    leaf = helper("deep", name="leaf")
-    middle = agent_calling(leaf, name="middle", script=[call("leaf", request="down"), "from the middle"])
-    events = run(run_turn(Runner(agent_calling(middle))))
-    assert {"result": "from the middle"} == response(events)
-    assert ["user: down"] == roles(leaf.model.requests[0])
-
-
 def test_self_recursive_agent_ends_with_the_budget():
     def again(_request):
         return call("helper", request="again")
@@ -276,7 +265,7 @@ def test_self_recursive_agent_ends_with_the_budget():
     assert "helper! MAX_LLM_CALLS" == lines(events)[-1]
 
 
-def test_an_escalation_and_a_hand_over_inside_stay_inside():
+def test_escalation_and_transfer_of_the_inner_agent_do_not_reach_the_caller():
     def both(tool_context) -> None:
         tool_context.actions.escalate = True
         tool_context.actions.transfer_to_agent = "below"
@@ -301,7 +290,7 @@ async def test_agent_tool_publishes_inner_events_and_progress():
     )
 
 
-async def test_a_stopped_run_stops_the_agents_that_work_as_tools():
+async def test_stopping_a_run_stops_its_agent_tools():
     running, left = asyncio.Event(), []
 
     async def hang(_ctx):
@@ -319,19 +308,16 @@ async def test_a_stopped_run_stops_the_agents_that_work_as_tools():
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_agent_tool_timeout_stops_the_agent_and_is_the_calls_error():
-    async def scenario():
-        left = []
+async def test_agent_tool_timeout_stops_the_agent_and_is_the_calls_error():
+    left = []
 
-        async def hang(_ctx):
-            await asyncio.Event().wait()
-            yield "never"
+    async def hang(_ctx):
+        await asyncio.Event().wait()
+        yield "never"
 
-        tool = AgentTool(FunctionAgent("helper", hang, left), timeout=0.01)
-        boss = LlmAgent(name="boss", model=ScriptedModel([call("helper", request="go"), "done"]), tools=[tool])
-        return left, await run_turn(Runner(boss))
-
-    left, events = run(scenario())
+    tool = AgentTool(FunctionAgent("helper", hang, left), timeout=0.01)
+    boss = LlmAgent(name="boss", model=ScriptedModel([call("helper", request="go"), "done"]), tools=[tool])
+    events = await run_turn(Runner(boss))
     assert ["helper"] == left
     assert "timed out" in response(events)["error"]
 

@@ -24,6 +24,13 @@ def recording(into: list, name: str | None = None):
     return handler
 
 
+def listening(pattern: str, **options) -> tuple[EventBus, list[BusEvent]]:
+    """Return a bus and the events of a subscriber."""
+    bus, seen = EventBus(), []
+    bus.subscribe(pattern, recording(seen), **options)
+    return bus, seen
+
+
 async def publish(bus, *types: str) -> list[int]:
     return [await bus.publish(BusEvent(event_type, {"n": number})) for number, event_type in enumerate(types)]
 
@@ -39,10 +46,8 @@ async def publish(bus, *types: str) -> list[int]:
         ("too*", []),
     ],
 )
-async def test_a_pattern_is_a_type_all_below_one_or_everything(pattern, expected):
-    seen: list[BusEvent] = []
-    bus = EventBus()
-    bus.subscribe(pattern, recording(seen))
+async def test_pattern_matches_a_type_its_subtypes_or_everything(pattern, expected):
+    bus, seen = listening(pattern)
     handed = await publish(bus, "tool", "tool.call", "tool.result", "tool.call.deep", "toolbox.x")
     await bus.drain()
     assert len(expected) == sum(handed)
@@ -50,9 +55,7 @@ async def test_a_pattern_is_a_type_all_below_one_or_everything(pattern, expected
 
 
 async def test_an_event_arrives_with_its_data_time_and_source():
-    seen: list[BusEvent] = []
-    bus = EventBus()
-    bus.subscribe("tool.call", recording(seen))
+    bus, seen = listening("tool.call")
     await bus.publish(BusEvent("tool.call", {"tool": "f", "args": {"a": 1}}, 12.5, "agent"))
     await bus.drain()
     assert [BusEvent("tool.call", {"tool": "f", "args": {"a": 1}}, 12.5, "agent")] == seen
@@ -149,9 +152,7 @@ async def test_failing_filter_does_not_affect_other_subscribers():
 
 
 async def test_filter_selects_the_events_of_its_handler():
-    bus = EventBus()
-    seen: list[BusEvent] = []
-    bus.subscribe("*", recording(seen), filter_func=lambda event: event.data["n"] == 1)
+    bus, seen = listening("*", filter_func=lambda event: event.data["n"] == 1)
     await publish(bus, "a", "b", "c")
     await bus.drain()
     assert ["b"] == [event.type for event in seen]
@@ -179,9 +180,7 @@ async def test_handlers_get_copies_and_can_change_nothing():
 
 
 async def test_event_data_without_json_form_is_converted():
-    bus = EventBus()
-    seen: list[BusEvent] = []
-    bus.subscribe("*", recording(seen))
+    bus, seen = listening("*")
     await bus.publish(BusEvent("a", {"date": dt.date(2026, 1, 1), "odd": {(1, 2): object}}))
     await bus.drain()
     assert "2026-01-01" == seen[0].data["date"]
@@ -334,39 +333,36 @@ def test_queue_without_capacity_is_refused():
         EventBus(queue_size=0)
 
 
-def test_listener_can_neither_stall_nor_end_a_run_nor_change_tool_arguments():
-    async def scenario():
-        bus, given, never = EventBus(), [], asyncio.Event()
+async def test_listener_can_neither_stall_nor_end_a_run_nor_change_tool_arguments():
+    bus, given, never = EventBus(), [], asyncio.Event()
 
-        async def meddle(event) -> None:
-            event.data["args"]["a"] = 666
+    async def meddle(event) -> None:
+        event.data["args"]["a"] = 666
 
-        async def hang(_event) -> None:
-            await never.wait()
+    async def hang(_event) -> None:
+        await never.wait()
 
-        def refuse(_event) -> bool:
-            raise ValueError("no")
+    def refuse(_event) -> bool:
+        raise ValueError("no")
 
-        def blind(_event) -> None:
-            raise SystemExit
+    def blind(_event) -> None:
+        raise SystemExit
 
-        bus.subscribe("tool.call", meddle, priority=9)
-        bus.subscribe("*", hang, priority=5)
-        bus.subscribe("*", blind)
-        bus.subscribe("*", lambda _event: None, filter_func=refuse)
+    bus.subscribe("tool.call", meddle, priority=9)
+    bus.subscribe("*", hang, priority=5)
+    bus.subscribe("*", blind)
+    bus.subscribe("*", lambda _event: None, filter_func=refuse)
 
-        async def double(a: int) -> int:
-            for _ in range(5):
-                await asyncio.sleep(0)  # every listener has had its turn
-            given.append(a)
-            return 2 * a
+    async def double(a: int) -> int:
+        for _ in range(5):
+            await asyncio.sleep(0)  # every listener has had its turn
+        given.append(a)
+        return 2 * a
 
-        model = ScriptedModel([call("double", a=3), "six"])
-        events = await run_turn(Runner(LlmAgent(name="a", model=model, tools=[double]), bus=bus))
-        never.set()
-        return given, lines(events), events
-
-    given, outcome, events = run(scenario())
+    model = ScriptedModel([call("double", a=3), "six"])
+    events = await run_turn(Runner(LlmAgent(name="a", model=model, tools=[double]), bus=bus))
+    never.set()
+    outcome = lines(events)
     assert [3] == given
     assert ["a > double", "a < double", "a: six"] == outcome
     assert {"a": 3} == events[0].get_function_calls()[0].args

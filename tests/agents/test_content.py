@@ -111,5 +111,5 @@ def test_invalid_event_json_is_an_error(text):
         Event.from_json(text)
 
 
-def test_members_of_a_newer_version_are_passed_over():
+def test_unknown_members_are_ignored():
     assert "a" == Event.from_json('{"author": "a", "of_tomorrow": 1}').author

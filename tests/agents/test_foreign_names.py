@@ -1,4 +1,4 @@
-"""What people who know SoulBot or ADK write works here too."""
+"""Code written for other agent frameworks (SoulBot, ADK) works unchanged."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from patchbay import ToolRunner
 from patchbay.agents import (
+    Agent,
     BaseAgent,
     Content,
     DatabaseChatHistoryService,
@@ -91,7 +92,7 @@ def test_custom_agent_with_a_constructor_sets_its_own_fields():
 
 def test_exit_loop_ends_a_loop():
     model = ScriptedModel(["one", ToolCall("c1", "exit_loop"), "done"])
-    writer = LlmAgent(name="writer", model=model, tools=[exit_loop])
+    writer = Agent(name="writer", model=model, tools=[exit_loop])
     events = list(Runner(LoopAgent(name="loop", sub_agents=[writer])).run("u", "s", "Write."))
     assert ["one", "done"] == [event.content.text for event in events if event.is_final_response()]
 

@@ -1,4 +1,4 @@
-"""Limits, and models that fail: a last event with a code, every call with its one response, and a session that goes on."""
+"""Limits and failing models: a last event with a code, one response for each call, and a session that stays usable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from patchbay.agents import (
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing import ScriptedModel
-from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+from patchbay.types import Reply, ToolCall, Usage
 
 from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
 
@@ -70,7 +70,7 @@ def _quiet(caplog):
 
 @pytest.fixture(params=["bare", "bus", "callbacks", "timeout"])
 def around(request):
-    """What may stand between the loop and the model; nothing of it may make a difference."""
+    """Options that wrap the model without an effect on the outcome."""
     return {
         "bare": ({}, {}, {}),
         "bus": ({"bus": EventBus()}, {}, {}),
@@ -136,7 +136,7 @@ def test_unusable_model_ends_the_run_with_an_event(around):
     ],
 )
 @pytest.mark.parametrize("bus", [False, True])
-async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):
+async def test_unresolvable_model_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DASHSCOPE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     chat = Chat(LlmAgent(name="a", model=model), bus=EventBus() if bus else None)
@@ -147,19 +147,14 @@ async def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, co
     assert ["better"] == kinds(await chat.say())
 
 
-def test_reasoning_and_usage_of_a_rejected_answer_are_stored():
-    (event,) = run_agent([ModelReply(Reply(None, reasoning="hm"), "length", Usage(1, 2, 3))])
+async def test_reasoning_and_usage_of_a_rejected_answer_are_stored():
+    model = ScriptedModel([ModelReply(Reply(None, reasoning="hm"), "length", Usage(1, 2, 3)), "better"])
+    chat = Chat(agent(model))
+    (event,) = await chat.say()
     assert ("NO_RESPONSE", "length") == (event.error_code, event.finish_reason)
     assert {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3} == event.usage
     assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts]
-    model = ScriptedModel([Reply(None, reasoning="hm"), "better"])
-    chat = Chat(agent(model))
-
-    async def main() -> None:
-        await chat.say()
-        await chat.say("again")
-
-    asyncio.run(main())
+    await chat.say("again")
     assert [{"role": "user", "content": "hi"}, {"role": "user", "content": "again"}] == said_to(model), "an empty message is none"
 
 
@@ -182,7 +177,7 @@ async def test_the_text_of_an_answer_that_breaks_off_is_not_lost(end, around):
     assert ["hi", "half an answ", "again"] == [message["content"] for message in said_to(model.script)]
 
 
-def test_an_answer_that_breaks_off_in_a_later_round_brings_no_text_of_an_earlier_one():
+def test_incomplete_answer_has_no_text_of_earlier_rounds():
     model = ScriptedModel([Reply("let me see", tool_calls=(ADD,)), UpstreamError("cut")])
     events = asyncio.run(Chat(agent(model, add)).say(streaming=True))
     assert "[UPSTREAM_ERROR]" == kinds(events)[-1]
@@ -289,7 +284,7 @@ def test_callers_code_that_hangs_is_stopped_by_the_time_of_the_run(where):  # la
 
 
 class TickingAgent(BaseAgent):
-    """An agent of one's own: says something, and then hangs or never waits."""
+    """A custom agent that yields a text and then hangs, or yields without waiting."""
 
     def __init__(self, name: str, *, waits: bool) -> None:
         super().__init__(name=name)
@@ -367,18 +362,6 @@ async def test_slow_consumer_is_not_cancelled_and_does_not_use_the_models_time()
         loop.call_later(0.03, later.set_result, None)
         await later
     assert [*("~" + letter for letter in "answer"), "answer"] == words
-
-
-def test_truncated_call_gets_an_error_result_and_the_turn_continues():
-    reply = Reply("let me", tool_calls=(ADD,), incomplete=(IncompleteCall("", "add", '{"a"', '{"a"'),))
-    model = ScriptedModel([ModelReply(reply, "length"), "done"])
-    events = asyncio.run(Chat(agent(model, add)).say())
-    assert ["?add?addlet me", "!add!add", "done"] == kinds(events)
-    results = [response.response for response in events[1].get_function_responses()]
-    assert {"result": 2} == results[0]
-    assert "error" in results[1]
-    assert "length" == events[0].finish_reason
-    assert_settled(said_to(model))
 
 
 @pytest.mark.parametrize(

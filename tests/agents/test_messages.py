@@ -1,4 +1,4 @@
-"""Contents and messages: what a model is sent of a session, and what callbacks are shown of it."""
+"""Conversion between contents and messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_unusual_names_are_sent_if_they_are_names_of_tools():
 @pytest.mark.parametrize(
     "content", [Content("model", [Part("hm", thought=True)]), Content("model"), Content("model", [Part("")]), Content("user")]
 )
-def test_empty_events_are_no_messages(content):
+def test_empty_contents_become_no_messages(content):
     assert [] == to_messages([content])
 
 
@@ -151,7 +151,7 @@ async def draw() -> Attachment:
 
 
 @pytest.mark.parametrize("kinds_", [[], ["image"]])
-async def test_images_of_tools_reach_the_model_and_the_log_and_later_turns_have_words_in_their_place(service, kinds_):
+async def test_images_of_tools_reach_model_and_log_and_are_notes_in_later_turns(service, kinds_):
     model = ScriptedModel([[ToolCall("1", "draw"), ToolCall("2", "draw")], "done", "again"])
     chat = Chat(agent(model, draw, attachments=kinds_), service)
     await chat.say()

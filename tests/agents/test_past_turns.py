@@ -1,4 +1,4 @@
-"""The messages of past turns are kept from run to run, and are always those that the log alone would give."""
+"""Cached messages of past turns always equal those computed from the log."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_run_reads_only_the_previous_turn_and_its_question():
     assert 4 + 1 == events_read(past, events, limit=None)
 
 
-def test_a_window_that_stays_where_it_is_costs_no_more():
+def test_unmoved_window_reads_only_new_events():
     past, events, looked = PastTurns(), turns(30), []
     for number in range(30, 60):
         events += turns(1, number)[:1]

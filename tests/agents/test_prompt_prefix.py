@@ -28,7 +28,7 @@ from .turns import Chat, assert_settled
 
 
 class ValueTool(BaseTool):
-    """Returns, or raises, the value number ``number``: whatever a tool may come up with."""
+    """Returns or raises one of ``values``."""
 
     def __init__(self, values: list[Any]) -> None:
         super().__init__("give", "Give a value.")
@@ -46,7 +46,7 @@ class ValueTool(BaseTool):
 
 
 class Dotted(BaseTool):
-    """A tool whose name not every server takes."""
+    """A tool with a name that some servers reject."""
 
     def __init__(self) -> None:
         super().__init__("files.look at", "Look at files.")

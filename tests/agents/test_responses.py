@@ -1,4 +1,4 @@
-"""The results of calls on their way into the log: at once, exactly one each, whatever the consumer, the service or a stop does."""
+"""Recording of tool results: promptly and exactly once, despite slow consumers, failing services and stops."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_slow_consumer_does_not_delay_results_in_the_log():
 
 @settings(max_examples=examples(40))
 @given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 3), st.integers(0, 6))
-def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order, opened, rounds):  # law 3
+def test_run_stopped_while_tools_run_loses_no_result(order, opened, rounds):  # law 3
     """The first ``opened`` gates are open when the run is stopped, ``rounds`` rounds of the event loop later."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Long results outlive their run: what an excerpt says of how to read the rest is true as long as the session is there."""
+"""Long results are stored with their session and stay readable as long as it exists."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from patchbay.agents import AgentTool, BaseSessionService, DatabaseSessionService, InMemorySessionService, SequentialAgent
-from patchbay.agents.sessions import memory
-from patchbay.agents.sessions.database import DatabaseResults
+from patchbay.agents.sessions.database import VERSION, DatabaseResults, metadata
+from patchbay.database import Database
 from patchbay.errors import SessionNotFoundError
-from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
 from support.processes import Process
 from support.running import run
@@ -129,7 +128,7 @@ async def test_results_are_deleted_with_their_session(service, session_id):
     assert (await service.get_session("app", "v", session_id)).has_results
 
 
-def test_no_row_is_left_of_a_deleted_session(database_url, session_id):
+def test_deleting_a_session_deletes_its_result_rows(database_url, session_id):
     async def main() -> int:
         async with DatabaseSessionService(database_url) as service:
             session = await service.create_session("app", "u", session_id=session_id)
@@ -180,43 +179,30 @@ async def test_unknown_result_id_is_an_error_for_the_model(service, session_id):
     assert "No result 'result_7' is kept (any more). Fix the arguments and call the tool again." == error
 
 
-@pytest.fixture
-def bounded(service, monkeypatch):
-    """Returns the store of a session that keeps ten characters."""
-    monkeypatch.setattr(memory, "MemoryResultStore", lambda: MemoryResultStore(max_chars=10))
-
-    def of(session: Any) -> Any:
-        if isinstance(service, InMemorySessionService):
-            return service.results(session)
-        return DatabaseResults(service._store, session, max_chars=10)
-
-    return of
-
-
-def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(service, bounded, session_id):
-    async def main() -> tuple[list[list[str | None]], str | None]:
+async def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(database_url, session_id):
+    async with DatabaseSessionService(database_url) as service:
         session = await service.create_session("app", "u", session_id=session_id)
         other = await service.create_session("app", "v", session_id=session_id)
-        await bounded(other).keep("of another")
-        store, seen, ids = bounded(session), [], []
-        for text in ("aaaa", "bbbb", "aaaa", "éé", "cccc", "d" * 50, "aaaa"):
-            ids.append(await store.keep(text))
-            seen.append([await store.read(f"result_{number}") for number in range(1, 7)])
-        assert ["result_1", "result_2", "result_1", "result_3", "result_4", "result_5", "result_6"] == ids
-        return seen, await bounded(other).read("result_1")
-
-    gone = None
-    seen, others = run(main())
+    database = Database(database_url, metadata, name="sessions", version=VERSION)
+    store, others = (DatabaseResults(database, each, max_chars=10) for each in (session, other))
+    await others.keep("of another")
+    kept, ids = [], []
+    for text in ("aaaa", "bbbb", "aaaa", "éé", "cccc", "d" * 50, "aaaa"):
+        ids.append(await store.keep(text))
+        found = {number: await store.read(f"result_{number}") for number in range(1, 7)}
+        kept.append({number: text for number, text in found.items() if text is not None})
+    assert ["result_1", "result_2", "result_1", "result_3", "result_4", "result_5", "result_6"] == ids
     assert [
-        ["aaaa", gone, gone, gone, gone, gone],
-        ["aaaa", "bbbb", gone, gone, gone, gone],
-        ["aaaa", "bbbb", gone, gone, gone, gone],
-        ["aaaa", "bbbb", "éé", gone, gone, gone],
-        [gone, "bbbb", "éé", "cccc", gone, gone],
-        [gone, gone, gone, gone, "d" * 50, gone],
-        [gone, gone, gone, gone, gone, "aaaa"],
-    ] == seen
-    assert "of another" == others
+        {1: "aaaa"},
+        {1: "aaaa", 2: "bbbb"},
+        {1: "aaaa", 2: "bbbb"},
+        {1: "aaaa", 2: "bbbb", 3: "éé"},
+        {2: "bbbb", 3: "éé", 4: "cccc"},
+        {5: "d" * 50},
+        {6: "aaaa"},
+    ] == kept
+    assert "of another" == await others.read("result_1")
+    await database.close()
 
 
 def spawn(url: str, session_id: str, *texts: str) -> Process:
@@ -277,7 +263,7 @@ def test_database_without_a_results_table_is_migrated(tmp_path, session_id):
     assert PIECE == response_of(run(main()), "read_result")["result"]
 
 
-def test_a_session_is_loaded_with_no_query_more_for_its_results(tmp_path):
+def test_loading_a_session_needs_no_extra_query_for_results(tmp_path):
     async def main() -> list[str]:
         async with DatabaseSessionService(tmp_path / "s.db") as service:
             session = await service.create_session("app", "u")

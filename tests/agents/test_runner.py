@@ -1,4 +1,4 @@
-"""A user's message in, the events of the run out: sessions, locks, the bus, the history, and every way to iterate."""
+"""Runner: sessions, locks, bus, history, and all ways to iterate over a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from patchbay.agents import (
     Content,
     EventBus,
     InMemoryChatHistoryService,
-    InMemorySessionService,
     LlmAgent,
     Part,
     RunConfig,
@@ -69,7 +68,7 @@ def test_conversation_continues_from_its_last_event():
     assert ["user: 1?", "assistant: one", "user: 2?"] == roles(model.requests[1])
 
 
-def test_all_events_of_a_run_have_its_id_and_it_is_another_one_each_time():
+def test_events_of_a_run_share_an_id_that_differs_between_runs():
     runner = Runner(agent(call("noop"), "one", "two", tools=[noop]))
     first, second = run(run_turn(runner)), run(run_turn(runner))
     assert 1 == len({event.invocation_id for event in first})
@@ -125,22 +124,17 @@ async def test_run_async_is_run():
 # --- the events
 
 
-def test_text_and_usage_are_those_of_the_run_so_far():
-    async def scenario():
-        steps = [ModelReply(Reply(text, tool_calls=calls), "stop", Usage(1, 2, 3)) for text, calls in steps_]
-        events = Runner(agent(*steps, tools=[noop])).run("u", "s", "hi")
-        assert (None, Usage(), None) == (events.text, events.usage, events.context)
-        seen = [(line(event), events.text, events.usage) async for event in events]
-        return seen, events.context.llm_call_count
-
-    steps_ = [("let me see", (call("noop"),)), ("done", ())]
-    seen, calls = run(scenario())
+async def test_text_and_usage_are_those_of_the_run_so_far():
+    replies = [Reply("let me see", tool_calls=(call("noop"),)), Reply("done")]
+    steps = [ModelReply(reply, "stop", Usage(1, 2, 3)) for reply in replies]
+    events = Runner(agent(*steps, tools=[noop])).run("u", "s", "hi")
+    assert (None, Usage(), None) == (events.text, events.usage, events.context)
     assert [
         ("a > noop", None, Usage(1, 2, 3)),
         ("a < noop", None, Usage(1, 2, 3)),
         ("a: done", "done", Usage(2, 4, 6)),
-    ] == seen
-    assert 2 == calls
+    ] == [(line(event), events.text, events.usage) async for event in events]
+    assert 2 == events.context.llm_call_count
 
 
 async def test_events_can_be_read_one_by_one():
@@ -178,55 +172,38 @@ def hanging() -> tuple[asyncio.Event, list[str], object]:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_leaving_a_loop_over_the_events_stops_the_run_and_frees_the_session(held):
-    async def scenario():
-        gc.collect()  # what other tests have left would be let go of in the midst of this one, and some of it in a task
-        before = asyncio.all_tasks()
-        _, left, hang = hanging()
+async def test_leaving_a_loop_over_the_events_stops_the_run_and_frees_the_session(held):
+    gc.collect()  # what other tests have left would be let go of in the midst of this one, and some of it in a task
+    before = asyncio.all_tasks()
+    _, left, hang = hanging()
 
-        async def quick(tool_context) -> str:
-            tool_context.progress("half way")
-            return "ok"
+    async def quick(tool_context) -> str:
+        tool_context.progress("half way")
+        return "ok"
 
-        runner = Runner(agent([call("hang"), call("quick", "2")], "next", tools=[hang, quick]))
-        gc.disable()  # what is let go of must be let go of at once
-        try:
-            events = runner.run("u", "s", "hi")
-            if held:
-                async for event in events:
-                    if event.progress is not None:
-                        break
-            else:
-                del events
-                async for event in runner.run("u", "s", "hi"):
-                    if event.progress is not None:
-                        break
-            # The run is still known here, and the next one of the session does not wait for ever.
-            after = lines(await run_turn(runner))
-        finally:
-            gc.enable()
-        assert set() == asyncio.all_tasks() - before
-        return left, after, await log(runner)
-
-    left, after, kept = run(scenario())
+    runner = Runner(agent([call("hang"), call("quick", "2")], "next", tools=[hang, quick]))
+    gc.disable()  # what is let go of must be let go of at once
+    try:
+        events = runner.run("u", "s", "hi")
+        if held:
+            async for event in events:
+                if event.progress is not None:
+                    break
+        else:
+            del events
+            async for event in runner.run("u", "s", "hi"):
+                if event.progress is not None:
+                    break
+        # The run is still known here, and the next one of the session does not wait for ever.
+        after = lines(await run_turn(runner))
+    finally:
+        gc.enable()
+    assert set() == asyncio.all_tasks() - before
+    kept = await log(runner)
     assert ["tool"] == left
     assert ["a: next"] == after
     assert sorted(["a < quick", "a < hang"]) == sorted(kept[2:-2]) or ["a < hang quick"] == kept[2:-2]
     assert ["user: hi", "a: next"] == kept[-2:]
-
-
-async def test_closing_after_leaving_a_loop_waits_until_the_tools_have_ended():
-    _, left, hang = hanging()
-
-    async def quick(tool_context) -> None:
-        tool_context.progress("half way")
-
-    events = Runner(agent([call("hang"), call("quick", "2")], tools=[hang, quick])).run("u", "s", "hi")
-    async for event in events:
-        if event.progress is not None:
-            break
-    await events.aclose()
-    assert ["tool"] == left
 
 
 def test_a_run_that_is_dropped_half_way_is_closed():
@@ -259,23 +236,20 @@ async def test_cancelled_consumer_stops_the_tools_and_frees_the_session():
     )
 
 
-def test_runs_on_one_session_are_serialised():
-    async def scenario():
-        both = []
+async def test_runs_on_one_session_are_serialised():
+    both = []
 
-        async def slow() -> str:
-            both.append("begins")
-            for _ in range(20):
-                await asyncio.sleep(0)
-            both.append("ends")
-            return "ok"
+    async def slow() -> str:
+        both.append("begins")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        both.append("ends")
+        return "ok"
 
-        model = ScriptedModel([call("slow"), "one", call("slow"), "two", call("slow"), "three"])
-        runner = Runner(LlmAgent(name="a", model=model, tools=[slow]))
-        await asyncio.gather(*(run_turn(runner, str(number)) for number in range(3)))
-        return both, await log(runner), [roles(request) for request in model.requests]
-
-    both, kept, requests = run(scenario())
+    model = ScriptedModel([call("slow"), "one", call("slow"), "two", call("slow"), "three"])
+    runner = Runner(LlmAgent(name="a", model=model, tools=[slow]))
+    await asyncio.gather(*(run_turn(runner, str(number)) for number in range(3)))
+    kept, requests = await log(runner), [roles(request) for request in model.requests]
     assert ["begins", "ends"] * 3 == both
     assert ["user: 0", "a > slow", "a < slow", "a: one", "user: 1", "a > slow", "a < slow", "a: two"] == kept[:8]
     assert 3 * 4 == len(kept)
@@ -330,13 +304,6 @@ def test_leaving_a_plain_loop_stops_the_tools_and_frees_the_session():
     assert ["a: next"] == lines(runner.run("u", "s", "hi"))
 
 
-def test_plain_and_async_runs_share_a_session():
-    runner = Runner(agent("one", "two"))
-    assert ["a: one"] == lines(runner.run("u", "s", "1"))
-    assert ["a: two"] == lines(run(run_turn(runner, "2")))
-    assert ["user: 1", "a: one", "user: 2", "a: two"] == run(log(runner))
-
-
 SCRIPT = """
     import asyncio
     from patchbay.agents import LlmAgent, Runner
@@ -381,24 +348,19 @@ def test_an_interrupt_from_the_keyboard_stops_the_tools_and_frees_the_session(ho
 # --- events
 
 
-def test_bus_gets_the_events_of_a_run_in_order():
-    async def scenario():
-        bus, received = EventBus(), []
+async def test_bus_gets_the_events_of_a_run_in_order():
+    bus, received = EventBus(), []
 
-        async def listen(event) -> None:
-            received.append((event.type, event.data))
+    async def listen(event) -> None:
+        received.append((event.type, event.data))
 
-        bus.subscribe("*", listen)
-        runner = Runner(agent([call("noop"), call("missing", "2")], "done", "again", tools=[noop]), bus=bus)
-        await run_turn(runner)
-        await bus.drain()
-        first = list(received)
-        received.clear()
-        await run_turn(runner)
-        await bus.drain()
-        return first, received
-
-    first, second = run(scenario())
+    bus.subscribe("*", listen)
+    runner = Runner(agent([call("noop"), call("missing", "2")], "done", "again", tools=[noop]), bus=bus)
+    await run_turn(runner)
+    await bus.drain()
+    first, received[:] = received[:], []
+    await run_turn(runner)
+    await bus.drain()
     assert [
         "session.created",
         "session.updated",
@@ -418,7 +380,7 @@ def test_bus_gets_the_events_of_a_run_in_order():
     assert ("tool.call", {"tool": "noop", "args": {}, "call_id": "1"}) == first[5]
     assert ("tool.result", {"tool": "noop", "response": {"result": "ok"}, "call_id": "1"}) in first[7:10]
     assert ("agent.response", {"agent": "a", "text": "done", "session_id": "s"}) == first[-1]
-    assert ["session.updated", "agent.start", "llm.request", "llm.response", "agent.response"] == [topic for topic, _ in second]
+    assert ["session.updated", "agent.start", "llm.request", "llm.response", "agent.response"] == [topic for topic, _ in received]
 
 
 def test_messages_of_both_sides_are_in_the_history():
@@ -431,7 +393,7 @@ def test_messages_of_both_sides_are_in_the_history():
     ]
 
 
-def test_a_history_that_fails_stops_no_run(caplog):
+def test_failing_history_does_not_stop_the_run(caplog):
     class Broken(InMemoryChatHistoryService):
         async def add_message(self, *_args, **_fields):
             raise OSError("full")
@@ -442,73 +404,6 @@ def test_a_history_that_fails_stops_no_run(caplog):
 
 
 # --- the session service
-
-
-class FailingSessionService(InMemorySessionService):
-    """Fails to append, as often as ``failures`` says so of an append (by its number, from 1)."""
-
-    def __init__(self, *failures: int) -> None:
-        super().__init__()
-        self.failures = set(failures)
-        self.appends = 0
-
-    async def _append(self, session, entry):
-        self.appends += 1
-        await asyncio.sleep(0)
-        if self.appends in self.failures:
-            raise OSError("the disk is full")
-        return await super()._append(session, entry)
-
-
-def two_tools():
-    """Two tools; the second waits until the result of the first has been handed to the session service."""
-
-    async def quick() -> str:
-        return "quick"
-
-    async def slow(tool_context) -> str:
-        service = tool_context.invocation_context.session_service
-        while service.appends < 3:  # the user's message, the calls, the first result
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return "slow"
-
-    return [quick, slow]
-
-
-def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next():
-    async def scenario():
-        service = FailingSessionService(3)
-        model = ScriptedModel([[call("quick"), call("slow", "2")], "done", "more"])
-        runner = Runner(LlmAgent(name="a", model=model, tools=two_tools()), session_service=service)
-        events = await run_turn(runner)
-        await run_turn(runner)
-        return lines(events), await log(runner), roles(model.requests[-1])
-
-    events, kept, shown = run(scenario())
-    assert ["a > quick slow", "a < quick slow", "a: done"] == events
-    assert ["user: hi", "a > quick slow", "a < quick", "a < slow", "a: done"] == kept[:5]
-    assert ["user: hi", "assistant > 1 2", "tool 1", "tool 2", "assistant: done", "user: hi"] == shown
-
-
-@pytest.mark.parametrize("failure", range(1, 7))
-async def test_permanent_failure_of_the_session_service_ends_the_run_with_its_exception(failure):
-    before = asyncio.all_tasks()
-    service = FailingSessionService(*range(failure, 99))
-    runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
-    if failure < 6:
-        with pytest.raises(OSError, match="the disk is full"):
-            await run_turn(runner)
-    else:
-        await run_turn(runner)
-    assert set() == asyncio.all_tasks() - before
-    service.failures = set()
-    runner.agent.model = ScriptedModel(["next"])
-    after, shown = lines(await run_turn(runner)), roles(runner.agent.model.requests[0])
-    assert ["a: next"] == after
-    calls = [each for each in shown if each.startswith("assistant >")]
-    assert [f"tool {number}" for number in (1, 2) if calls] == [each for each in shown if each.startswith("tool")]
 
 
 def test_session_deleted_during_a_run_ends_it_with_an_error():

@@ -1,4 +1,4 @@
-"""A run whose process is killed at any moment: what had settled is in the log, once and in order, and the session goes on."""
+"""A run whose process is killed at any moment: settled results are in the log once, in order, and the session stays usable."""
 
 from __future__ import annotations
 

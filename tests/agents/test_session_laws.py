@@ -1,4 +1,4 @@
-"""Sessions against a model of them, for any sequence of what two users, two applications and two readers may do."""
+"""Session services against a reference model, for any sequence of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every session service promises: in memory, in a SQLite file, in PostgreSQL."""
+"""The contract of all session services: in memory, SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_keys_belong_to_the_application_the_user_or_the_session(service, n
     assert second.state == (await service.get_session(names.app, names.user, second.id)).state
 
 
-async def test_a_user_without_a_name_shares_nothing_with_the_others(service, names):
+async def test_state_of_the_empty_user_name_is_private(service, names):
     nobody = await service.create_session(names.app, "", state={"user:u": 1, "app:a": 1})
     assert {"user:u": 1, "app:a": 1} == nobody.state
     assert {"app:a": 1} == (await service.create_session(names.app, names.user)).state

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from patchbay.agents import DatabaseSessionService
 from patchbay.agents.content import new_id
-from patchbay.agents.sessions import database
 from patchbay.errors import ConfigurationError, PatchbayError, SessionNotFoundError
 from support.processes import Process
 from support.running import run
@@ -206,7 +205,7 @@ def open_files() -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
-def test_a_server_that_breaks_its_connections_breaks_no_run_and_no_later_lock(postgres_url, session_id):
+def test_lost_connections_break_neither_the_run_nor_later_locks(postgres_url, session_id):
     others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'patchbay'"
 
     async def work():
@@ -234,7 +233,7 @@ async def test_released_session_locks_leave_no_open_files(tmp_path):
         assert open_files() <= before
 
 
-def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
+def test_event_writes_only_the_rows_that_it_changes(tmp_path):
     path = tmp_path / "s.db"
 
     async def work():
@@ -331,31 +330,17 @@ async def test_every_session_error_is_a_patchbay_error(database_url):
             await service.append_event(session, text_event("hi"))
 
 
-async def test_run_reads_the_end_of_a_long_log_first_and_the_rest_on_access(url, session_id, monkeypatch):
-    read: list[int] = []
-    between = database._between
-
-    def counted(*args):
-        found = between(*args)
-        read.append(len(found))
-        return found
-
+async def test_run_reads_the_end_of_a_long_log_first_and_the_rest_on_access(url, session_id):
     async with DatabaseSessionService(url) as service:
         session = await service.create_session("app", "user", session_id=session_id)
         for number in range(300):
             await service.append_event(session, text_event(f"m{number}"))
-        monkeypatch.setattr(database, "_between", counted)
         session = await service.get_session_for_run("app", "user", session_id)
         await service.append_event(session, text_event("m300"))
-        assert (301, 301, "m300", "m200") == (
-            session.seq,
-            len(session.events),
-            *texts_of([session.events[-1], session.events[200]]),
-        )
-        assert [128] == read
+        assert (301, 301) == (session.seq, len(session.events))
         assert [f"m{number}" for number in range(301)] == texts_of(session.events)
-        assert [128, 172] == read
         deleted = await service.get_session_for_run("app", "user", session_id)
         await service.delete_session("app", "user", session_id)
+        assert ["m300", "m200"] == texts_of([deleted.events[-1], deleted.events[200]])
         with pytest.raises(SessionNotFoundError):
             deleted.events[0]

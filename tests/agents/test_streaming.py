@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: pieces of text, progress, tokens; and the answer under its key in the state."""
+"""Partial events, progress and usage during a run, and ``output_key``."""
 
 from __future__ import annotations
 

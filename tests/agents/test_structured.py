@@ -1,4 +1,4 @@
-"""Answers of a given type: as a call, as JSON in the text, with other tools, corrected when they do not fit, and never guessed."""
+"""Typed answers: as a call or JSON text, beside other tools, and corrected if invalid."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_text_answer_is_followed_by_a_reminder(words):
     assert {"out": {"x": 1, "y": 0}} == (await chat.session()).state
 
 
-async def test_a_model_that_never_gets_it_right_ends_the_run_with_an_event():
+async def test_repeated_invalid_answers_end_the_run_with_an_event():
     replies = [ModelReply(Reply(text), "stop", Usage(1, 1, 2)) for text in ("no", "no idea", "really not")]
     model = ScriptedModel([*replies, answer_call({"x": 1})])
     chat = Chat(agent(model, output_schema=Point, output_key="out"))

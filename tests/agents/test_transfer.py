@@ -30,7 +30,7 @@ def transfer_tool(name: str):
     return go
 
 
-def test_an_agent_with_sub_agents_is_offered_the_hand_over_to_each_of_them():
+def test_agent_with_sub_agents_is_offered_a_transfer_to_each():
     model = ScriptedModel(["ok"])
     billing = TextAgent("billing", description="Knows invoices.")
     travel = TextAgent("travel")
@@ -41,7 +41,7 @@ def test_an_agent_with_sub_agents_is_offered_the_hand_over_to_each_of_them():
     assert "- billing: Knows invoices.\n- travel" in spec.description
 
 
-def test_an_agent_without_sub_agents_is_not():
+def test_agent_without_sub_agents_is_offered_no_transfer():
     model = ScriptedModel(["ok"])
     run(run_turn(Runner(LlmAgent(name="root", model=model))))
     assert {} == offered(model)
@@ -137,7 +137,7 @@ def test_any_agent_of_the_tree_is_a_transfer_target(target, expected):
 
 
 @pytest.mark.parametrize("limit", [3, 50])
-def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
+def test_circular_transfers_end_with_the_budget(limit):
     agents = {}
 
     class GoesOn:
@@ -160,7 +160,7 @@ def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
     assert f"({limit})" in events[-1].error_message
 
 
-def test_of_two_hand_overs_in_one_reply_the_later_call_has_its_way():
+def test_last_of_two_transfers_in_a_reply_wins():
     root = LlmAgent(
         name="root",
         model=ScriptedModel([[transfer_call("a", "1"), transfer_call("b", "2")]]),
@@ -187,7 +187,7 @@ def test_failure_of_the_target_agent_is_reported_as_its_own():
     assert "bad! AGENT_ERROR" == lines(run(run_turn(Runner(root))))[-1]
 
 
-def test_a_hand_over_inside_a_branch_stays_in_the_branch():
+def test_transfer_target_runs_in_the_same_branch():
     inner = LlmAgent(name="inner", model=ScriptedModel([transfer_call("below")]), sub_agents=[TextAgent("below")])
     runner = Runner(ParallelAgent(name="side", sub_agents=[inner, TextAgent("beside")]))
     events = run(run_turn(runner))

@@ -1,4 +1,4 @@
-"""What a model is shown of a log: each call with one response, right behind it, whatever became of the run."""
+"""The view of a log for a model: each call is followed by exactly one response."""
 
 from __future__ import annotations
 
@@ -36,17 +36,13 @@ def test_a_dangling_call_is_settled_in_the_view_and_not_in_the_log():
     assert before == [event.to_json() for event in log]
 
 
-def test_run_killed_between_call_and_result_can_be_resumed():
-    assert ["hi", "?1", "!1-", "again"] == shape(model_contents([text_event("hi"), call_event("1"), text_event("again")]))
-
-
 def test_separately_recorded_responses_are_merged_in_call_order():
     assert ["?1?2?3", "!1!2!3"] == shape(
         model_contents([call_event("1", "2", "3"), response_event("3"), response_event("1"), response_event("2")])
     )
 
 
-def test_a_second_response_and_one_without_a_call_are_left_out():
+def test_duplicate_and_unmatched_responses_are_left_out():
     log = [
         response_event("0"),
         call_event("1"),
@@ -181,7 +177,7 @@ def test_parallel_branches_with_equal_ids_keep_their_own_results():
         assert ["of a", "of b"] == [response.response["result"] for response in parts if response is not None]
 
 
-def test_editing_a_request_edits_no_history():
+def test_editing_a_request_does_not_change_the_history():
     log = [text_event("hi"), call_event("1"), response_event("1")]
     log[1].content.extra_content = {"thought": {"signature": "s"}}
     log[1].content.parts[0].extra_content = {"thought": {"signature": "s"}}

@@ -1,4 +1,4 @@
-"""Agents that do one thing, turns with agents in one line each, and short ways to read what they leave behind."""
+"""Simple agents, helpers that run turns, and short forms of events and logs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def response_of(events: Any, name: str) -> dict[str, Any]:
 
 
 def assert_settled(messages: Any) -> None:
-    """Law 1: behind each message with calls stand exactly their results, in order."""
+    """Law 1: each message with calls is followed by exactly their results, in order."""
     waiting: list[str] = []
     for message in messages:
         if message["role"] == "tool":

@@ -19,7 +19,7 @@ TOOLS = ("a", "b", "c")
 
 
 class Breakpoints:
-    """The moments that wait, and who tells them to go on."""
+    """Waits at named moments for a line of standard input."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Event] = {}
@@ -62,7 +62,7 @@ class Model:
 
 
 def kind(event: Event) -> str:
-    """What an event is, in a word or two: "user", "calls", "answer", "result b"."""
+    """Return the kind of an event: "user", "calls", "answer", "result b"."""
     if event.author == "user":
         return "user"
     if event.get_function_calls():

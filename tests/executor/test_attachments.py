@@ -1,4 +1,4 @@
-"""Images and files that tools return: shown to a model that takes them, told of to one that does not."""
+"""Images and files that tools return: sent to models that accept them, described to others."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Whatever happens to a call, it ends as one execution whose text tells the model what to do next."""
+"""Every call ends as one execution whose text tells the model what to do next."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import sys
 import threading
 from typing import Any
 
 import pytest
+from tool_calls import execute, run_calls
 
 from patchbay.errors import (
     ConfigurationError,
@@ -21,21 +21,8 @@ from patchbay.errors import (
 from patchbay.executor import Executor, ToolExecution
 from patchbay.tools import tool
 from patchbay.types import IncompleteCall, ToolCall
-from support.running import run
 
 SHORT = 0.02
-
-
-def run_calls(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: Any) -> list[ToolExecution]:
-    async def main() -> list[ToolExecution]:
-        return await Executor(tools, **options).run(calls)
-
-    return run(main())
-
-
-def execute(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
-    (execution,) = run_calls([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
-    return execution
 
 
 def test_a_call_is_found_checked_run_and_recorded():
@@ -81,19 +68,7 @@ def test_invalid_arguments_are_an_error_and_the_body_does_not_run():
     assert "The tool did not run." in done.content
 
 
-def test_tool_exception_is_an_error_with_its_type():
-    async def f():
-        raise KeyError("k")
-
-    def g():
-        raise ValueError
-
-    assert "Error: tool 'f' failed: KeyError: 'k'" == execute(f).content
-    assert "Error: tool 'g' failed: ValueError" == execute(g).content
-    assert ("tool_error", KeyError) == (execute(f).result.code, type(execute(f).error))
-
-
-def test_a_tool_may_choose_its_own_words_for_the_model():
+def test_tool_error_may_define_its_message_for_the_model():
     class OutOfStockError(ToolError):
         code = "out_of_stock"
 
@@ -167,91 +142,40 @@ def test_tool_timeout_precedes_the_executors():
     ]
 
 
-@pytest.mark.parametrize("limit", [None, 10])
-def test_a_timeout_error_of_the_tool_is_its_own_error(limit):
-    async def f():
-        raise TimeoutError("the database was slow")
-
-    done = execute(tool(handler=f, name="f", timeout=limit))
-    assert "Error: tool 'f' failed: TimeoutError: the database was slow" == done.content
-    assert not isinstance(done.error, ToolTimeoutError)
-
-
-@pytest.mark.parametrize("limit", [None, 10])
-@pytest.mark.parametrize("kind", ["raise", "own task", "sync"])
-def test_a_cancelled_error_of_a_tool_is_an_error_result_and_not_the_end_of_the_run(limit, kind):
-    async def by_raise():
-        raise asyncio.CancelledError
-
-    async def own_task():
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.Event().wait()
-
-    def sync():
-        raise asyncio.CancelledError
-
-    async def sibling():
-        return "fine"
-
-    item = tool(handler={"raise": by_raise, "own task": own_task, "sync": sync}[kind], name="f", timeout=limit)
-    done, other = run_calls([item, sibling], ToolCall("1", "f"), ToolCall("2", "sibling"))
-    assert ("cancelled", True, "fine") == (done.result.code, done.is_error, other.content)
-
-
-@pytest.mark.parametrize("limit", [None, 10])
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_tool_that_exits_does_not_end_the_host(limit, is_async):
-    async def leave():
-        sys.exit(3)
-
-    def leave_sync():
-        sys.exit(3)
-
-    done = execute(tool(handler=leave if is_async else leave_sync, name="f", timeout=limit))
-    assert done.is_error
-    assert "SystemExit: 3" in done.content
-
-
-def test_calls_run_at_the_same_time_and_results_are_in_call_order():
+async def test_calls_run_at_the_same_time_and_results_are_in_call_order():
     """The first call ends only after the second has begun, and the other way round: neither could pass alone."""
     settled = []
+    begun = {"a": asyncio.Event(), "b": asyncio.Event()}
 
-    async def main() -> list[ToolExecution]:
-        begun = {"a": asyncio.Event(), "b": asyncio.Event()}
+    async def meet(me: str, other: str) -> str:
+        begun[me].set()
+        await begun[other].wait()
+        if me == "a":
+            await released.wait()
+        else:
+            released.set()
+        return me
 
-        async def meet(me: str, other: str) -> str:
-            begun[me].set()
-            await begun[other].wait()
-            if me == "a":
-                await released.wait()
-            else:
-                released.set()
-            return me
-
-        released = asyncio.Event()
-        calls = [ToolCall("1", "meet", '{"me": "a", "other": "b"}'), ToolCall("2", "meet", '{"me": "b", "other": "a"}')]
-        return await Executor([meet]).run(calls, on_settled=lambda execution: settled.append(execution.value))
-
-    assert ["a", "b"] == [execution.value for execution in run(main())]
+    released = asyncio.Event()
+    calls = [ToolCall("1", "meet", '{"me": "a", "other": "b"}'), ToolCall("2", "meet", '{"me": "b", "other": "a"}')]
+    assert ["a", "b"] == [
+        execution.value
+        for execution in (await Executor([meet]).run(calls, on_settled=lambda execution: settled.append(execution.value)))
+    ]
     assert ["b", "a"] == settled
 
 
-def test_sync_tools_run_at_the_same_time_and_leave_the_loop_free():
+async def test_sync_tools_run_at_the_same_time_and_leave_the_loop_free():
     barrier = threading.Barrier(9)
 
     def meet() -> str:
         barrier.wait(30)
         return "met"
 
-    async def main() -> list[ToolExecution]:
-        batch = asyncio.create_task(Executor([meet]).run([ToolCall(str(number), "meet") for number in range(8)]))
-        # The eighth party of the barrier waits in a thread; the loop goes on.
-        await asyncio.to_thread(barrier.wait, 30)
-        return await batch
-
-    assert ["met"] * 8 == [execution.value for execution in run(main())]
+    batch = asyncio.create_task(Executor([meet]).run([ToolCall(str(number), "meet") for number in range(8)]))
+    # The eighth party of the barrier waits in a thread; the loop goes on.
+    await asyncio.to_thread(barrier.wait, 30)
+    assert ["met"] * 8 == [execution.value for execution in (await batch)]
 
 
 async def test_a_result_is_recorded_the_moment_it_settles():
@@ -315,24 +239,6 @@ async def test_cancelling_the_run_stops_all_tools_and_waits_for_them():
     assert set() == {each for each in others if "wait_for" not in repr(each)}
 
 
-async def test_stopped_batch_has_a_result_for_every_call():
-    async def quick() -> str:
-        return "quick"
-
-    async def never() -> None:
-        await asyncio.Event().wait()
-
-    calls = [ToolCall(str(number), name) for number, name in enumerate(["never", "quick", "never", "nope"])]
-    batch = Executor([quick, never], max_parallel=2).start(calls)
-    while (await anext(batch)).value != "quick":
-        pass
-    await batch.stop()
-    await batch.stop()
-    done = batch.executions
-    assert ["0", "1", "2", "3"] == [execution.call.id for execution in done]
-    assert ["cancelled", None, "cancelled", "unknown_tool"] == [execution.result.code for execution in done]
-
-
 @pytest.mark.parametrize("late", ["a value", "an error"])
 @pytest.mark.parametrize("by", ["timeout", "stop"])
 async def test_tool_that_ignores_cancellation_does_not_block_the_run(by, late, caplog):
@@ -366,29 +272,26 @@ async def test_tool_that_ignores_cancellation_does_not_block_the_run(by, late, c
     assert "ignored its cancellation" in caplog.text
 
 
-def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by_a_stop():
-    async def main() -> tuple[list[str], ToolExecution]:
-        log: list[str] = []
-        cleaning, clean = asyncio.Event(), asyncio.Event()
+async def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by_a_stop():
+    log: list[str] = []
+    cleaning, clean = asyncio.Event(), asyncio.Event()
 
-        @tool(timeout=SHORT)
-        async def careful() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cleaning.set()
-                await clean.wait()
-                log.append("clean")
+    @tool(timeout=SHORT)
+    async def careful() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await clean.wait()
+            log.append("clean")
 
-        batch = Executor([careful]).start([ToolCall("1", "careful")])
-        await cleaning.wait()
-        stopping = asyncio.create_task(batch.stop())
-        await asyncio.sleep(0)
-        clean.set()
-        await stopping
-        return log, batch.executions[0]
-
-    log, done = run(main())
+    batch = Executor([careful]).start([ToolCall("1", "careful")])
+    await cleaning.wait()
+    stopping = asyncio.create_task(batch.stop())
+    await asyncio.sleep(0)
+    clean.set()
+    await stopping
+    done = batch.executions[0]
     assert (["clean"], "tool_timeout") == (log, done.result.code)
 
 
@@ -435,13 +338,22 @@ async def test_context_variables_reach_the_tools():
     ]
 
 
-def test_no_calls_give_no_executions():
+def test_empty_batch_has_no_executions():
     assert [] == run_calls([])
 
 
 @pytest.mark.parametrize(
     "options",
     [
+        {"max_repeats": 0},
+        {"max_result_chars": 10},
+        {"max_result_chars": 0},
+        {"on_progress": 3},
+        {"before": 3},
+        {"before": "before"},
+        {"before": [None]},
+        {"before": {"a": print}},
+        {"after": 3},
         {"tool_timeout": 0},
         {"tool_timeout": float("nan")},
         {"max_parallel": 0},
@@ -452,6 +364,6 @@ def test_no_calls_give_no_executions():
         {"cancel_grace": True},
     ],
 )
-def test_unenforceable_limits_are_refused(options):
-    with pytest.raises(ConfigurationError):
+def test_invalid_options_are_refused(options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
         Executor([], **options)

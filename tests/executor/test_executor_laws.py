@@ -26,10 +26,12 @@ KINDS: dict[str, str | None] = {
     "throws": "tool_error",
     "throws_sync": "tool_error",
     "exits": "tool_error",
+    "exits_sync": "tool_error",
     "raises_timeout": "tool_error",
     "too_slow": "tool_timeout",
     "too_slow_sync": "tool_timeout",
     "raises_cancelled": "cancelled",
+    "raises_cancelled_sync": "cancelled",
     "cancels_its_task": "cancelled",
     "cut_off": "incomplete_call",
     "odd_result": None,
@@ -54,6 +56,9 @@ def make_tools(pause: Any, release: threading.Event) -> list[Any]:
     async def exits(n: int) -> None:
         raise SystemExit(n)
 
+    def exits_sync(n: int) -> None:
+        raise SystemExit(n)
+
     async def raises_timeout(n: int) -> None:
         raise TimeoutError
 
@@ -69,6 +74,9 @@ def make_tools(pause: Any, release: threading.Event) -> list[Any]:
         await pause()
         raise asyncio.CancelledError
 
+    def raises_cancelled_sync(n: int) -> None:
+        raise asyncio.CancelledError
+
     async def cancels_its_task(n: int) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -80,8 +88,8 @@ def make_tools(pause: Any, release: threading.Event) -> list[Any]:
         return {(n, float("nan")): {object, b"\xff"}}
 
     return [
-        fine, fine_sync, throws, throws_sync, exits, raises_timeout, too_slow, too_slow_sync, raises_cancelled,
-        cancels_its_task, odd_result,
+        fine, fine_sync, throws, throws_sync, exits, exits_sync, raises_timeout, too_slow, too_slow_sync, raises_cancelled,
+        raises_cancelled_sync, cancels_its_task, odd_result,
     ]  # fmt: skip
 
 
@@ -150,6 +158,7 @@ def test_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(
         for _ in range(moment):
             await asyncio.sleep(0)
         await running.stop()
+        await running.stop()  # does nothing
         assert {asyncio.current_task()} == asyncio.all_tasks()
         return running.executions
 

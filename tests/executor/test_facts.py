@@ -24,7 +24,7 @@ CALL = ToolCall("1", "use", '{"path": "a"}')
 
 
 class Person:
-    """Approves what it is asked about, once ``meanwhile`` has happened."""
+    """An approver that calls ``meanwhile`` before it answers."""
 
     def __init__(self, meanwhile: Any = lambda: None, *, says: bool = True) -> None:
         self.asked: list[tuple[str, dict[str, Any], dict[str, Any], str]] = []
@@ -58,7 +58,7 @@ def ran(*tools: Any, calls: tuple[ToolCall, ...] = (CALL,), budget: Budget | Non
 
 
 class Paths:
-    """Where paths lead, and a tool that goes by what was found out."""
+    """Targets of paths, and a tool whose facts they are."""
 
     def __init__(self, **leads: str) -> None:
         self.leads = leads
@@ -180,7 +180,7 @@ def test_denied_call_computes_facts_once():
     assert ("tool_denied", 1, []) == (execution.result.code, disk.looked, disk.used)
 
 
-def test_they_are_about_the_call_as_hooks_have_changed_it():
+def test_facts_are_computed_from_the_arguments_after_hooks():
     class Mends:
         async def before_tool(self, call):
             return Modify({"arguments": {"path": "b"}})
@@ -190,7 +190,7 @@ def test_they_are_about_the_call_as_hooks_have_changed_it():
     assert ([("use", {"path": "b"}, {"path": "/tmp/b"})], ["/tmp/b"]) == ([each[:3] for each in person.asked], disk.used)
 
 
-def test_a_call_that_a_hook_refuses_or_answers_does_not_run_its_function_without_need():
+def test_call_denied_by_a_hook_computes_no_facts():
     disk = Paths(a="/srv/data")
 
     class Refuses:
@@ -246,7 +246,7 @@ def test_facts_function_and_tool_cannot_change_the_approved_arguments():
     assert digest_of("use", {"path": "a", "box": {"items": ["x"]}}, {"items": 2}) == records[0].digest == second.asked[0][3]
 
 
-def test_a_call_that_waits_for_a_slot_after_its_approval_has_its_facts_checked_again():
+def test_facts_are_rechecked_after_waiting_for_a_permit():
     """Facts are found in threads, in any order: the second call is approved once the first one has the only slot."""
     disk = Paths(a="/srv/data", b="/srv/data")
     first_runs, second_approved = asyncio.Event(), asyncio.Event()
@@ -317,7 +317,7 @@ def test_tool_error_of_a_facts_function_reaches_the_model():
 
 
 class NonJsonMapping(Mapping):
-    """A mapping of what JSON does not have, which it is made into."""
+    """A mapping with values that are converted to JSON."""
 
     def __getitem__(self, name):
         return {"path": os.fsdecode(b"/srv/\xff"), "size": float("inf"), "tags": {"b", "a"}, "at": (1, None)}[name]
@@ -380,7 +380,7 @@ def test_facts_function_counts_against_the_tool_timeout(asks, stays):
 
 
 @pytest.mark.parametrize(("each", "code"), [(4, None), (6, "tool_timeout")])
-def test_looking_right_before_the_run_and_the_run_have_one_time_together(each, code):
+def test_recheck_of_facts_and_tool_share_one_timeout(each, code):
     """Facts computed before an approval have their own timeout, and the approval itself is not limited."""
 
     async def look(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def test_looking_right_before_the_run_and_the_run_have_one_time_together(each, c
         assert [code] == runner.run(main())
 
 
-def test_the_time_of_the_run_ends_it_too():
+def test_run_deadline_stops_a_facts_function():
     async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
         await asyncio.Event().wait()
         return {}

@@ -1,4 +1,4 @@
-"""A result that is too long: head and tail are shown, the whole is kept, and a tool reads it that is offered only then."""
+"""Long results: an excerpt for the model, the stored text, and the tool that reads it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_long_results_are_unlimited_without_a_limit():
     assert (TEXT, ["read_log"]) == (done.content, list(run.tools))
 
 
-def test_a_store_of_the_callers_own_is_used_and_one_that_fails_costs_only_the_middle(caplog):
+def test_custom_store_is_used_and_a_failing_one_loses_only_the_middle(caplog):
     class Broken:
         async def keep(self, text: str) -> str:
             raise OSError("disk full")
@@ -215,23 +215,19 @@ def test_excerpt_respects_its_limit_and_short_text_is_complete(text, limit):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_result_reader_is_available_after_tools_are_replaced(when):
+async def test_result_reader_is_available_after_tools_are_replaced(when):
     async def read_result() -> str:
         return "mine"
 
-    async def main() -> tuple[list[str], Run]:
-        run = Executor([read_log], max_result_chars=LIMIT).begin()
-        others = Executor([read_log, read_result]).tools
-        if when == "before":
-            run.use(others)
+    run = Executor([read_log], max_result_chars=LIMIT).begin()
+    others = Executor([read_log, read_result]).tools
+    if when == "before":
+        run.use(others)
+    await anext(run.start([READ]))
+    if when == "after":
+        run.use(others)
         await anext(run.start([READ]))
-        if when == "after":
-            run.use(others)
-            await anext(run.start([READ]))
-        shown = [await anext(run.start([call])) for call in (ToolCall("2", "read_result"), ToolCall("3", "read_result_", ids))]
-        return [done.content for done in shown], run
-
-    ids = '{"result_id": "result_1", "length": 6}'
-    (mine, piece), run = asyncio.run(asyncio.wait_for(main(), 30))
-    assert ("mine", "[result_1: characters 0 to 6 of 8890]\nline 0") == (mine, piece)
+    calls = ToolCall("2", "read_result"), ToolCall("3", "read_result_", '{"result_id": "result_1", "length": 6}')
+    shown = [(await anext(run.start([call]))).content for call in calls]
+    assert ["mine", "[result_1: characters 0 to 6 of 8890]\nline 0"] == shown
     assert ["read_log", "read_result", "read_result_"] == [spec.name for spec in run.specs]

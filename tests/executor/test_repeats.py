@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from patchbay.errors import RepeatedCallError
 from patchbay.executor import Executor, ToolExecution
-from patchbay.executor.limits import RepeatedCalls
 from patchbay.types import ToolCall
 
 
 def rounds(tools: list[Any], *replies: list[ToolCall], **options: Any) -> list[list[ToolExecution]]:
-    """Carry out the calls of several replies of one run."""
+    """Run the calls of several replies of one run."""
 
     async def main() -> list[list[ToolExecution]]:
         run = Executor(tools, **options).begin()
@@ -80,7 +79,7 @@ def test_errors_repeat_too():
     assert [["tool_error"]] * 3 + [["repeated_call"]] == codes(rounds([fail], *[[ToolCall("c", "fail")]] * 4))
 
 
-def test_something_new_in_between_makes_it_worth_another_try():
+def test_new_result_in_between_resets_the_repetition_count():
     """Edit, test, edit, test: the tests fail alike each time, and must be run each time."""
 
     async def edit(n: int) -> str:
@@ -114,32 +113,23 @@ def test_calls_without_arguments_repeat_too(raw):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=30), st.integers(1, 4))
-def test_call_below_the_repetition_limit_is_not_refused(history, most):
-    """However calls and results follow each other, a refusal means that this call gave the same result ``most`` times."""
-    repeats = RepeatedCalls()
-    done: list[tuple[str, str]] = []
-    for name, result in history:
-        repeats.next_reply()
-        call = ToolCall("c", name)
-        if repeats.times(call) >= most:
-            last = [each for each in done if each[0] == name][-most:]
-            assert most == len(last)
-            assert 1 == len(set(last))
-        repeats.add(call, result)
-        done.append((name, result))
+def test_a_refused_call_gave_the_same_result_as_often_as_allowed(history, most):
+    results = iter([result for _, result in history])
 
+    async def find(at: str) -> str:
+        return next(results)
 
-@given(st.text(max_size=30))
-def test_any_arguments_of_a_model_can_be_counted(raw):
-    repeats = RepeatedCalls()
-    for expected in range(3):
-        repeats.next_reply()
-        assert expected == repeats.times(ToolCall("c", "f", raw))
-        repeats.add(ToolCall("c", "f", raw), "same")
+    seen: dict[str, list[str]] = {}
+    for (done,) in rounds([find], *[[ToolCall("c", "find", f'{{"at": "{at}"}}')] for at, _ in history], max_repeats=most):
+        before = seen.setdefault(done.call.raw_arguments, [])
+        if done.is_error:
+            assert [before[-1]] * most == before[-most:]
+        else:
+            before.append(done.content)
 
 
 @pytest.mark.parametrize(("first", "other"), [("-1", "-2"), ("1", "true"), ("0", str(2**61 - 1))])
-def test_numbers_that_python_hashes_to_the_same_are_other_arguments(first, other):
+def test_arguments_with_equal_hashes_are_distinct(first, other):
     async def find(number: Any) -> str:
         return "nothing"
 

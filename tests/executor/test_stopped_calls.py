@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from patchbay.executor import Budget, Executor, ToolExecution
+from patchbay.executor import Budget, Executor
 from patchbay.tools import tool
 from patchbay.types import ToolCall
-from support.running import run
 
 SHORT = 0.02
 
@@ -19,6 +18,7 @@ SHORT = 0.02
 @pytest.mark.parametrize("when", ["at once", "after it was left to itself"])
 @pytest.mark.usefixtures("time_jumps")
 async def test_hook_that_swallows_cancellation_does_not_start_the_tool(when):
+    before = asyncio.all_tasks()
     ran: list[str] = []
     resume, let_through = asyncio.Event(), asyncio.Event()
 
@@ -37,8 +37,7 @@ async def test_hook_that_swallows_cancellation_does_not_start_the_tool(when):
     (done,) = await executor.run([ToolCall("1", "act")], budget=Budget(max_seconds=SHORT))
     resume.set()
     await let_through.wait()
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "Batch._run" in repr(task)]
-    if others:
+    if others := asyncio.all_tasks() - before:
         await asyncio.wait(others)
     assert [] == ran
     assert ("run_timeout", None) == (done.result.code, done.arguments)
@@ -46,38 +45,35 @@ async def test_hook_that_swallows_cancellation_does_not_start_the_tool(when):
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_late_result_of_a_stopped_call_reaches_no_hook_and_is_not_stored():
+async def test_late_result_of_a_stopped_call_reaches_no_hook_and_is_not_stored():
     seen = []
 
-    async def main() -> tuple[ToolExecution, Any]:
-        @tool(timeout=SHORT)
-        async def slow() -> str:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                return "x" * 5000
-            return ""
+    @tool(timeout=SHORT)
+    async def slow() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "x" * 5000
+        return ""
 
-        run = Executor([slow], after=lambda *about: seen.append(about), max_result_chars=1000).begin()
-        batch = run.start([ToolCall("1", "slow")])
-        return await anext(batch), run
-
-    done, its_run = run(main())
+    run = Executor([slow], after=lambda *about: seen.append(about), max_result_chars=1000).begin()
+    batch = run.start([ToolCall("1", "slow")])
+    done = await anext(batch)
     assert "tool_timeout" == done.result.code
     assert [] == seen
-    assert ["slow"] == list(its_run.tools)
+    assert ["slow"] == list(run.tools)
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_queued_call_at_the_deadline_had_not_begun():
-    async def main() -> list[ToolExecution]:
-        @tool(max_parallel=1)
-        async def wait() -> None:
-            await asyncio.Event().wait()
+async def test_queued_call_at_the_deadline_had_not_begun():
+    @tool(max_parallel=1)
+    async def wait() -> None:
+        await asyncio.Event().wait()
 
-        return await Executor([wait]).run([ToolCall("1", "wait"), ToolCall("2", "wait")], budget=Budget(max_seconds=SHORT))
-
-    assert [False, True] == ["It had not begun." in done.content for done in run(main())]
+    assert [False, True] == [
+        "It had not begun." in done.content
+        for done in (await Executor([wait]).run([ToolCall("1", "wait"), ToolCall("2", "wait")], budget=Budget(max_seconds=SHORT)))
+    ]
 
 
 async def test_a_generator_in_a_thread_is_stopped_between_its_items():
@@ -107,7 +103,7 @@ async def test_a_generator_in_a_thread_is_stopped_between_its_items():
 
 async def test_tool_thread_is_signalled_if_its_task_is_cancelled_externally():
     """As ``asyncio.run`` does at its end, with all tasks."""
-    outcome = threading.Event()
+    before, outcome = asyncio.all_tasks(), threading.Event()
     loop = asyncio.get_running_loop()
     began = asyncio.Event()
 
@@ -118,8 +114,7 @@ async def test_tool_thread_is_signalled_if_its_task_is_cancelled_externally():
 
     batch = Executor([wait]).start([ToolCall("1", "wait")])
     await began.wait()
-    for task in asyncio.all_tasks():
-        if "Batch._run" in repr(task):
-            task.cancel()
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
     assert "cancelled" == (await anext(batch)).result.code
     assert outcome.wait(30)

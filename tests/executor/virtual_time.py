@@ -23,7 +23,7 @@ class ManualClockLoop(asyncio.SelectorEventLoop):
 
 
 async def later(seconds: float) -> None:
-    """Let so much time have passed, and all that was due by then have happened."""
+    """Advance the clock, and let due timers run."""
     asyncio.get_running_loop().ahead += seconds
     for _ in range(20):
         await asyncio.sleep(0)

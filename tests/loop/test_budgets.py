@@ -1,4 +1,4 @@
-"""What ends a turn that does not end by itself: an event that says which limit it was, with every call settled."""
+"""Limits that end a turn: the final event names the limit, and every call is settled."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_deadline_stops_the_model_and_keeps_its_partial_text(message):
     assert [True] == stopped
 
 
-def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
+def test_timeout_error_of_the_model_is_raised_unchanged():
     class Failing:
         async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:
             raise TimeoutError("the model's own")
@@ -147,7 +147,7 @@ def test_progress_is_an_event_and_not_in_messages():
     assert "third" not in str(final(events).messages)
 
 
-def test_the_reader_of_long_results_is_offered_from_the_next_round_on():
+def test_result_reader_is_offered_from_the_next_round_on():
     async def read_log() -> str:
         return "x" * 5000
 

@@ -1,4 +1,4 @@
-"""Tools that the caller carries out itself: their calls end the turn and are handed out, those beside them are carried out."""
+"""External tools: their calls end the turn as pending, other calls of the reply run."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_continued_conversation_has_one_result_for_every_call():
     assert ["a", "b"] == [message["tool_call_id"] for message in end.messages if message["role"] == "tool"]
 
 
-def test_a_ceiling_is_still_checked():
+def test_invalid_limit_is_refused_with_client_tools():
     with pytest.raises(ConfigurationError):
         run_turn([], max_iterations=0)
 
@@ -151,7 +151,7 @@ def test_a_ceiling_is_still_checked():
 
 
 def hooks(policy: HookPolicy | None = None, **methods: Any) -> dict[str, Any]:
-    """What a run is begun with where one hook is mounted; ``methods`` are functions of what it is shown."""
+    """Return run options with one mounted hook; ``methods`` are functions of the view that it gets."""
 
     def method(answer: Any) -> Any:
         async def asked(_self: Any, view: Any) -> Any:
@@ -201,7 +201,7 @@ def test_aborted_turn_has_no_pending_calls():
     assert ("hard_abort", (), [USER]) == (end.finish_reason, end.pending, end.messages)
 
 
-def test_a_turn_that_ends_with_the_model_has_nothing_pending():
+def test_turn_aborted_after_the_model_has_no_pending_calls():
     end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda _response: AbortTurn("enough")))
     assert ("abort_turn", (), [USER]) == (end.finish_reason, end.pending, end.messages)
 
@@ -212,7 +212,7 @@ def named(name: str, description: str = "The hook's.") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("injection", ["additive", "full", "off"])
-def test_a_hook_brings_no_tool_of_a_name_that_is_the_callers(injection):
+def test_hook_cannot_inject_a_tool_with_the_name_of_a_client_tool(injection):
     answered_for: list[Any] = []
     run = hooks(
         HookPolicy(tool_injection=injection),
@@ -232,7 +232,7 @@ def test_hook_changes_to_client_tools_are_undone(tools):
     assert "Open a door." == model.requests[0].tools[0].description
 
 
-def test_a_call_that_was_dropped_from_the_list_under_full_is_still_the_callers():
+def test_client_tool_removed_by_a_hook_is_still_the_clients():
     run = hooks(HookPolicy(tool_injection="full"), before_llm=lambda _request: Modify({"tools": []}))
     end, _, model = run_turn([ToolCall("a", "open_door")], run=run)
     assert ((), ("a",)) == (tuple(model.requests[0].tools), tuple(call.id for call in end.pending))
@@ -243,7 +243,7 @@ def test_call_cannot_be_redirected_to_a_client_tool():
     assert (["unknown_tool"], ()) == ([each.result.code for each in end.tool_executions], end.pending)
 
 
-def test_calls_of_the_caller_that_a_hook_writes_or_removes_are_written_or_removed():
+def test_hook_may_add_and_remove_client_calls():
     end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda response: Modify({"tool_calls": response.tool_calls[2:]})))
     assert (("c",), ["c"]) == (tuple(call.id for call in end.pending), [call["id"] for call in end.messages[-1]["tool_calls"]])
     end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda _response: Modify({"tool_calls": []})))

@@ -1,4 +1,4 @@
-"""What a tool says of itself, and who it is from: for policies, and never for models."""
+"""Annotations, titles and sources of tools: for policies, not for models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool knows its call, its agent and its state through one object, which no model sees."""
+"""The context of a call: its call, agent, state, progress and idempotency key."""
 
 from __future__ import annotations
 

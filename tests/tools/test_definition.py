@@ -1,4 +1,4 @@
-"""A tool that is given as data is one that a model can be told of, or is refused where it is made."""
+"""Tools defined as data are sendable, or refused at creation."""
 
 from __future__ import annotations
 

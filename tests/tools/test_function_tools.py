@@ -1,4 +1,4 @@
-"""A function becomes a tool in three spellings, and a validated call reaches it as Python would call it."""
+"""Functions as tools: declaration, validation and binding of arguments."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_handler_with_a_schema_takes_keywords_or_the_dict(handler, expected):
     assert expected == call(item, '{"city": "Rome"}')
 
 
-def test_a_handler_that_its_schema_cannot_fill_is_refused_when_it_is_checked():
+def test_handler_with_parameters_missing_in_the_schema_is_refused():
     with pytest.raises(ConfigurationError, match="'secret'"):
         tool(name="w", parameters=SCHEMA, handler=lambda city, secret: 1).check()
     with pytest.raises(ConfigurationError, match="'w'"):
@@ -150,7 +150,7 @@ def test_positional_only_variable_and_keyword_only_parameters_are_filled():
     assert (1, 2, 3, (7, 8), 4, "c1", {"z": 5}) == call(tool(f), '{"a": 1, "args": [7, 8], "d": 4, "z": 5}')
 
 
-def test_a_function_that_dispatches_on_its_first_argument_is_called_as_it_wants():
+def test_singledispatch_function_gets_positional_arguments():
     @functools.singledispatch
     def double(value: int | str, times: int = 2) -> Any:
         """Double it."""
@@ -300,7 +300,7 @@ def test_a_static_method_is_a_tool_in_either_order_of_decorators():
     assert ("Shop", 1) == call(tool(Shop.owner), '{"a": "1"}')
 
 
-def test_a_class_method_that_has_no_class_yet_is_refused_with_the_way_out():
+def test_unbound_classmethod_is_refused_with_advice():
     with pytest.raises(TypeError, match=r"tool\(Shop\.open\)"):
         tool(classmethod(lambda cls: 1))
 

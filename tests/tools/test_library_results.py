@@ -1,4 +1,4 @@
-"""Results that are objects of libraries reach the model whole: tables, rows, messages, and what merely happens to be iterable."""
+"""Results that are objects of libraries: tables, rows, messages, XML and iterables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool may be a class with a declaration of its own, or data with a handler: the seeds' two other forms."""
+"""Tools as classes with a declaration, and as definitions with a handler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SQL = {"type": "object", "properties": {"sql": {"type": "string"}, "limit": {"ty
 
 
 class Query(BaseTool):
-    """As the seed writes it: the declaration is made of the tool's own name and description."""
+    """A tool whose declaration uses its own name and description."""
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         super().__init__(name="query_database", description="Execute a SQL query.", timeout=timeout)
@@ -173,13 +173,13 @@ def test_definition_has_a_handler_that_takes_one_dict():
         call(weather, "{}")
 
 
-def test_a_handler_that_is_not_async_has_a_thread():
+def test_sync_handler_runs_in_a_thread():
     item = ToolDefinition("where", handler=lambda args: threading.current_thread() is threading.main_thread())
     assert call(item, "{}") is False
     assert not item.interruptible
 
 
-def test_a_definition_without_a_handler_cannot_be_called_here():
+def test_definition_without_a_handler_is_refused():
     with pytest.raises(ConfigurationError, match="handler="):
         ToolDefinition("elsewhere")
 

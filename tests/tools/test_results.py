@@ -1,4 +1,4 @@
-"""Whatever a tool returns becomes text for the model; nothing that it returns may break the run."""
+"""Every value that a tool returns becomes text for the model."""
 
 from __future__ import annotations
 

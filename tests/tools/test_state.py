@@ -1,4 +1,4 @@
-"""A call sees the session's state with its own changes, which others see only after it has succeeded."""
+"""The state in a call, and the merging of concurrent changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from patchbay.tools import State, ToolActions, merge_actions
 
 @dataclass
 class Done:
-    """What an execution has that matters here."""
+    """An execution with actions only."""
 
     actions: ToolActions | None
 
@@ -29,7 +29,7 @@ def actions_of(state: State) -> ToolActions:
 
 
 def merged(base: dict[str, Any], *works: Any) -> dict[str, Any]:
-    """What several calls made of one state at the same time; each is given a State."""
+    """Return the merged changes of concurrent calls, each with a State over ``base``."""
     states = []
     for work in works:
         state = State(base)
@@ -274,7 +274,7 @@ def test_booleans_are_not_numbers():
     assert {"on": False} == merged({"on": True}, *[lambda state: state.__setitem__("on", not state["on"])] * 2)
 
 
-def test_actions_are_merged_in_call_order_and_failed_calls_ask_for_nothing():
+def test_actions_are_merged_in_call_order_without_failed_calls():
     first = ToolActions(transfer_to_agent="a", escalate=True, state_delta={"k": 1})
     last = ToolActions(transfer_to_agent="b", state_delta={"k": 2, "l": 3})
     made = merge_actions([Done(first), Done(None), Done(last), Done(ToolActions())])

@@ -1,4 +1,4 @@
-"""How a tool says what finds out its facts: functions, methods, classes; and who calls it without an executor."""
+"""Declaring facts on functions, methods and classes, and calling such tools without an executor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_method_tool_keeps_its_facts():
     assert "shop: /srv/a" == called(Shop().use)
 
 
-def test_where_they_depend_on_the_object_the_tool_is_made_of_its_methods():
+def test_facts_may_be_a_bound_method():
     class Folder:
         def __init__(self, root: str) -> None:
             self.root = root
@@ -66,7 +66,7 @@ def test_where_they_depend_on_the_object_the_tool_is_made_of_its_methods():
     assert "/home/a" == called(tool(handler=folder.use, facts=folder.where))
 
 
-def test_a_class_of_tools_writes_a_method_async_or_not():
+def test_tool_class_may_define_facts_as_sync_or_async_method():
     class Use(BaseTool):
         def get_declaration(self):
             return {"name": self.name, "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}
@@ -85,7 +85,7 @@ def test_a_class_of_tools_writes_a_method_async_or_not():
     assert ["/srv/a", "/srv/a"] == [called(each) for each in (Use("use"), UseLater("use"))]
 
 
-def test_any_tool_may_be_given_some_later():
+def test_facts_may_be_set_later():
     given = ToolDefinition("use", handler=lambda args: args["path"])
     given.facts = where
     assert ({"path": "/srv/a"}, "a") == (facts(given, path="a"), called(given))

@@ -31,7 +31,7 @@ _MISSING: Final = object()
 
 
 USER = "user"
-"""The author of what the user says; no agent may be called so."""
+"""The author of the user's messages; no agent may have this name."""
 
 
 @dataclass
@@ -133,13 +133,13 @@ class InvocationContext:
 
     def child(self, agent: BaseAgent, *, branch: str | None = None) -> InvocationContext:
         """Return the context of the same run for ``agent``; ``branch`` is appended to the path through parallel agents."""
-        mine = InvocationContext.__new__(InvocationContext)
-        vars(mine).update(vars(self))
-        mine.agent = agent
-        mine._state = None  # noqa: SLF001  (its own changes)
+        child = InvocationContext.__new__(InvocationContext)
+        vars(child).update(vars(self))
+        child.agent = agent
+        child._state = None  # noqa: SLF001  (its own changes)
         if branch is not None:
-            mine.branch = branch if self.branch is None else f"{self.branch}.{branch}"
-        return mine
+            child.branch = branch if self.branch is None else f"{self.branch}.{branch}"
+        return child
 
     def turn_scope(self, model: str) -> HookScope | None:
         """Return the hook scope of a turn of this agent that begins now; None without hooks."""
@@ -198,7 +198,7 @@ class InvocationContext:
 
 
 CallbackContext = ReadonlyContext = InvocationContext
-"""The seed's names of the context for callbacks and instruction functions."""
+"""The context's names in annotations of callbacks and instruction functions."""
 
 
 class BaseAgent:
@@ -373,13 +373,13 @@ def is_being_stopped(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
-def _error_event(ctx: InvocationContext, error: BaseException, code: str, words: str) -> Event:
+def _error_event(ctx: InvocationContext, error: BaseException, code: str, prefix: str) -> Event:
     if isinstance(error, RunFailed):
         failure = error.event if error.event is not None else ctx.event()
         failure.error_code, failure.error_message = error.code, str(error)
         return failure
     _logger.error("The agent %r failed", ctx.agent.name, exc_info=error)
-    return ctx.error(error.code.upper() if isinstance(error, PatchbayError) else code, words + describe(error))
+    return ctx.error(error.code.upper() if isinstance(error, PatchbayError) else code, prefix + describe(error))
 
 
 async def _callback_event(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:

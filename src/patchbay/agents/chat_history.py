@@ -111,18 +111,18 @@ class InMemoryChatHistoryService(BaseChatHistoryService):
         """Count a user's messages."""
         return sum(1 for item in self._messages if item.user_id == user_id and agent in (None, item.agent))
 
-    def _newest(self, limit: int, folded: str = "", **whose: str) -> list[ChatMessage]:
-        mine = (item for item in reversed(self._messages) if _is_of(item, whose) and folded in item.content.casefold())
-        return [msgspec.structs.replace(item) for item in itertools.islice(mine, max(0, limit))]
+    def _newest(self, limit: int, folded: str = "", **fields: str) -> list[ChatMessage]:
+        matching = (item for item in reversed(self._messages) if _has_fields(item, fields) and folded in item.content.casefold())
+        return [msgspec.structs.replace(item) for item in itertools.islice(matching, max(0, limit))]
 
-    def _delete(self, **whose: str) -> int:
+    def _delete(self, **fields: str) -> int:
         before = len(self._messages)
-        self._messages = [item for item in self._messages if not _is_of(item, whose)]
+        self._messages = [item for item in self._messages if not _has_fields(item, fields)]
         return before - len(self._messages)
 
 
-def _is_of(message: ChatMessage, whose: dict[str, str]) -> bool:
-    return all(getattr(message, name) == value for name, value in whose.items())
+def _has_fields(message: ChatMessage, fields: dict[str, str]) -> bool:
+    return all(getattr(message, name) == value for name, value in fields.items())
 
 
 _LONGEST_SHOWN: Final = 200
@@ -145,21 +145,21 @@ def create_history_tool(
         :param agent: The agent that was talked with; empty for the usual one.
         :param limit: The most messages to show, 1 to 100.
         """
-        whose = agent or default_agent
-        if not whose:
+        searched = agent or default_agent
+        if not searched:
             return "No agent specified."
         limit = min(max(limit, 1), _MOST_SHOWN)
         if keyword:
-            found = await history_service.search(user_id, whose, keyword, limit=limit)
+            found = await history_service.search(user_id, searched, keyword, limit=limit)
         else:
-            found = await history_service.get_agent_history(user_id, whose, limit=limit)
+            found = await history_service.get_agent_history(user_id, searched, limit=limit)
         return "\n".join(map(_line, found)) if found else "No history found."
 
     return search_history
 
 
 history_tool = create_history_tool
-"""The seed's other name."""
+"""Another name of ``create_history_tool``."""
 
 
 def _line(message: ChatMessage) -> str:

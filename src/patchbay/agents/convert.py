@@ -25,8 +25,8 @@ from patchbay.tools.results import describe
 from patchbay.types import Attachment, Message, Reply, ToolCall
 
 _ERROR = "Error: "
-_OF_A_MESSAGE = {"role", "content", "tool_calls", "name"}
-_OF_A_CALL = {"id", "type", "function", "index"}
+_MESSAGE_MEMBERS = {"role", "content", "tool_calls", "name"}
+_CALL_MEMBERS = {"id", "type", "function", "index"}
 
 
 def _write(arguments: Any) -> str:
@@ -189,11 +189,11 @@ def _response(execution: ToolExecution) -> dict[str, Any]:
     content = execution.result.content
     if type(value) is not str:
         try:
-            seen = msgspec.json.decode(content)
+            parsed = msgspec.json.decode(content)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass
         else:
-            return seen if isinstance(seen, dict) else {"result": seen}
+            return parsed if isinstance(parsed, dict) else {"result": parsed}
     return {"result": content}
 
 
@@ -225,10 +225,10 @@ def _model(message: Message) -> Content:
     parts = [Part(message["content"])] if message.get("content") is not None else []
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        extra = {key: value for key, value in call.items() if key not in _OF_A_CALL}
+        extra = {key: value for key, value in call.items() if key not in _CALL_MEMBERS}
         made = as_function_call(ToolCall(call["id"], function["name"], function["arguments"]))
         parts.append(Part(function_call=made, extra_content=extra or None))
-    return Content("model", parts, {key: value for key, value in message.items() if key not in _OF_A_MESSAGE} or None)
+    return Content("model", parts, {key: value for key, value in message.items() if key not in _MESSAGE_MEMBERS} or None)
 
 
 def _user(parts: Sequence[Part]) -> Any:

@@ -127,12 +127,12 @@ class EventBus:
     def unsubscribe(self, event_type: str, handler: Handler) -> bool:
         """Remove a subscription and its waiting events; return whether there was one."""
         with self._guard:
-            gone = [item for item in self._subscriptions if item.pattern == event_type and item.handler == handler]
-            for subscription in gone:
+            removed = [item for item in self._subscriptions if item.pattern == event_type and item.handler == handler]
+            for subscription in removed:
                 self._subscriptions.remove(subscription)
                 subscription.queue.clear()
             self._matching.clear()
-            return bool(gone)
+            return bool(removed)
 
     async def publish(self, event: BusEvent) -> int:
         """Queue ``event`` for its handlers, without waiting for them; return their number. Never raises."""
@@ -144,7 +144,7 @@ class EventBus:
             for subscription in self._listeners(event.type):
                 if len(subscription.queue) < self._queue_size:
                     subscription.queue.append(stored)
-                    self._wake(subscription)
+                    self._start(subscription)
                     queued += 1
                 else:
                     self._counts["dropped"] += 1
@@ -157,7 +157,7 @@ class EventBus:
             with self._guard:
                 for subscription in self._subscriptions:
                     if subscription.queue:
-                        self._wake(subscription)
+                        self._start(subscription)
                 here = asyncio.get_running_loop()
                 working = [item.task for item in self._subscriptions if item.is_running and item.loop is here]
             tasks = [task for task in working if task is not None and task is not asyncio.current_task()]
@@ -211,14 +211,14 @@ class EventBus:
             self._matching[event_type] = found
         return found
 
-    def _wake(self, subscription: _Subscription) -> None:
+    def _start(self, subscription: _Subscription) -> None:
         """Start the task that empties the queue; the guard is held."""
         if not subscription.is_running:
             subscription.loop = asyncio.get_running_loop()
             # Not in the publisher's context: the task also handles events of other publishers.
-            subscription.task = subscription.loop.create_task(self._empty(subscription), context=contextvars.Context())
+            subscription.task = subscription.loop.create_task(self._run(subscription), context=contextvars.Context())
 
-    async def _empty(self, subscription: _Subscription) -> None:
+    async def _run(self, subscription: _Subscription) -> None:
         while True:
             with self._guard:
                 if not subscription.queue:

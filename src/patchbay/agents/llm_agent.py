@@ -214,10 +214,10 @@ class AgentRun:
         try:
             value = tool.read(event.content.text if event.content is not None else "")
         except (ToolArgumentsError, ValueError) as error:
-            complaint = f"The answer does not fit output_schema: {error}"
+            problem = f"The answer does not fit output_schema: {error}"
             if self._reminders == MAX_REMINDERS or ctx.end_invocation:
-                raise RunFailed("OUTPUT_INVALID", complaint, event) from error
-            event.error_code, event.error_message = "OUTPUT_INVALID", complaint
+                raise RunFailed("OUTPUT_INVALID", problem, event) from error
+            event.error_code, event.error_message = "OUTPUT_INVALID", problem
             # Both are in the log, for the model in the next turn; the consumer of the run gets neither as an answer.
             await ctx.record(event)
             await ctx.record(ctx.event([Part(REMINDER)], role="user"))
@@ -276,7 +276,7 @@ class AgentRun:
             if not content.text:
                 raise RunFailed("NO_RESPONSE", "Model returned no response", event)
             if self._schema is not None:
-                self._untyped_answer = event  # where a value is wanted
+                self._untyped_answer = event  # ``events`` reads a value from it
                 return None
             if self._agent.output_key is not None:
                 event.actions.state_delta[self._agent.output_key] = content.text
@@ -303,8 +303,8 @@ class AgentRun:
         about = {"tool": response.name, "response": response.response, "call_id": response.id}
         await self._ctx.publish("tool.result", about)
         if execution.error is not None:
-            wrong = {"error": response.response.get("error"), "code": execution.result.code}
-            await self._ctx.publish("tool.error", {"tool": response.name, **wrong, "call_id": response.id})
+            failure = {"error": response.response.get("error"), "code": execution.result.code}
+            await self._ctx.publish("tool.error", {"tool": response.name, **failure, "call_id": response.id})
 
     async def _progress(self, item: ToolProgressEvent) -> Event:
         call, report = item.tool_call, item.progress
@@ -329,10 +329,10 @@ class AgentRun:
 
     async def _turn_end(self, item: FinalEvent) -> Event | None:
         """Raise RunFailed where a turn ended because of a limit, or of a hook."""
-        used, self._counted = self._counted, []
+        counted, self._counted = self._counted, []
         if item.aborted is not None or item.finish_reason == "max_seconds":
             # The tokens of an answer that is not in the log.
-            self._ctx.shared.usage += _uncounted(item.usage, sum(used, NO_USAGE))
+            self._ctx.shared.usage += _difference(item.usage, sum(counted, NO_USAGE))
         if item.aborted is not None:
             raise self._aborted(item.aborted)
         self._end = item
@@ -389,7 +389,7 @@ class AgentRun:
     """The handlers of a turn's events. Each may return an event for the consumer: recorded, unless it is partial."""
 
 
-def _uncounted(usage: Usage, counted: Usage) -> Usage:
+def _difference(usage: Usage, counted: Usage) -> Usage:
     return Usage(
         usage.prompt_tokens - counted.prompt_tokens,
         usage.completion_tokens - counted.completion_tokens,
@@ -485,7 +485,7 @@ class LlmAgent(BaseAgent):
                 tool.check()
         except BaseException:
             for each in self.sub_agents:
-                each.parent_agent = None  # so that another agent may have them
+                each.parent_agent = None  # so that they can be used for another agent
             raise
 
     @property

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from patchbay.media import MediaStore
 
 _TITLE = 30
-_USUAL = RunConfig()
+_DEFAULT_CONFIG = RunConfig()
 _logger = logging.getLogger(__name__)
 
 
@@ -91,7 +91,7 @@ class Runner:
             content = message if message.role == USER else msgspec.structs.replace(message, role=USER)
         else:
             raise TypeError(f"message must be text or a Content, not {type(message).__name__}.")
-        config = run_config if run_config is not None else _USUAL
+        config = run_config if run_config is not None else _DEFAULT_CONFIG
         if not isinstance(config, RunConfig):
             raise TypeError(f"run_config must be a RunConfig, not {type(config).__name__}.")
         state = _State()

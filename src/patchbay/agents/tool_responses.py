@@ -12,7 +12,7 @@ from patchbay.agents.content import Event, EventActions
 from patchbay.agents.convert import result_parts
 from patchbay.executor import ToolExecution
 from patchbay.tools import ToolActions, merge_actions
-from patchbay.tools.context import on_top
+from patchbay.tools.context import merge_change
 from patchbay.tools.results import describe
 from patchbay.types import ToolCall
 
@@ -77,7 +77,7 @@ class ToolResponseRecorder:
         """Record ahead of ``flush``, which tries again, and raises, what fails here."""
         try:
             await self._record()
-        except Exception as error:  # noqa: BLE001  (a service fails as it likes)
+        except Exception as error:  # noqa: BLE001  (a session service may raise anything)
             _logger.warning("The results of calls could not be recorded at once: %s", describe(error))
 
     async def _record(self) -> None:
@@ -117,7 +117,7 @@ class ToolResponseRecorder:
             return value
         found = self._changes.get(key, self.actions.state_found[key])
         now = self._ctx.session.state.get(key)
-        return value if now is None or found is None else on_top(now, found, value)
+        return value if now is None or found is None else merge_change(now, found, value)
 
     def _event(self, executions: Sequence[ToolExecution], delta: dict[str, Any]) -> Event:
         parts = [part for execution in executions for part in result_parts(execution)]

@@ -90,10 +90,10 @@ def complete_calls(window: Sequence[BranchContent], taken: dict[str, int], pairs
                 if (place := results.get((at, index))) is None:
                     responses.append(Part(function_response=FunctionResponse(call.name, {"error": NO_RESULT}, own_id)))
                     continue
-                response, behind = _response_at(window[place[0]][0], place[1])
+                response, following = _responses(window[place[0]][0])[place[1]]
                 named = FunctionResponse(call.name, response.response, own_id, response.shown)
                 responses.append(Part(function_response=named))
-                attached += behind
+                attached += following
             contents.append(Content("user", responses))
             if attached:
                 contents.append(Content("user", attached))
@@ -137,22 +137,19 @@ def _without_responses(content: Content, at: int, moved: set[tuple[int, int]], i
     return parts
 
 
-def _response_at(content: Content, index: int) -> tuple[FunctionResponse, list[Part]]:
-    """Return the response of this number in a content, and the parts after it."""
-    behind: list[Part] = []
-    found: FunctionResponse | None = None
-    number = -1
+def _responses(content: Content) -> list[tuple[FunctionResponse, list[Part]]]:
+    """Return the responses in a content, each with the parts that follow it."""
+    responses: list[tuple[FunctionResponse, list[Part]]] = []
+    following: list[Part] | None = None
     for part in content.parts:
-        if part.function_response is not None or part.function_call is not None:
-            if found is not None:
-                break
-            number += part.function_response is not None
-            if number == index:
-                found = part.function_response
-        elif found is not None:
-            behind.append(part)
-    assert found is not None
-    return found, behind
+        if part.function_response is not None:
+            following = []
+            responses.append((part.function_response, following))
+        elif part.function_call is not None:
+            following = None
+        elif following is not None:
+            following.append(part)
+    return responses
 
 
 def is_visible(branch: str | None, *, from_branch: str | None) -> bool:
@@ -190,13 +187,19 @@ def visible(events: Sequence[Event], branch: str | None) -> Iterator[PlacedConte
     look = events.peek if isinstance(events, EventLog) else events.__getitem__
     for place in range(len(events) - 1, -1, -1):
         event = look(place)
-        content = event.content
         if (run := event.actions.rewind_before_invocation_id) is not None:
             rewound = run
-        if rewound is not None and event.invocation_id == rewound:
-            continue
-        if content is not None and content.parts and not event.partial and is_visible(event.branch, from_branch=branch):
+        if (rewound is None or event.invocation_id != rewound) and (content := _shown(event, branch)) is not None:
             yield place, (content, event.branch)
+
+
+def _shown(event: Event, branch: str | None) -> Content | None:
+    """Return the content that a model on ``branch`` is sent of an event; None if there is none."""
+    content = event.content
+    if content is None or not content.parts or event.partial:
+        return None
+    # Most events have no branch, and need no further call.
+    return content if event.branch is None or is_visible(event.branch, from_branch=branch) else None
 
 
 def _from_question(backward: list[PlacedContent]) -> list[PlacedContent]:
@@ -319,10 +322,9 @@ def _since(past: _CachedTurns, events: EventLog, branch: str | None) -> list[Pla
     new: list[PlacedContent] = []
     for place in range(past.end, len(events)):
         event = events.peek(place)
-        content = event.content
         if event.actions.rewind_before_invocation_id is not None:
             return None
-        if content is not None and content.parts and not event.partial and is_visible(event.branch, from_branch=branch):
+        if (content := _shown(event, branch)) is not None:
             new.append((place, (content, event.branch)))
     return new
 

@@ -131,7 +131,7 @@ class Batch:
         """Cancel the running calls, wait for them, and settle them as cancelled. Does nothing once all calls have settled."""
         if not self._left:
             return
-        self._end_waiting(None)
+        self._settle_waiting(None)
         invocations = list(self._invocations.values())
         for invocation in invocations:
             self._end(invocation, asyncio.CancelledError())
@@ -184,7 +184,7 @@ class Batch:
         """Cancel all calls, because a hook has ended the turn."""
         if self.aborted is None:
             self.aborted = why
-        self._end_waiting(None)
+        self._settle_waiting(None)
         for invocation in list(self._invocations.values()):
             if not self._has_result(invocation):
                 self._end(invocation, asyncio.CancelledError())
@@ -223,15 +223,15 @@ class Batch:
             error = IncompleteCallError(mine.name[:NAME_SHOWN])
         else:
             try:
-                tool, misfit = run.find_called(mine.name), None
+                tool, invalid_arguments = run.find_called(mine.name), None
                 try:
                     arguments = tool.validate(mine.raw_arguments, run.executor.validation)
                 except ToolArgumentsError as why:
                     if not (run.executor.before and tool.acts):
                         raise
-                    arguments, misfit = raw_arguments(mine, why), why
+                    arguments, invalid_arguments = raw_arguments(mine, why), why
                 return Invocation(
-                    run, self.iteration, index, mine, tool, arguments, misfit, self._set_timer, self._wait_exclusive
+                    run, self.iteration, index, mine, tool, arguments, invalid_arguments, self._set_timer, self._wait_exclusive
                 )
             except BaseException as failure:  # (a validator may run the caller's code, which may raise anything)
                 if is_users_interrupt(failure):
@@ -320,11 +320,11 @@ class Batch:
         budget = self.run.budget
         budget.out_of_time()
         limit = budget.max_seconds or 0.0
-        self._end_waiting(limit)
+        self._settle_waiting(limit)
         for invocation in list(self._invocations.values()):
             self._end(invocation, RunTimeoutError(invocation.tool.name, limit=limit))
 
-    def _end_waiting(self, limit: float | None) -> None:
+    def _settle_waiting(self, limit: float | None) -> None:
         """Settle the calls that have not begun; ``limit`` is the run's if its time is up, None if it is stopped."""
         stages, self._stages = self._stages, deque()
         for invocation in (invocation for stage in stages for invocation in stage):
@@ -332,7 +332,7 @@ class Batch:
             self._record(invocation.index, self._failed(invocation.call, error, None, NOT_BEGUN), invocation)
 
     def _end(self, invocation: Invocation, why: BaseException) -> None:
-        """Cancel a invocation. It settles when its task has ended, or has ignored the cancellation for too long."""
+        """Cancel an invocation. It settles when its task has ended, or has ignored the cancellation for too long."""
         if invocation.ending is not None:
             return  # it is cleaning up; a second cancellation would cut that off
         invocation.ending = why
@@ -415,12 +415,12 @@ def _forget_task(task: asyncio.Task[Any]) -> None:
         task.exception()  # retrieved, so that asyncio does not report it
 
 
-def raw_arguments(call: ToolCall, misfit: ToolArgumentsError) -> dict[str, Any]:
-    """Return the arguments as the model wrote them. Raises ``misfit`` if they are not a JSON object."""
+def raw_arguments(call: ToolCall, invalid: ToolArgumentsError) -> dict[str, Any]:
+    """Return the arguments as the model wrote them. Raises ``invalid`` if they are not a JSON object."""
     try:
         return read_arguments(call.raw_arguments)
     except UnreadableArgumentsError:
-        raise misfit from None
+        raise invalid from None
 
 
 def as_call(call: ToolCall | IncompleteCall) -> ToolCall:

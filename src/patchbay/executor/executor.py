@@ -30,7 +30,7 @@ CANCEL_GRACE = 5.0
 """Seconds to wait for a cancelled tool before it is abandoned."""
 
 MAX_REPEATS = 3
-"""How often the same call may give the same result before it is refused."""
+"""The number of times that a call may give the same result before it is refused."""
 
 MAX_RESULT_CHARS = 50_000
 """The most characters of a result for the model."""

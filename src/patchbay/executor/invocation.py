@@ -147,14 +147,14 @@ def _decisions(decision_log: DecisionLog) -> list[dict[str, str]]:
 class Invocation(PendingCall):
     """A call under way; hooks are asked about it too (``PendingCall``).
 
-    ``given`` are the arguments that its tool got (None: not started), ``ending`` is why it is being stopped. ``misfit`` is the
-    error in ``arguments`` (None: no error): only callbacks may see those, and correct them. ``set_timer`` starts the tool's time
-    limit, ``wait_exclusive`` waits until no other call of the batch runs.
+    ``given`` are the arguments that its tool got (None: not started), ``ending`` is why it is being stopped.
+    ``invalid_arguments`` is the error in ``arguments`` (None: no error): only callbacks may see those, and correct them.
+    ``set_timer`` starts the tool's time limit, ``wait_exclusive`` waits until no other call of the batch runs.
     """
 
     __slots__ = (
         "_ended", "_iteration", "_run", "_set_timer", "_started", "_wait_exclusive",
-        "ending", "given", "grace", "index", "misfit", "permits", "task",
+        "ending", "given", "grace", "index", "invalid_arguments", "permits", "task",
     )  # fmt: skip
 
     def __init__(
@@ -165,7 +165,7 @@ class Invocation(PendingCall):
         call: ToolCall,
         tool: Tool,
         arguments: dict[str, Any],
-        misfit: ToolArgumentsError | None,
+        invalid_arguments: ToolArgumentsError | None,
         set_timer: Callable[[Invocation, float], PausableTimer],
         wait_exclusive: Callable[[], Awaitable[None]],
     ) -> None:
@@ -179,7 +179,7 @@ class Invocation(PendingCall):
         self.call = call
         self.tool = tool
         self.arguments = arguments
-        self.misfit = misfit
+        self.invalid_arguments = invalid_arguments
         self.permits = Permits(tool, run.permits)
         self.context: ToolContext | None = None
         self.given: dict[str, Any] | None = None
@@ -210,7 +210,7 @@ class Invocation(PendingCall):
 
     @property
     def seconds(self) -> float:
-        """How long the tool has run."""
+        """The time that the tool has run, in seconds."""
         return (self._ended or time.perf_counter()) - self._started if self._started else 0.0
 
     def stop(self) -> None:
@@ -226,7 +226,7 @@ class Invocation(PendingCall):
             raise asyncio.CancelledError
 
     async def run(self, context: ToolContext) -> Any:
-        """Take the call through callbacks, hooks and its tool; return what it comes to. Raises whatever ends it."""
+        """Take the call through callbacks, hooks and its tool; return its value. Raises what ends the call."""
         run, call = self._run, self.call
         called = tool = self.tool
         executor = run.executor
@@ -251,14 +251,14 @@ class Invocation(PendingCall):
                     if self.tool is not tool:
                         tool = self.tool
                         self.permits = Permits(tool, run.permits)
-                is_other = self.arguments is not mine
+                has_changed = self.arguments is not mine
                 mine = self.arguments  # final from here on: hooks get copies
-                is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
-                if is_asked or (self.decision_log is not None and self.decision_log.asks):  # (``needs_human``)
+                needs_approval = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
+                if needs_approval or (self.decision_log is not None and self.decision_log.asks):  # (``needs_human``)
                     await hooks.approve(self)
                     mine = self.arguments  # an approver may have edited them
-                    is_other = True
-                if is_other:  # the text too: another parser may read what the model wrote otherwise (law 9)
+                    has_changed = True
+                if has_changed:  # the text too: another parser may read what the model wrote otherwise (law 9)
                     context.raw_arguments = json.dumps(self.json_arguments)
         if tool.sequential and tool is not called:
             await self._wait_exclusive()
@@ -292,8 +292,8 @@ class Invocation(PendingCall):
         before, left = self.json_arguments, self.arguments
         after = to_json_arguments(left)
         if is_same_json(before, after):
-            if self.misfit is not None:
-                raise self.misfit
+            if self.invalid_arguments is not None:
+                raise self.invalid_arguments
             self.arguments = frozen_copy(left)
             return
         arguments = read_arguments(self.call.raw_arguments)
@@ -308,7 +308,7 @@ class Invocation(PendingCall):
                     )
                 arguments[name] = left[name]
         self.arguments = self.tool.validate(write_strictly(arguments), self._run.executor.validation)
-        self.misfit = None
+        self.invalid_arguments = None
         self.invalidate()
         context.raw_arguments = json.dumps(self.json_arguments)
 

@@ -45,7 +45,7 @@ _Files = dict[int, int]
 
 
 class AttachmentWindow:
-    """Which files of the results in ``messages`` are sent; call ``add`` for each further message with files."""
+    """The files of results that are sent with ``messages``; call ``add`` for each further message with files."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._sent: dict[int, _Files] = {}
@@ -206,10 +206,9 @@ class Conversation:
         results = [ToolResult(call.id, call.name, error_for_model(call.name, CancelledError())[0] + NOT_BEGUN) for call in calls]
         self.messages = insert_results(self.messages, [result.to_message() for result in results])
 
-    def add_delivered(self) -> str:
-        """Append a note that the user has the answer already; return the turn's content: nothing."""
+    def add_delivered(self) -> None:
+        """Append a note that the user has the answer already."""
         self.messages.append({"role": "assistant", "content": DELIVERED})
-        return ""
 
     def _with_own_id(self, call: ToolCall | IncompleteCall) -> ToolCall | IncompleteCall:
         # Some servers send no ids, some count from 0 in every answer, and some send ids that cannot be sent back.

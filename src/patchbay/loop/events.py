@@ -207,9 +207,9 @@ def _check(end: ModelReply) -> None:
         raise TypeError(f"A model gave a ModelReply of {type(reply).__name__}: a Reply was expected.")
     for name, text in (("content", reply.content), ("reasoning", reply.reasoning), ("finish_reason", end.finish_reason)):
         if text is not None and not isinstance(text, str):
-            raise TypeError(f"A model gave a reply whose {name} is {type(text).__name__}, and no text.")
+            raise TypeError(f"A model gave a reply whose {name} is {type(text).__name__}: expected text.")
     for call in reply.tool_calls:
         if not isinstance(call, ToolCall) or not isinstance(call.raw_arguments, str):
-            raise TypeError(f"A model gave a call that is none, or whose arguments are no JSON text: {call!r:.200}")
+            raise TypeError(f"A model gave an invalid call; its arguments must be JSON text: {call!r:.200}")
     if not isinstance(end.usage, Usage):
-        raise TypeError(f"A model gave a reply whose usage is {type(end.usage).__name__}, and no Usage.")
+        raise TypeError(f"A model gave a reply whose usage is {type(end.usage).__name__}: expected a Usage.")

@@ -24,9 +24,9 @@ _NOT_OPTIONS: Final = frozenset(
         "model", "messages", "tools", "tool_choice", "functions", "function_call", "system", "instructions", "system_instruction",
         # The turn depends on it.
         "stream", "n",
-        # It stands for any of these, or takes the place of the prompt that they make.
+        # They may contain any of these, or replace the prompt.
         "extra_body", "chat_template", "cached_content",
-        # It says where the request goes, and in whose name.
+        # They set the request's target and credentials.
         "extra_headers", "extra_query", "http_options", "api_key", "api_base", "base_url",
     }
 )  # fmt: skip

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _SUMMARY = 200
-"""How many characters of an error the event of the turn's end has."""
+"""The most characters of an error in the event of the turn's end."""
 
 
 class ObservedTurn:
-    """Emits the start of a turn when it is created, and its end by ``over``.
+    """Emits the start of a turn when it is created, and its end by ``end``.
 
     ``message`` is the user's, if known, and ``media`` the number of its files.
     """
@@ -48,7 +48,7 @@ class ObservedTurn:
             return "aborted"
         return self.failed(why.point, str(why))
 
-    def over(self, status: str, iterations: int = 0, content: str = "", executions: Sequence[Any] | None = None) -> None:
+    def end(self, status: str, iterations: int = 0, content: str = "", executions: Sequence[Any] | None = None) -> None:
         """Emit the end of the turn. ``executions`` are those of ``summary_of``, None if unknown."""
         hooks = self._hooks
         payload = {
@@ -77,23 +77,23 @@ async def observed_turn(
 ) -> AsyncGenerator[LoopEvent, None]:
     """Yield ``events``, and emit the turn's start, end and errors."""
     observed = ObservedTurn(hooks, *_last_user_message(messages))
-    end: FinalEvent | None = None
-    status = "aborted"  # where it is left before its end
+    final: FinalEvent | None = None
+    status = "aborted"  # if the consumer stops before the end
     try:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, FinalEvent):
-                    end, status = event, "completed"  # before it is yielded: the consumer need not come back for more
+                    final, status = event, "completed"  # before it is yielded: the consumer need not come back for more
                 yield event
     except Exception as error:
         status = observed.failed("llm", str(error) or type(error).__name__)
         raise
     finally:
-        if end is None:
-            observed.over(status)
+        if final is None:
+            observed.end(status)
         else:
-            status = observed.aborted(end.aborted) if end.aborted is not None else status
-            observed.over(status, end.iterations, end.content or "", [summary_of(each) for each in end.tool_executions])
+            status = observed.aborted(final.aborted) if final.aborted is not None else status
+            observed.end(status, final.iterations, final.content or "", [summary_of(each) for each in final.tool_executions])
 
 
 def emit_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None:

@@ -286,8 +286,8 @@ class _Turn:
         elif self.run.budget.exceeded is not None:
             self.ending = self.run.budget.exceeded
         elif batch.has_outputs and all_handled(executions):
-            self.handled = True
-            self.content, self.ending = self.conversation.add_delivered(), "stop"
+            self.conversation.add_delivered()
+            self.handled, self.content, self.ending = True, "", "stop"
         events.append(IterationEndEvent(self.iteration, end_of_round))
         return events
 

@@ -99,7 +99,7 @@ class Turn:
         """Report the end to observers, once."""
         observed, self._observed = self._observed, None
         if observed is not None:
-            observed.over(self._ending(observed), self.responses, self._content, list(self._executions))
+            observed.end(self._ending(observed), self.responses, self._content, list(self._executions))
 
     def _ending(self, observed: ObservedTurn) -> str:
         """Return the status for observers, and report what went wrong before it."""

@@ -65,12 +65,12 @@ def merge_actions(executions: Iterable[Acted]) -> ToolActions:
             elif key not in merged.state_delta:
                 only_changed[key] = found
             changed_twice = theirs is not None and found is not None and value is not None
-            merged.state_delta[key] = on_top(theirs, found, value) if changed_twice else value
+            merged.state_delta[key] = merge_change(theirs, found, value) if changed_twice else value
     merged.state_found = only_changed
     return merged
 
 
-def on_top(theirs: Any, found: Any, mine: Any) -> Any:
+def merge_change(theirs: Any, found: Any, mine: Any) -> Any:
     """Return ``theirs`` with the change from ``found`` to ``mine`` applied; ``mine`` if it cannot be applied."""
     try:
         return _changed(theirs, found, mine)
@@ -278,4 +278,4 @@ class ToolContext:
 
 
 Context = ToolContext
-"""The seed's other name."""
+"""Another name of ToolContext."""

@@ -101,7 +101,7 @@ class FunctionTool(BaseTool):
         self._description, self._described = text, True
 
     def get_declaration(self) -> dict[str, Any]:
-        """Return name, description and parameters, in the seed's form."""
+        """Return name, description and parameters, as a declaration."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     @cached_property

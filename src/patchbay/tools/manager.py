@@ -1,4 +1,4 @@
-"""The seeds' ``LLMSessionManager``: registers local and remote tools, for roles, against a running tool server."""
+"""``LLMSessionManager``: registers local and remote tools, for roles, against a running tool server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELAYS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 30.0)
 """Seconds before each attempt: two and a half minutes in all."""
 
 ATTEMPT_SECONDS: Final = 10.0
-"""How long one attempt may take."""
+"""The seconds that one attempt may take."""
 
 
 class BackgroundRetry:
@@ -61,7 +61,7 @@ class BackgroundRetry:
 _SESSIONS: Final = ("active", "pending")
 
 _POLL_SECONDS: Final = 0.05
-"""How often a swap checks whether the active session is idle."""
+"""The seconds between a swap's checks whether the active session is idle."""
 
 _logger = logging.getLogger(__name__)
 
@@ -97,7 +97,8 @@ class LLMSessionManager:
 
     The methods ending in ``_and_sync`` wait for the sync and raise ToolSyncError (a RuntimeError) if a session could not be
     updated; the change stays. The others sync in the background, if there is a running event loop, and log errors. A failed sync
-    is retried in the background after each of ``retry_delays`` (seconds). ``out_of_sync`` has the sessions behind, and why.
+    is retried in the background after each of ``retry_delays`` (seconds). ``out_of_sync`` has the sessions without the last
+    change, and why.
     """
 
     def __init__(
@@ -336,10 +337,10 @@ class LLMSessionManager:
 
 
 def _is_open(session: LiveSession | None) -> bool:
-    """Whether a session is open, as far as it says so."""
+    """Whether a session is open; one without ``is_open`` counts as open."""
     return bool(getattr(session, "is_open", True))
 
 
 def _is_busy(session: LiveSession | None) -> bool:
-    """Whether an open session says that it is not idle."""
+    """Whether a session is open and not idle."""
     return _is_open(session) and not getattr(session, "idle", True)

@@ -71,7 +71,7 @@ class State(MutableMapping[str, Any]):
     the values that changes are based on. Not thread-safe.
     """
 
-    __slots__ = ("_assigned", "_base", "_found", "_lent", "_offered")
+    __slots__ = ("_assigned", "_base", "_copies", "_defaults", "_found")
 
     def __init__(self, base: Mapping[str, Any] | None = None) -> None:
         self._base: Mapping[str, Any] = {} if base is None else base
@@ -82,9 +82,9 @@ class State(MutableMapping[str, Any]):
         # The previous value of those keys in _assigned whose new value was derived from it.
         self._found: dict[str, Any] = {}
         # key -> (the base's container, the copy that was returned), until something else is assigned
-        self._lent: dict[str, tuple[Any, Any]] = {}
+        self._copies: dict[str, tuple[Any, Any]] = {}
         # key -> (a copy, the container that was returned as the default), in case it is assigned after a change
-        self._offered: dict[str, tuple[Any, Any]] = {}
+        self._defaults: dict[str, tuple[Any, Any]] = {}
 
     @property
     def delta(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class State(MutableMapping[str, Any]):
         if key in self._assigned:  # deleted by this call: a new value is not based on anything
             return default
         if isinstance(default, _CONTAINERS):
-            self._offered[key] = (_own_copy(default), default)
+            self._defaults[key] = (_own_copy(default), default)
         return counted(default, key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
@@ -131,12 +131,12 @@ class State(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
             raise TypeError(f"A key of the state must be a str, not {type(key).__name__}.")
-        if key in self._lent and value is self._lent[key][1]:
+        if key in self._copies and value is self._copies[key][1]:
             return  # it was changed in place: ``state["log"] += [item]``
         found = origin_of(value, key)
-        if key in self._offered and value is self._offered[key][1]:
-            found = self._offered[key][0]
-        self._lent.pop(key, None)
+        if key in self._defaults and value is self._defaults[key][1]:
+            found = self._defaults[key][0]
+        self._copies.pop(key, None)
         self._assigned[key] = plain(value)
         if found is None:
             self._found.pop(key, None)
@@ -175,19 +175,19 @@ class State(MutableMapping[str, Any]):
             if value is None:
                 return _MISSING
             return counted(value, key, self._found[key]) if key in self._found else value
-        if key in self._lent:
-            return self._lent[key][1]
+        if key in self._copies:
+            return self._copies[key][1]
         value = self._base.get(key)
         if value is None:
             return _MISSING
         if not isinstance(value, _CONTAINERS):
             return counted(value, key, value)
         mine = _own_copy(value)
-        self._lent[key] = (value, mine)
+        self._copies[key] = (value, mine)
         return mine
 
     def _changed(self) -> Iterator[tuple[str, tuple[Any, Any]]]:
-        return ((key, lent) for key, lent in self._lent.items() if _differ(*lent))
+        return ((key, lent) for key, lent in self._copies.items() if _differ(*lent))
 
 
 def _own_copy(value: Any) -> Any:

@@ -97,7 +97,7 @@ class _Threads:
 
 
 def _reset() -> None:
-    global _threads  # noqa: PLW0603  (a forked child has none of its parent's threads)
+    global _threads  # noqa: PLW0603  (a forked child has no threads of its parent)
     _threads = _Threads()
 
 

@@ -1,7 +1,7 @@
 """The base classes of tools, their annotations, and the facts about a call.
 
 A kind of tool (a function, an HTTP callback, a plugin's) extends ``Tool`` with one method, ``run``; the executor finds and
-checks calls, and applies deadlines. ``BaseTool`` is the seed's class, which declares itself.
+checks calls, and applies deadlines. ``BaseTool`` is for tools that declare themselves (``get_declaration``).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def checked_annotations(annotations: Any) -> dict[str, bool]:
 
 @dataclass(frozen=True)
 class Validation:
-    """How arguments are checked before a tool runs.
+    """The checks of arguments before a tool runs.
 
     Both options are for tools with a JSON Schema; a Python function's arguments are always coerced to its annotations, and
     Python applies its defaults.
@@ -325,7 +325,7 @@ class BaseTool(Tool):
         """Run one call. ``args`` are validated; an exception becomes an error result."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call ``run_async`` with the seed's parameter names."""
+        """Call ``run_async``."""
         result: Any = self.run_async(args=arguments, tool_context=context)
         # A subclass may have written it as a plain function.
         return await result if inspect.isawaitable(result) else result
@@ -342,7 +342,7 @@ class BaseTool(Tool):
 
     @cached_property
     def spec(self) -> ToolSpec:
-        """The tool's spec for a model; made once. Its name is the tool's, whatever the declaration says."""
+        """The tool's spec for a model; made once. Its name is the tool's, not the declaration's."""
         # Not by self.description: that is what a declaration is usually made of.
         description = (self._declaration or {}).get("description") or self.description
         return ToolSpec(self.name, description, self.parameters, True if self.strict else None)

@@ -133,7 +133,7 @@ class DatabaseResults:
         return await self._store.read(work)
 
     def _mine(self) -> sa.ColumnElement[bool]:
-        return _this(self._session.app_name, self._session.user_id, self._session.id)
+        return _session_row(self._session.app_name, self._session.user_id, self._session.id)
 
     def _put(self, connection: Connection, text: str) -> int:
         pk = connection.scalar(sa.select(sessions.c.pk).where(self._mine()).with_for_update())
@@ -176,7 +176,7 @@ _COLUMNS = tuple(
 """Those of a Session, in the order of its fields."""
 
 
-def _this(app_name: str, user_id: str, session_id: str) -> sa.ColumnElement[bool]:
+def _session_row(app_name: str, user_id: str, session_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(sessions.c.app_name == app_name, sessions.c.user_id == user_id, sessions.c.id == session_id)
 
 
@@ -224,13 +224,13 @@ class DatabaseSessionService(BaseSessionService):
             "last_seq": 0,
         }
         begin = self._insert(sessions).values(row).on_conflict_do_nothing().returning(sessions.c.pk)
-        first = initial_state(state)
+        initial = initial_state(state)
 
         def work(connection: Connection) -> Session:
             pk = connection.scalar(begin)
             if pk is None:
                 raise SessionExistsError(session_id)
-            self._change(connection, pk, app_name, user_id, first)
+            self._change(connection, pk, app_name, user_id, initial)
             return self._load(connection, app_name, user_id, session_id)
 
         return await self._store.write(work)
@@ -262,8 +262,8 @@ class DatabaseSessionService(BaseSessionService):
 
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
         check_names(app_name, user_id, session_id)
-        away = sa.delete(sessions).where(_this(app_name, user_id, session_id))
-        await self._store.write(lambda connection: connection.execute(away))
+        delete = sa.delete(sessions).where(_session_row(app_name, user_id, session_id))
+        await self._store.write(lambda connection: connection.execute(delete))
 
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
         """Set the title."""
@@ -291,7 +291,7 @@ class DatabaseSessionService(BaseSessionService):
 
     async def _update(self, app_name: str, user_id: str, session_id: str, **values: str) -> None:
         check_names(app_name, user_id, session_id)
-        change = sa.update(sessions).where(_this(app_name, user_id, session_id)).values(**values)
+        change = sa.update(sessions).where(_session_row(app_name, user_id, session_id)).values(**values)
         if not await self._store.write(lambda connection: connection.execute(change).rowcount):
             raise SessionNotFoundError(session_id)
 
@@ -315,13 +315,13 @@ class DatabaseSessionService(BaseSessionService):
             return await self._store.read(lambda connection: _between(connection, pk, known, None))
 
     def _next_place(self, connection: Connection, session: Session) -> tuple[int, int]:
-        count_up = (
+        increment = (
             sa.update(sessions)
-            .where(_this(session.app_name, session.user_id, session.id))
+            .where(_session_row(session.app_name, session.user_id, session.id))
             .values(last_seq=sessions.c.last_seq + 1, updated_at=time.time())
             .returning(sessions.c.pk, sessions.c.last_seq)
         )
-        row = connection.execute(count_up).one_or_none()
+        row = connection.execute(increment).one_or_none()
         if row is None:
             raise SessionNotFoundError(session.id)
         return int(row[0]), int(row[1])
@@ -332,21 +332,23 @@ class DatabaseSessionService(BaseSessionService):
             value = delta[key]
             if key.startswith((APP_PREFIX, USER_PREFIX)):
                 table = shared_state
-                home: dict[str, Any] = {"app_name": app_name, "user_id": user_id if key.startswith(USER_PREFIX) else ""}
+                place: dict[str, Any] = {"app_name": app_name, "user_id": user_id if key.startswith(USER_PREFIX) else ""}
             else:
-                table, home = session_state, {"session_pk": pk}
-            home["key"] = _json(key)
+                table, place = session_state, {"session_pk": pk}
+            place["key"] = _json(key)
             if value is None:
-                connection.execute(sa.delete(table).where(*(table.c[name] == part for name, part in home.items())))
+                connection.execute(sa.delete(table).where(*(table.c[name] == part for name, part in place.items())))
             else:
-                connection.execute(self._upsert(table, list(home)), {**home, "value": _json(value)})
+                connection.execute(self._upsert(table, list(place)), {**place, "value": _json(value)})
 
     def _upsert(self, table: sa.Table, key: list[str]) -> sa.Executable:
         insert = self._insert(table)
         return insert.on_conflict_do_update(index_elements=key, set_={"value": insert.excluded.value})
 
     def _load(self, connection: Connection, app_name: str, user_id: str, session_id: str, *, tail: int | None = None) -> Session:
-        query = sa.select(*_COLUMNS, sessions.c.pk, sessions.c.last_seq, HAS_RESULTS).where(_this(app_name, user_id, session_id))
+        query = sa.select(*_COLUMNS, sessions.c.pk, sessions.c.last_seq, HAS_RESULTS).where(
+            _session_row(app_name, user_id, session_id)
+        )
         row = connection.execute(query).one_or_none()
         if row is None:
             raise SessionNotFoundError(session_id)
@@ -363,8 +365,10 @@ class DatabaseSessionService(BaseSessionService):
             .order_by(shared_state.c.key)
         )
         own = sa.select(session_state).where(session_state.c.session_pk == row.pk).order_by(session_state.c.key)
-        theirs = [item for item in connection.execute(shared) if item.user_id == user_id or item.key.startswith(f'"{APP_PREFIX}')]
-        session.state = {**_state(theirs), **_state(connection.execute(own))}
+        visible = [
+            item for item in connection.execute(shared) if item.user_id == user_id or item.key.startswith(f'"{APP_PREFIX}')
+        ]
+        session.state = {**_state(visible), **_state(connection.execute(own))}
         return session
 
     def _read_older(self, pk: int, count: int, session_id: str) -> list[bytes | str | Event]:

@@ -86,9 +86,7 @@ class InMemorySessionService(BaseSessionService):
         return _Results(self._sessions, session)
 
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
-        stored, event = self._sessions.get((session.app_name, session.user_id, session.id)), entry.event
-        if stored is None:
-            raise SessionNotFoundError(session.id)
+        stored, event = self._find((session.app_name, session.user_id, session.id)), entry.event
         if event.id not in stored.ids:
             stored.ids.add(event.id)
             stored.bodies.append(entry.body)

@@ -142,7 +142,7 @@ class AdvisoryLocks:
         self._store = store
         self._locks = RunLocks()
         self._guard = threading.Lock()
-        self._keeper: Connection | None = None
+        self._lock_connection: Connection | None = None
 
     @asynccontextmanager
     async def hold(self, number: int) -> AsyncIterator[None]:
@@ -157,7 +157,7 @@ class AdvisoryLocks:
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._keeper is not None:
+        if self._lock_connection is not None:
             await self._store.run(self._close)
 
     def _call(self, function: str, number: int) -> bool:
@@ -176,7 +176,7 @@ class AdvisoryLocks:
     def _unlock(self, number: int) -> None:
         import sqlalchemy
 
-        if self._keeper is None:
+        if self._lock_connection is None:
             return
         try:
             self._call("pg_advisory_unlock", number)
@@ -184,17 +184,17 @@ class AdvisoryLocks:
             self._close()  # closing the connection releases the lock
 
     def _connection(self) -> Connection:
-        if self._keeper is not None and self._keeper.invalidated:
-            self._keeper.close()
-            self._keeper = None
-        if self._keeper is None:
-            self._keeper = self._store.connect()
-        return self._keeper
+        if self._lock_connection is not None and self._lock_connection.invalidated:
+            self._lock_connection.close()
+            self._lock_connection = None
+        if self._lock_connection is None:
+            self._lock_connection = self._store.connect()
+        return self._lock_connection
 
     def _close(self) -> None:
         with self._guard:
-            if self._keeper is not None:
+            if self._lock_connection is not None:
                 # Not back into the pool, where it would hold its locks.
-                self._keeper.invalidate()
-                self._keeper.close()
-                self._keeper = None
+                self._lock_connection.invalidate()
+                self._lock_connection.close()
+                self._lock_connection = None
