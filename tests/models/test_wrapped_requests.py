@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage
@@ -113,6 +115,49 @@ def test_an_azure_client_still_names_the_deployment_in_its_url():
         address = upstream.url.removesuffix("/v1")
         with openai.AzureOpenAI(azure_endpoint=address, api_key="unused", api_version="1", max_retries=0) as client:
             assert path_of(client) == path_of(wrap(client, tools="text"))
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_http_client_below_keeps_its_headers_cookies_auth_hooks_redirects_and_end(library):
+    class Signature(library.Auth):  # type: ignore[misc]
+        requires_request_body = True
+
+        def auth_flow(self, request: Any) -> Iterator[Any]:
+            request.headers["x-signature"] = f"of {len(request.content)} bytes"
+            yield request
+
+    seen: list[Any] = []
+    with ScriptedUpstream(lambda _request: Text("Fine.")) as target:
+        moved = Raw([], status=307, headers=[("location", f"{target.url}/chat/completions")])
+        with ScriptedUpstream(lambda _request: moved) as upstream:
+            below = library.Client(
+                headers={"x-team": "a"},
+                cookies={"session": "1"},
+                auth=Signature(),
+                event_hooks={"request": [lambda request: seen.append(json.loads(request.read()))]},
+                follow_redirects=True,
+            )
+            client = wrap(openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, http_client=below), tools="text")
+            body = {"model": "m", "messages": [QUESTION], "tools": [TOOL]}
+            assert "Fine." == client.chat.completions.create(**body).choices[0].message.content
+            # The SDK's providers forbid redirects request by request: their credentials are for one server.
+            with pytest.raises(openai.APIStatusError, match="307"):
+                client.post("/chat/completions", body=body, cast_to=object, options={"follow_redirects": False})
+            client.close()
+    first, second = upstream.requests
+    assert ("a", "session=1", f"of {len(first.body)} bytes") == tuple(
+        first.headers[name] for name in ("x-team", "cookie", "x-signature")
+    )
+    assert [first.json, target.requests[0].json, second.json] == seen
+    assert "tools" not in first.json
+    assert (True, True, 1) == (below.is_closed, client.is_closed(), len(target.requests))
+
+
+def test_wrapping_again_replaces_the_options():
+    with served(Text("Fine.")) as (client, upstream):
+        twice = wrap(wrap(client, tools="native"), tools="text")
+        assert isinstance(twice, openai.OpenAI)
+        assert "tools" not in body_of(twice, upstream, messages=[QUESTION], tools=[TOOL])
 
 
 def test_function_patched_before_create_sees_all_arguments(monkeypatch):

@@ -33,12 +33,12 @@ from patchbay.models.options import TextOptions
 from patchbay.models.policy import (
     Outcome,
     Policy,
-    add_usage,
     ask_for_answer,
     ask_for_choice,
     ask_for_repair,
     refuses_format,
     schema_error_messages,
+    sum_usage,
 )
 from patchbay.models.request import ChatCompletionBody, RequestTools
 from patchbay.models.stream import StreamedAnswer
@@ -576,4 +576,6 @@ class Exchange:
 
     def _total(self, usage: Any) -> Any:
         """The usage of this attempt and of those before it that the client did not see."""
-        return add_usage(usage, self._spent)
+        if not self._spent:
+            return usage
+        return sum_usage([*self._spent, usage] if isinstance(usage, Mapping) else self._spent)

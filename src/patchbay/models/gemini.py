@@ -24,7 +24,7 @@ from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive_async
 from patchbay.models.options import TextOptions
-from patchbay.models.policy import add_usage
+from patchbay.models.policy import sum_usage
 from patchbay.models.providers import GEMINI
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import SseDecoder, decode, encode, sse_event
@@ -485,7 +485,7 @@ class GeminiChatModel:
                     if any(choice["finish_reason"] == UNREADABLE for choice in chunk["choices"]):
                         break
                     wrote = wrote or any(choice["delta"].keys() - {"reasoning_content"} for choice in chunk["choices"])
-                    yield {**chunk, "usage": add_usage(usage, spent)} if spent and "usage" in chunk else chunk
+                    yield {**chunk, "usage": sum_usage([*spent, usage or {}])} if spent and "usage" in chunk else chunk
                 else:
                     return
             if wrote:

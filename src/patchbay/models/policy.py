@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -274,16 +274,25 @@ def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]
     return ask_for_choice(outcome, complaint)
 
 
-def add_usage(usage: Any, spent: Sequence[Mapping[str, Any]]) -> Any:
-    """``usage`` with the tokens of earlier attempts added; None where none of them told any."""
-    if not spent:
-        return usage
-    total: dict[str, Any] = dict(usage) if isinstance(usage, Mapping) else {}
-    for earlier in spent:
-        if not total:
-            total = dict(earlier)
-            continue
-        for key in ("prompt_tokens", "completion_tokens", "total_tokens"):
-            if isinstance(earlier.get(key), int) and isinstance(total.get(key), int):
-                total[key] += earlier[key]
+def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Add up the usage of several responses, details included; other values are the last one's. None without any usage."""
+    total: dict[str, Any] = {}
+    for usage in usages:
+        _add_usage(total, usage)
     return total or None
+
+
+def _add_usage(total: dict[str, Any], usage: Mapping[str, Any]) -> None:
+    for key, value in usage.items():
+        if isinstance(value, Mapping):
+            before = total.get(key)
+            total[key] = dict(before) if isinstance(before, Mapping) else {}
+            _add_usage(total[key], value)
+        elif _is_number(value) and _is_number(total.get(key)):
+            total[key] += value
+        elif value is not None or key not in total:
+            total[key] = value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -7,13 +7,11 @@ the SDK reads the answer as if the server had written it. So everything that res
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -55,11 +53,11 @@ def wrapped(client: Client, options: TextOptions, capabilities: Capabilities) ->
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    transforming = _transforming_client(http_client, options, capabilities)
-    made = client.with_options(http_client=transforming)
+    patchbay_client = _patchbay_client(http_client, options, capabilities)
+    made = client.with_options(http_client=patchbay_client)
     completions = made.chat.completions
     if _is_sdks_own(completions.create):
-        direct = _without_transform(made, transforming.patchbay.library.Response)
+        direct = _without_transform(made, patchbay_client.library.Response)
         completions.create = direct  # type: ignore[method-assign]
     return made  # type: ignore[return-value]
 
@@ -133,17 +131,17 @@ def _plain_json(value: Any) -> bytes | None:
         return None
 
 
-def _transforming_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
-    """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
-    if isinstance(http_client, _TransformingClient):  # wrapping again replaces the options
-        http_client = http_client.patchbay.original
-    kind = type(http_client)
-    library = importlib.import_module(_library(kind))
-    base = _AsyncClient if isinstance(http_client, library.AsyncClient) else _SyncClient
-    transforming = copy.copy(http_client)
-    transforming.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
-    transforming.patchbay = _Settings(options, capabilities, library, http_client)
-    return transforming
+def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
+    """Make an HTTP client over one of httpx or its successor, of the same kind."""
+    if isinstance(http_client, _PatchbayClient):  # wrapping again replaces the options
+        http_client = http_client.inner
+    library = importlib.import_module(_library(type(http_client)))
+    sync = isinstance(http_client, library.Client)
+    bases = (_SyncClient, library.Client) if sync else (_AsyncClient, library.AsyncClient)
+    transport = library.BaseTransport() if sync else library.AsyncBaseTransport()
+    made = type(bases[0].__name__, bases, {})(transport=transport, timeout=http_client.timeout)
+    made.inner, made.library, made.text_options, made.capabilities = http_client, library, options, capabilities
+    return made
 
 
 def _library(kind: type) -> str:
@@ -154,36 +152,38 @@ def _library(kind: type) -> str:
     raise ConfigurationError(f"wrap does not know the HTTP client {kind.__name__}.")
 
 
-def _no_del(_self: Any) -> None:
-    """The connections belong to the client that was wrapped; it closes them when it goes."""
+class _PatchbayClient:
+    """An HTTP client that builds and sends requests with ``inner``; those of chat completions with tools by an exchange.
 
+    It is not a transport below a client of its own: the SDK's providers give ``send`` the authentication and the following of
+    redirects of each request, which a transport does not see.
+    """
 
-@dataclass(frozen=True)
-class _Settings:
-    """What a transforming client needs; ``original`` keeps the client alive whose connections are shared."""
-
-    options: TextOptions
-    capabilities: Capabilities
-    library: Any
-    original: Any
-
-
-class _TransformingClient:
-    """What both kinds share."""
-
-    patchbay: _Settings
     is_async = False
+    inner: Any
+    library: Any
+    text_options: TextOptions
+    capabilities: Capabilities
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``inner`` is closed."""
+        return bool(self.inner.is_closed)
+
+    def build_request(self, *args: Any, **given: Any) -> Any:
+        """Build a request with the headers, cookies and parameters of ``inner``."""
+        return self.inner.build_request(*args, **given)
 
     def _exchange(self, request: Any) -> Exchange | Any | None:
-        """The exchange for a request, an answer that refuses it, or None where the request is none of ours."""
+        """Return the exchange for a request, an error response to it, or None for any other request than of chat completions."""
         if request.method != "POST" or not request.url.path.rstrip("/").endswith("/chat/completions"):
             return None
         try:
             body = request.content
-        except self.patchbay.library.RequestNotRead:
+        except self.library.RequestNotRead:
             return None
         try:
-            exchange = Exchange(body, self.patchbay.options, self.patchbay.capabilities)
+            exchange = Exchange(body, self.text_options, self.capabilities)
         except PatchbayError as error:
             return self._failure(request, error)
         return None if exchange.transparent else exchange
@@ -192,7 +192,7 @@ class _TransformingClient:
         """The request of the next attempt: the client's own, or one with another body."""
         if exchange.request is request.content:
             return request
-        library = self.patchbay.library
+        library = self.library
         headers = request.headers.copy()
         headers["content-length"] = str(len(exchange.request))
         # As a stream: from content the HTTP client would work out the headers again.
@@ -206,7 +206,7 @@ class _TransformingClient:
         if isinstance(error, _ErrorStatusError):
             return error.response
         retry = {} if error.retryable else {"x-should-retry": "false"}
-        return self.patchbay.library.Response(
+        return self.library.Response(
             error.status,
             headers={"content-type": "application/json", **retry},
             content=json.dumps(error_body(error)).encode(),
@@ -224,7 +224,7 @@ class _TransformingClient:
             return exchange
         send = lambda: forward(self._request(request, exchange), stream=exchange.streaming)  # noqa: E731
         upstream = _Upstream(send, exchange, is_async=is_async)
-        library = self.patchbay.library
+        library = self.library
         chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
         try:
             first = await anext(chunks, b"")
@@ -274,9 +274,7 @@ class _TransformingClient:
             headers = {name: value for name, value in response.headers.items() if name.lower() not in _CHANGED_HEADERS}
             status, extensions = response.status_code, response.extensions
         headers["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
-        upstream.transformed = self.patchbay.library.Response(
-            status, headers=headers, request=request, extensions=extensions, **body
-        )
+        upstream.transformed = self.library.Response(status, headers=headers, request=request, extensions=extensions, **body)
         return upstream.transformed
 
 
@@ -341,19 +339,27 @@ def _completed(work: Awaitable[Any]) -> Any:
     raise RuntimeError("A blocking client was awaited.")
 
 
-class _SyncClient(_TransformingClient):
-    """``send`` of a synchronous client."""
+class _SyncClient(_PatchbayClient):
+    """A synchronous one."""
 
     def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
         """Send a request; chat completions with tools go through an exchange."""
-        return _completed(self._send(request, functools.partial(super().send, **rest), stream=stream))  # type: ignore[misc]
+        return _completed(self._send(request, functools.partial(self.inner.send, **rest), stream=stream))
+
+    def close(self) -> None:
+        """Close ``inner``."""
+        self.inner.close()
 
 
-class _AsyncClient(_TransformingClient):
-    """``send`` of an asynchronous client."""
+class _AsyncClient(_PatchbayClient):
+    """An asynchronous one."""
 
     is_async = True
 
     async def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
         """Send a request; chat completions with tools go through an exchange."""
-        return await self._send(request, functools.partial(super().send, **rest), stream=stream)  # type: ignore[misc]
+        return await self._send(request, functools.partial(self.inner.send, **rest), stream=stream)
+
+    async def aclose(self) -> None:
+        """Close ``inner``."""
+        await self.inner.aclose()

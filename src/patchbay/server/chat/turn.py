@@ -25,6 +25,7 @@ from patchbay.loop import (
     turn,
 )
 from patchbay.models.encoder import AnswerEncoder, AnswerHead
+from patchbay.models.policy import sum_usage
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import encode
 from patchbay.server.auth import signed_path
@@ -142,33 +143,6 @@ def report_of(role: str, revision: int, end: FinalEvent, outputs: Sequence[UserO
     if end.aborted is not None:
         report["aborted"] = {"by": end.aborted.hook, "point": end.aborted.point, "reason": end.aborted.reason}
     return report if end.finish_reason in _OWN_REASONS else {**report, "limit": end.finish_reason}
-
-
-def sum_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the usage of all rounds together, details included; None without any."""
-    if not usages:
-        return None
-    total = dict(usages[0])
-    for usage in usages[1:]:
-        total = _added(total, usage)
-    return total
-
-
-def _added(total: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(total)
-    for key, value in usage.items():
-        before = out.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            out[key] = _added(before, value)
-        elif _is_number(value) and _is_number(before):
-            out[key] = before + value
-        elif value is not None:
-            out[key] = value
-    return out
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _output(event: UserOutputEvent) -> dict[str, Any]:
