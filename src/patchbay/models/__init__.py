@@ -1,11 +1,11 @@
-"""Models: how tools reach a model and how its calls come back, whatever the model's server can do.
+"""Models: send tools to a model and read its calls, natively or as text.
 
 ``exchange`` is one request without I/O: ``request`` builds what is sent, ``stream`` and ``completion`` read the answer,
-``policy`` checks it, ``capabilities`` keeps what was learned of the model. ``exchange_driver`` runs it over a server;
+``policy`` checks it, ``capabilities`` records what the model's server supports. ``exchange_driver`` runs it over a server;
 ``wrap`` puts it under an ``openai`` client.
 
-``chat_model`` is what the loop talks to. ``openai`` and ``gemini`` are the wires behind it, ``providers`` the particulars of each
-server, ``tool_encoder`` the tools as it takes them. ``resolve`` makes a model from its name.
+``chat_model`` is the interface of the loop; ``openai`` and ``gemini`` implement it. ``providers`` has the differences between
+servers as data, ``tool_encoder`` encodes tools for them. ``resolve`` makes a model from its name.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ __all__ = ["ChatModel", "ChatRequest", "ModelEvent", "ModelReply", "ReasoningDel
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What a model is asked in one round.
+    """A request to a model.
 
-    ``parameters`` holds the model's name and everything else the caller passes on (temperature, max_tokens, ...), in OpenAI's
-    words. ``tool_choice`` is OpenAI's too. With ``stream`` the model should give its text as it is written.
+    ``parameters`` holds the model's name and all that the caller passes on (temperature, max_tokens, ...), named as in OpenAI's
+    API. So is ``tool_choice``. With ``stream`` the model should yield its text as it is written.
     """
 
     messages: Sequence[Message]
@@ -36,7 +36,7 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """The last event of every answer: the whole of it. ``finish_reason`` is the server's word, None where it said none."""
+    """The last event of every answer, with all of it. ``finish_reason`` is the server's, None without one."""
 
     reply: Reply
     finish_reason: str | None = None
@@ -53,24 +53,24 @@ class ChatModel(Protocol):
     def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
         """Answer ``request``: any number of deltas, then exactly one ModelReply.
 
-        Deltas may be left out; where they are given they add up to the reply's content and reasoning. A failing server is an
+        Deltas are optional; if there are any, they add up to the reply's content and reasoning. A failing server is an
         UpstreamError. Closing the iterator stops the request; no timeout or cancel scope may be held across its yields.
         """
         ...
 
 
-# Under these the model itself ended its calls; under all others the last one may have been cut off.
+# With these the model ended its calls itself; with any other the last call may be cut off.
 _ENDED_BY_MODEL = {"stop", "tool_calls", "function_call"}
 _SHOWN = 500
-# How servers name a model's reasoning. They want it back under the name that they gave it.
+# The names that servers use for reasoning, and under which they expect it back.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
-# What else of a message is sent back as it came: OpenRouter's record of a reasoning, Gemini's signature of a thought.
+# Other fields of a message that are sent back unchanged: OpenRouter's reasoning, Gemini's signature of a thought.
 _LIST_FIELD, _OBJECT_FIELD = "reasoning_details", "extra_content"
 _EXTRA_FIELDS = frozenset({*_REASONING_FIELDS, _LIST_FIELD, _OBJECT_FIELD})
 
 
 class _Extra:
-    """The fields of a message that its server is to see again, put together from the pieces they come in."""
+    """Accumulates the fields of a message that are sent back to its server."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ class _Extra:
         self._object: dict[str, Any] = {}
 
     def add(self, message: Any) -> str:
-        """Take in what a message, or a piece of one, holds; return the reasoning in it."""
+        """Add a message or a delta; return the reasoning in it."""
         if type(message) is dict and _EXTRA_FIELDS.isdisjoint(message):
             return ""
         reasoning = ""
@@ -92,7 +92,7 @@ class _Extra:
         return reasoning
 
     def fields(self) -> dict[str, Any] | None:
-        """All of it, or None where there is nothing."""
+        """Return the fields, or None without any."""
         found: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
         if self._details:
             found[_LIST_FIELD] = self._details
@@ -102,7 +102,7 @@ class _Extra:
 
 
 def whole_reply(answer: Any) -> ModelReply:
-    """Read an answer that was not streamed. Raises UpstreamError where it holds no choice."""
+    """Read an answer that was not streamed. Raises UpstreamError if it has no choice."""
     assembler = ReplyAssembler()
     assembler.add(answer)
     if not assembler.has_choice:
@@ -111,7 +111,7 @@ def whole_reply(answer: Any) -> ModelReply:
 
 
 class ReplyAssembler:
-    """A streamed answer: ``add`` each chunk, then ``end``. Only the first choice is read."""
+    """Assembles a streamed answer: ``add`` each chunk, then ``end``. Only the first choice is read."""
 
     def __init__(self) -> None:
         self.has_choice = False
@@ -124,7 +124,7 @@ class ReplyAssembler:
         self._extra = _Extra()
 
     def add(self, chunk: Any) -> list[ModelEvent]:
-        """Take one chunk in and return what it says."""
+        """Add a chunk; return its events."""
         if (usage := _get(chunk, "usage")) is not None:
             self._usage = _usage(usage) if usage else self._usage
         choice = _first_choice(chunk)
@@ -150,13 +150,13 @@ class ReplyAssembler:
         return events
 
     def end(self) -> ModelReply:
-        """Return the whole reply. Raises UpstreamError where the stream ended before the answer did."""
+        """Return the whole reply. Raises UpstreamError if the stream ended before the answer did."""
         if self._reason is None:
             raise UpstreamError("The upstream's stream ended before the answer was complete (no finish_reason came).")
         return self.reply()
 
     def reply(self) -> ModelReply:
-        """Return the reply as far as it has come."""
+        """Return the reply so far."""
         reason = self._reason
         complete: list[ToolCall] = []
         cut: list[IncompleteCall] = []

@@ -1,4 +1,4 @@
-"""Errors on the wire: OpenAI's error bodies, and exceptions of the vendors' clients as errors of ours.
+"""Errors on the wire: OpenAI's error bodies, and exceptions of the vendors' clients as PatchbayErrors.
 
 Clients' exceptions are read by their attributes, so none of these packages is imported. A message holds what the server said, its
 status, and the URL where that may be wrong. It never holds the API key, even if the server repeats it.
@@ -23,7 +23,7 @@ from patchbay.models.wire import decode
 
 
 def error_body(error: PatchbayError | str) -> dict[str, Any]:
-    """OpenAI's error body for an error of ours."""
+    """Return OpenAI's error body for an error."""
     if isinstance(error, str):
         error = UpstreamError(error)
     # A lone surrogate (from a client's JSON) has no UTF-8 form.
@@ -33,7 +33,7 @@ def error_body(error: PatchbayError | str) -> dict[str, Any]:
 
 
 def error_message(body: bytes) -> str:
-    """What an upstream's error body says."""
+    """Return the message in an upstream's error body."""
     try:
         value = decode(body)
     except (ValueError, RecursionError):
@@ -50,18 +50,18 @@ def error_message(body: bytes) -> str:
 
 
 def excerpt(body: bytes) -> str:
-    """The beginning of a body, for a message to people."""
+    """Return the beginning of a body, for error messages."""
     text = body[:200].decode("utf-8", "replace").strip()
     return (text + ("…" if len(body) > 200 else "")) or "(empty)"
 
 
 OURS: Final = "patchbay.error"
-"""The extension of a response that we made ourselves: the error of ours that it tells the client."""
+"""The extension of a response made here that holds its PatchbayError."""
 
 _CLIENTS: Final = ("openai", "google.genai", "httpx", "httpcore", "aiohttp")
 _TIMEOUTS: Final = ("APITimeoutError", "TimeoutException", "ServerTimeoutError")
 _SHORTEST_KEY: Final = 8
-"""Characters: what is shorter is no key but a placeholder ("ollama", "none"), and a word that messages need."""
+"""Characters. A shorter key is a placeholder ("ollama", "none") and may be a word of the message."""
 _MOST_CAUSES: Final = 8
 _LONGEST_REASON: Final = 300
 _REDACTED: Final = "[redacted]"
@@ -70,9 +70,9 @@ _WRONG_PLACE: Final = (404, 405)
 
 @contextmanager
 def client_errors(keys: Callable[[], Iterable[Any]]) -> Iterator[None]:
-    """Raise a client's error as one of ours; what is not about the server (a wrong argument, a bug) stays what it is.
+    """Raise a client's error as a PatchbayError; errors that are not about the server (a wrong argument, a bug) pass unchanged.
 
-    ``keys`` gives what must not be said; it is asked when something went wrong.
+    ``keys`` returns the secrets to redact; it is called only on an error.
     """
     try:
         yield
@@ -89,10 +89,10 @@ def client_errors(keys: Callable[[], Iterable[Any]]) -> Iterator[None]:
 
 
 def _ours(error: Exception) -> PatchbayError | None:
-    """Our error for a client's; None for one that is none of a client's."""
+    """Convert a client's error; None for any other exception."""
     if isinstance(error, json.JSONDecodeError):
         return UpstreamError(f"The model's server sent what is not JSON: {excerpt(error.doc.encode('utf-8', 'replace'))}")
-    # No timeout of ours is inside: this one is the client's own, whatever it is called.
+    # No timeout of Patchbay's is inside, so any TimeoutError is the client's.
     timed_out = isinstance(error, TimeoutError)
     if not timed_out and not type(error).__module__.startswith(_CLIENTS):
         return None
@@ -109,13 +109,13 @@ def _ours(error: Exception) -> PatchbayError | None:
     if not body:
         return UpstreamError(_unreached(error))
     message = error_message(body.encode("utf-8", "replace"))
-    # An error in mid-stream: our own speak with the code that they have everywhere.
+    # An error in mid-stream: Patchbay's own have their codes.
     unmet = {kind.code: kind for kind in (ToolChoiceError, ResponseFormatError)}.get(str(getattr(error, "code", None)))
     return unmet(message) if unmet is not None else UpstreamError(message, body=body)
 
 
 def _answered(error: Exception, response: Any, status: int, body: str) -> str:
-    """What a server's error says."""
+    """Describe an error response of the server."""
     if 300 <= status < 400:
         target = str((getattr(response, "headers", None) or {}).get("location", "nowhere")).partition("?")[0]
         return f"The model's server answered with a redirect (HTTP {status}) to {target}: use that address."
@@ -127,8 +127,8 @@ def _answered(error: Exception, response: Any, status: int, body: str) -> str:
 
 
 def _unreached(error: Exception) -> str:
-    """Why there was no answer: the client's words, and those of the system behind them."""
-    # aiohttp's own words show its objects.
+    """Describe a failed connection: the client's message, and the system's error that caused it."""
+    # aiohttp's own message shows its objects.
     reasons = [str(getattr(one, "os_error", None) or one) for one in _causes(error)]
     said = reasons[0] or type(error).__name__
     if reasons[-1] and reasons[-1] not in said:
@@ -147,12 +147,12 @@ def _at(error: Exception) -> str:
 
 
 def _address(holder: Any) -> str:
-    """The URL of a request or a response, without what may be secret in it."""
+    """Return the URL of a request or a response without its query, which may hold secrets."""
     return str(getattr(holder, "url", None) or "").partition("?")[0]
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what led to it, the nearest first."""
+    """Return an error and its causes, the nearest first."""
     found: list[BaseException] = []
     one: BaseException | None = error
     while one is not None and one not in found and len(found) < _MOST_CAUSES:
@@ -162,7 +162,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _redacted(error: PatchbayError, keys: Iterable[str]) -> PatchbayError:
-    """The same error without the keys in its words."""
+    """Copy an error with the keys redacted."""
 
     def clean(text: str) -> str:
         for key in sorted(keys, key=len, reverse=True):
@@ -175,7 +175,7 @@ def _redacted(error: PatchbayError, keys: Iterable[str]) -> PatchbayError:
 
 
 def _status(error: Exception) -> int | None:
-    for name in ("status_code", "code"):  # openai's word, google-genai's
+    for name in ("status_code", "code"):  # (openai, google-genai)
         value = getattr(error, name, None)
         if isinstance(value, int):
             return value

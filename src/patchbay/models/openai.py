@@ -25,14 +25,14 @@ from patchbay.models.wire import decode
 from patchbay.tools.threads import run_in_thread
 
 _AHEAD: Final = 64
-"""How many chunks the thread may read ahead: a slow reader holds back the server, not memory."""
+"""Maximum of chunks that the thread reads ahead: a slow reader slows the server down instead of filling memory."""
 
 _END: Final = object()
 _opening: set[asyncio.Task[Any]] = set()
 
 
 async def open_in_thread(create: Callable[[], Any]) -> Any:
-    """Return what ``create`` returns, called in a thread; if the caller is cancelled meanwhile, it is closed when it comes."""
+    """Call ``create`` in a thread; if the caller is cancelled meanwhile, close its result when it arrives."""
     task = asyncio.get_running_loop().create_task(run_in_thread(create))
     try:
         return await asyncio.shield(task)
@@ -109,11 +109,11 @@ class OpenAIChatModel:
     """A ChatModel over an ``openai.OpenAI``, ``openai.AsyncOpenAI`` or look-alike client.
 
     A sync client is driven from a thread. Cancelling closes a stream at once, whichever the client; a sync client's request that
-    is not a stream cannot be interrupted: its thread goes on to its end and its answer is dropped. The client's errors are raised
+    is not a stream cannot be interrupted: its thread runs to its end and the answer is dropped. The client's errors are raised
     as UpstreamError, with the client's own as ``__cause__``.
 
-    ``model`` is the name of the model for requests that hold none. ``provider`` is whose dialect is spoken, by default
-    found by the host of the client's URL. ``capabilities`` may be shared by models that talk to the same server.
+    ``model`` is the name of the model for requests without one. ``provider`` decides the dialect, by default by the host of the
+    client's URL. ``capabilities`` may be shared by models that talk to the same server.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class OpenAIChatModel:
         self._named = {} if model is None else {"model": model}
         self._client = client
         self._create = client.chat.completions.create
-        # Over a client of ours the answer is read as it came: the SDK's objects of it would be taken apart again at once.
+        # A wrapped client returns the raw response: the SDK's objects would only be taken apart again.
         self._post = getattr(self._create, "patchbay_post", None)
         self._create_whole = self._create if self._post is None else client.chat.completions.with_raw_response.create
         self._known = _parameter_names(self._create)
@@ -154,7 +154,7 @@ class OpenAIChatModel:
         yield self._read(answer.end(), tools)
 
     async def _whole(self, body: dict[str, Any]) -> ModelReply | None:
-        """The answer at once; None for a model that answers in a stream only."""
+        """Request a whole answer; None for a model that answers in a stream only."""
         known = self._capabilities.of(body.get("model"))
         if known.only_streams:
             return None
@@ -167,7 +167,8 @@ class OpenAIChatModel:
         return None
 
     def _read(self, end: ModelReply, tools: EncodedTools) -> ModelReply:
-        """The reply in OpenAI's words, with the tools' own names. Raises UpstreamError where the server says that it failed."""
+        """Translate the finish reason and the tools' names of a reply. Raises UpstreamError if the reason is a failure of the
+        server."""
         reason = self._provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
         if reason == "error":
             raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
@@ -206,11 +207,11 @@ class OpenAIChatModel:
             return await stream if inspect.isawaitable(stream) else stream
 
     def _keys(self) -> tuple[Any, ...]:
-        """What no error may say."""
+        """Return the secrets to redact from errors."""
         return (getattr(self._client, "api_key", None),)
 
     def _arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body as the client's arguments: what it has no argument for goes into ``extra_body``."""
+        """Turn a body into arguments of the client; members that it has no argument for go into ``extra_body``."""
         extra = {key: value for key, value in body.items() if self._known is not None and key not in self._known}
         if not extra:
             return body
@@ -221,7 +222,7 @@ class OpenAIChatModel:
 
 
 def _parameter_names(create: Any) -> frozenset[str] | None:
-    """The names of the arguments that a client's method takes; None where it takes any, or does not say."""
+    """Return the names of a method's arguments; None if it takes any, or has no signature."""
     try:
         parameters = inspect.signature(create).parameters
     except (TypeError, ValueError):

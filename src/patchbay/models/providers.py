@@ -1,6 +1,6 @@
 """Model providers as data, and the encoding of tools for them.
 
-A provider's row only says what is documented or was seen; what a server merely may refuse is learned (``capabilities``). A new
+A provider's row holds only what is documented or was observed; what a server may refuse is learned (``capabilities``). A new
 provider is one row here.
 """
 
@@ -20,10 +20,10 @@ Body: TypeAlias = dict[str, Any]
 REASONING_FIELDS = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
 """The fields of an assistant's message in which servers give a model's reasoning."""
 SENT_BACK = REASONING_FIELDS | {"extra_content"}
-"""The fields of a message, or of a call in it, that are no part of OpenAI's API: sent only to who knows them."""
+"""The fields of a message, or of a call in it, that are not part of OpenAI's API: sent only to servers that know them."""
 
 _BLANK = " "
-"""Stands for a reasoning that is not known: an empty one counts as none."""
+"""Placeholder for unknown reasoning; servers treat an empty one as missing."""
 
 
 def unchanged(body: Body) -> Body:
@@ -33,7 +33,7 @@ def unchanged(body: Body) -> Body:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One place where a provider answers: its URL, and the environment variable that holds the key for it."""
+    """A URL of a provider, and the environment variable that holds the key for it."""
 
     base_url: str
     key_variable: str
@@ -46,9 +46,8 @@ class Provider:
     ``name`` and ``other_names`` stand before the slash in ``provider/model``. ``endpoints``: the first whose key is set is used,
     else the first. ``base_url_variable`` is the environment variable that names another URL. ``hosts`` are those of its servers,
     in any URL. ``dialect`` encodes its tools, ``strict_dialect`` those whose schema it is to enforce.
-    ``sent_back`` are the fields of SENT_BACK that it knows; ``prepare`` makes the rest of a request's body one that it takes.
-    ``finish_reasons`` translates its words into OpenAI's; "error" stands for a failure of the server. ``sdk`` is the wire it is
-    spoken to on.
+    ``sent_back`` are the fields of SENT_BACK that it knows; ``prepare`` adapts the rest of a request's body to it.
+    ``finish_reasons`` maps its values to OpenAI's; "error" means that the server failed. ``sdk`` is the package that talks to it.
     """
 
     name: str
@@ -67,9 +66,9 @@ class Provider:
 def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reasoning: bool = False) -> list[Message]:
     """Leave out of the messages, and of the calls in them, the fields of SENT_BACK that are not ``kept``.
 
-    A reasoning is sent back within its turn only: behind the last message of the user. Servers that want it want it there, and
-    most that do not look at an older one would still count its tokens. With ``all_reasoning`` each message of the assistant's has
-    one, for servers that insist: one that another model wrote, or that was stored without it, gets a blank.
+    Reasoning is sent back within its turn only, after the last message of the user: most servers ignore older reasoning but count
+    its tokens. With ``all_reasoning`` each assistant message has some, for servers that insist: messages without it (stored
+    without, or written by another model) get a blank.
     """
     dropped = SENT_BACK - kept
     older = dropped | REASONING_FIELDS
@@ -84,7 +83,7 @@ def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reason
 
 
 def turn_start(messages: Sequence[Message]) -> int:
-    """Where the running turn begins: at the last message of the user's. What shows a tool's pictures is none of those."""
+    """Return the index of the user's last message, -1 without one; messages that show a tool's images do not count."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user" and (index == 0 or messages[index - 1].get("role") != "tool"):
             return index
@@ -113,13 +112,13 @@ def _omit(fields: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
 
 
 def system_for_developer(body: Body) -> Body:
-    """Say "system" where OpenAI's newer models say "developer": elsewhere that role is not known."""
+    """Replace the role "developer" of OpenAI's newer models by "system"."""
     messages = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in body["messages"]]
     return {**body, "messages": messages}
 
 
 def renamed(body: Body, old: str, new: str) -> Body:
-    """Say a parameter by the name that the provider has for it; where both are given, ``new`` counts."""
+    """Rename a parameter; if both names are given, ``new`` wins."""
     if old not in body:
         return body
     value = body[old]
@@ -132,7 +131,7 @@ def _max_tokens(body: Body) -> Body:
 
 
 def in_turn(*steps: Callable[[Body], Body]) -> Callable[[Body], Body]:
-    """One ``prepare`` of several."""
+    """Combine several ``prepare`` functions."""
 
     def prepare(body: Body) -> Body:
         for step in steps:
@@ -145,13 +144,13 @@ def in_turn(*steps: Callable[[Body], Body]) -> Callable[[Body], Body]:
 _NATIVE_URL = "https://generativelanguage.googleapis.com"
 _COMPATIBLE_URL = f"{_NATIVE_URL}/v1beta/openai/"
 
-# The body of a request is one of chat completions up to the wire, also where that is Gemini's own.
+# Requests stay bodies of chat completions until GeminiChatModel sends them.
 _DIALECT = replace(DIALECTS["gemini"], shape=ToolSpec.to_openai)
 
 GEMINI = Provider(
     name="gemini",
     other_names=("google",),
-    # The SDK's own order: where both are set, the first one counts.
+    # The SDK's own order: if both are set, the first one wins.
     endpoints=(Endpoint(_NATIVE_URL, "GOOGLE_API_KEY"), Endpoint(_NATIVE_URL, "GEMINI_API_KEY")),
     base_url_variable="GOOGLE_GEMINI_BASE_URL",
     dialect=_DIALECT,
@@ -178,7 +177,7 @@ GLM = Provider(
     base_url_variable="ZHIPUAI_BASE_URL",
     dialect=DIALECTS["glm"],
     hosts=("open.bigmodel.cn", "api.z.ai"),
-    # Its thinking models reason between calls, and go on from the reasoning that they are sent back.
+    # Its thinking models continue from the reasoning that they are sent back between calls.
     sent_back=frozenset({"reasoning_content"}),
     prepare=in_turn(system_for_developer, _max_tokens),
     finish_reasons={
@@ -208,14 +207,14 @@ OTHER = Provider(name="", sent_back=SENT_BACK)
 
 
 def _parallel(body: Body) -> Body:
-    """Without a word about it a model calls one tool at a time here; everywhere else it is the other way round."""
+    """Allow parallel calls, which are off by default here and on by default everywhere else."""
     if body.get("tools") and "parallel_tool_calls" not in body:
         return {**body, "parallel_tool_calls": True}
     return body
 
 
 def _empty_content(body: Body) -> Body:
-    """A message that is nothing but calls has an empty content, not none."""
+    """Replace a missing content of assistant messages by an empty one."""
     messages = [
         {**message, "content": ""} if message.get("role") == "assistant" and message.get("content") is None else message
         for message in body["messages"]
@@ -257,17 +256,17 @@ STEPFUN = Provider(
 
 
 PROVIDERS: Final = (OPENAI, GEMINI, GLM, QWEN, STEPFUN)
-"""Those that ``provider/model`` may name."""
+"""The providers that ``provider/model`` may name."""
 
 _NAMED: Final = {name: provider for provider in PROVIDERS for name in (provider.name, *provider.other_names)}
 _HOSTED: Final = {host: provider for provider in (*PROVIDERS, GEMINI_COMPATIBLE) for host in provider.hosts}
 
 
 def provider_named(name: str) -> Provider | None:
-    """The provider of this name, in any case; None where there is none."""
+    """Return the provider of this name, in any case, or None."""
     return _NAMED.get(name.lower())
 
 
 def provider_at(url: str) -> Provider:
-    """The provider whose server a URL of an OpenAI-compatible API is on, or OTHER."""
+    """Return the provider that serves an OpenAI-compatible API at this URL, or OTHER."""
     return _HOSTED.get(urlsplit(url).hostname or "", OTHER)

@@ -37,8 +37,9 @@ _READ_FIELDS = frozenset({"content", "tool_calls", "role"})
 class StreamedAnswer:
     """Reads one stream.
 
-    ``open_choice(index, send)`` makes the state of a choice, which sends what it writes. ``admitted()`` is asked, while an answer
-    is held back, whether it may go out now that an allowed call has begun. ``count``: how many choices were asked for.
+    ``open_choice(index, send)`` makes the state of a choice, which writes by ``send``. ``admitted()`` is called when an allowed
+    call has begun in an answer that is held back, and returns whether it may be released. ``count`` is the number of choices
+    requested.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class StreamedAnswer:
         self.choices: dict[int, ChoiceStream] = {}
         self.usage: Any = None
         self.over = False
-        """Every choice said why it ended."""
+        """Every choice has its finish reason."""
         self.discard = False
         """The answer is not for the client: only its usage still matters."""
         self.out: list[bytes] = []
@@ -67,11 +68,12 @@ class StreamedAnswer:
         self._sse = SseDecoder()
         self._done = False
         self._template: ChunkTemplate | None = None
-        """Where it is known: what is around the content of choice 0, whose content may go straight to its parser."""
+        """The bytes around the content of choice 0, once known: such content goes straight to its parser."""
         self._attempts_left = 4
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes of the stream. True where they go out as they came; else ``out`` has what goes out. Raises UpstreamError."""
+        """Read bytes of the stream. True if they are to be sent on unchanged; else ``out`` has what to send. Raises
+        UpstreamError."""
         template = self._template
         if template is not None and self._sse.empty:
             text = template.only_content(data)
@@ -91,18 +93,18 @@ class StreamedAnswer:
         return False
 
     def pop_out(self) -> bytes:
-        """What is to be sent now."""
+        """Return what is to be sent now."""
         out = b"".join(self.out)
         self.out.clear()
         return out
 
     @property
     def enough(self) -> bool:
-        """The one call that is wanted is complete, and nothing else is waited for."""
+        """Whether the only call that is allowed is complete, so that the rest of the stream need not be read."""
         return self._count == 1 and not self._include_usage and bool(self.choices) and all(s.done for s in self.choices.values())
 
     def close(self) -> None:
-        """The stream is over, or not wanted any more. Raises UpstreamError where it broke off."""
+        """End the stream. Raises UpstreamError if it ended before the answer did."""
         for one in self._sse.close():
             self._one(one)
         if self.discard:
@@ -115,11 +117,11 @@ class StreamedAnswer:
             state.close(None)
 
     def outcomes(self) -> list[Outcome]:
-        """What each choice came to."""
+        """Return the outcome of each choice."""
         return [state.outcome for state in self._states()]
 
     def write_ends(self, total: Callable[[Any], Any]) -> None:
-        """Write what is left of each choice; ``total`` makes the client's usage of this attempt's."""
+        """Write the rest of each choice; ``total`` returns the usage of all attempts, given this one's."""
         self._encoder.begin(self._head or NO_HEAD)
         states = self._states()
         for state in states:
@@ -130,7 +132,7 @@ class StreamedAnswer:
             self.out.append(self._encoder.finish(state.index, state.finish_reason(), **more))
 
     def write_end(self, total: Callable[[Any], Any]) -> None:
-        """Write the usage, where the client asked for it or the upstream sent it by itself, and the end of the answer."""
+        """Write the usage, if the client asked for it or the upstream sent it unasked, and the end of the answer."""
         usage = total(self.usage) if self._include_usage or self._usage_apart else None
         if usage is not None:
             self.out.append(self._encoder.usage(usage))
@@ -139,12 +141,12 @@ class StreamedAnswer:
     def _states(self) -> Sequence[ChoiceStream]:
         return [self.choices[index] for index in sorted(self.choices)]
 
-    # a run of events that hold a piece of content and differ in nothing else
+    # a run of events that differ in their content only
 
     def _run(self, events: Sequence[bytes], at: int) -> int:
-        """Feed the content of the events from ``at`` on that have the known shape; how many there were.
+        """Feed the content of the events from ``at`` on that match the template; return their number.
 
-        Prose is fed at once. Where a marker may begin, and inside a call, each event is fed by itself: the client is to get
+        Prose is fed at once. Where a marker may begin, and inside a call, each event is fed by itself, so that the client gets
         the arguments in the pieces in which they were written.
         """
         if self._template is None:
@@ -170,21 +172,21 @@ class StreamedAnswer:
         return done
 
     def _learn_template(self, data: bytes, choice: Choice) -> None:
-        """Remember what is around the content of this event, if there is nothing else in it."""
+        """Learn the template from an event that holds only content."""
         content = choice.delta.content if choice.delta is not None else None
         if self._attempts_left and content and isinstance(content, str):
             self._attempts_left -= 1
             self._template = learn_template(data, content)
 
     def _forget_template(self) -> None:
-        """Look at each event by itself from now on: the choice is over."""
+        """Decode every event from now on: the choice is over."""
         self._template = None
         self._attempts_left = 0
 
     # one event
 
     def _one(self, data: bytes) -> int:
-        """Take an event by itself; it is one."""
+        """Read one event; return 1."""
         try:
             self._event(data)
         except RecursionError:
@@ -219,14 +221,14 @@ class StreamedAnswer:
             self._usage_apart = True
         elif _is_error(data):
             raise UpstreamError(f"The upstream failed in mid-answer: {error_message(data)}", body=excerpt(data))
-        # anything else without choices says nothing, and clients that look at choices[0] die of it
+        # Any other chunk without choices is dropped: clients that read choices[0] would fail.
 
     def _begin(self, head: AnswerHead) -> None:
         self._head = head
         self._encoder.begin(head)
 
     def _odd_event(self, data: bytes) -> None:
-        """An event that is no chunk: several in one, or one whose fields have other types."""
+        """Read an event that is not a valid chunk: several in one, or fields of other types."""
         if b"\n" in data:
             for line in data.split(b"\n"):
                 if line.strip():
@@ -243,8 +245,8 @@ class StreamedAnswer:
             self.out.append(sse_event(data))
 
     def _take(self, data: bytes, choices: Sequence[Choice]) -> None:
-        """Take a chunk's choices: pass the chunk on, or write what became of it."""
-        # What is to be passed on must be all of the chunk: one choice, not at its end.
+        """Read a chunk's choices: pass the chunk on unchanged, or write its parts."""
+        # A chunk is passed on whole: it must have one choice, and not its end.
         passable = len(choices) == 1 and choices[0].finish_reason is None
         untouched = passable
         for choice in choices:
@@ -279,13 +281,13 @@ class StreamedAnswer:
                 self.over = len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
 
     def _take_delta(self, state: ChoiceStream, choice: Choice, *, passable: bool) -> bool:
-        """Take a choice's delta. True where its chunk is to be passed on; where not, all of it but the extras is written."""
+        """Read a choice's delta. True if its chunk is to be passed on; otherwise all of it but the extras is written."""
         delta = choice.delta
         passable = passable and state.passes
         untouched = passable
         if delta is not None:
             if delta.content and delta.tool_calls:
-                passable = untouched = False  # neither can be passed on without the other
+                passable = untouched = False  # a chunk cannot be passed on in part
             if isinstance(delta.content, list):
                 if not passable:
                     state.write(self._encoder.fields, {"content": delta.content})
@@ -299,7 +301,7 @@ class StreamedAnswer:
         return untouched
 
     def _extras(self, data: bytes) -> None:
-        """Write what a chunk holds beside content and calls, when the chunk itself is not passed on."""
+        """Write the other fields of a chunk that is not passed on."""
         for choice in decode(data).get("choices") or ():
             extra = {
                 key: value for key, value in (choice.get("delta") or {}).items() if key not in _READ_FIELDS and value is not None
@@ -309,10 +311,10 @@ class StreamedAnswer:
                 state.refused = state.refused or "refusal" in extra
                 state.write(self._encoder.fields, extra)
 
-    # the client asked for a stream and the upstream sent one JSON
+    # the client asked for a stream and the upstream sent a whole completion
 
     def take_whole(self, completion: dict[str, Any]) -> None:
-        """Tell a whole completion as a stream."""
+        """Write a whole completion as a stream."""
         if self._head is None:
             head = (completion.get(name) for name in ("id", "created", "model", "system_fingerprint"))
             self._begin(AnswerHead(*head))
@@ -343,6 +345,6 @@ class StreamedAnswer:
 
 
 def _is_error(data: bytes) -> bool:
-    """Whether an event without choices is an error of a shape other than OpenAI's."""
+    """Whether an event without choices is an error in another form than OpenAI's."""
     value = decode(data)
     return isinstance(value, dict) and (value.get("object") == "error" or "detail" in value or "message" in value)

@@ -1,4 +1,4 @@
-"""Native tool calls of a stream: which deltas belong to one call.
+"""Accumulates the native tool calls of a stream from their deltas.
 
 OpenAI gives each call an ``index`` and an id, and the name in its first delta only. Some servers give all calls one index, one id
 or none, and some repeat the name in every delta.
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class StreamedCall:
-    """A call as far as its deltas have come. ``pieces`` are its arguments.
+    """A call that may still grow. ``pieces`` are its arguments.
 
-    ``place`` is its index for the client (None: not for the client), ``client_id`` its id there; the owner of the accumulator
-    sets both.
+    ``place`` is its index in the client's answer (None: the client does not get it), ``client_id`` its id there; the owner of the
+    accumulator sets both.
     """
 
     __slots__ = ("client_id", "extra", "id", "name", "pieces", "place", "written")
@@ -27,16 +27,16 @@ class StreamedCall:
         self.place: int | None = None
         self.client_id = ""
         self.written = False
-        """The client was sent its begin, or it is not for the client."""
+        """Its begin was sent, or it is not for the client."""
 
     @property
     def arguments(self) -> str:
-        """All of the arguments so far."""
+        """The arguments so far."""
         return "".join(self.pieces)
 
 
 class ToolCallAccumulator:
-    """Puts the deltas of calls together. ``calls`` are in the order in which they began."""
+    """Assembles calls from deltas. ``calls`` are in the order in which they began."""
 
     def __init__(self) -> None:
         self.calls: list[StreamedCall] = []
@@ -45,7 +45,7 @@ class ToolCallAccumulator:
     def add(
         self, index: int | None, call_id: str, name: str, arguments: str, extra: dict[str, Any] | None = None
     ) -> StreamedCall:
-        """Take a delta; return the call that it begins or goes on with."""
+        """Add a delta; return the call that it begins or continues."""
         if index is not None:
             call = self._by_index.get(index)
         else:
@@ -67,12 +67,12 @@ class ToolCallAccumulator:
 
 
 def _begins_new_call(call: StreamedCall, call_id: str, name: str, arguments: str) -> bool:
-    """Whether a delta that came at the place of ``call`` begins another one."""
+    """Whether a delta with the index of ``call`` begins another call."""
     if not name or not call.name:
         return False
     if (call_id and call.id and call_id != call.id) or name != call.name:
         return True
-    # What would stand behind a whole object can only be the next one.
+    # Text after a complete object can only be the arguments of the next call.
     return bool(arguments.strip()) and _is_object(call.arguments)
 
 

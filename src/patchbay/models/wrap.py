@@ -1,8 +1,8 @@
-"""``wrap``: an ``openai`` client whose ``chat.completions`` has working tools, and is otherwise the client it was.
+"""``wrap``: an ``openai`` client whose ``chat.completions`` has working tools; nothing else about it changes.
 
-It works at the HTTP client under the SDK, not over its methods: one request of the SDK goes through an ``Exchange``, and
-the SDK reads the answer as if the server had written it. So everything that rests on ``create`` works by itself (streams,
-``parse`` and ``stream`` helpers, raw responses, retries, timeouts, ``with_options``), and everything else is not touched.
+It replaces the HTTP client under the SDK, not the SDK's methods: a request of the SDK goes through an ``Exchange``, and the SDK
+reads the answer as if the server had written it. So all that is built on ``create`` works unchanged: streams, the ``parse`` and
+``stream`` helpers, raw responses, retries, timeouts, ``with_options``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encodin
 def wrap(client: Client, **options: Any) -> Client:
     """A client of the same type on the same connections, with working ``tools``; the options are TextOptions'.
 
-    Without ``tools`` a request goes out, and its answer comes back, byte for byte. Errors come as the SDK's own: what the request
-    got wrong as ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". The
-    wrapped client takes over: closing it closes the connections of the one it was made from. Raises ConfigurationError.
+    Without ``tools`` a request goes out, and its answer comes back, byte for byte. Errors are the SDK's own: an invalid request
+    raises ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". Closing the
+    wrapped client closes the one it was made from. Raises ConfigurationError.
     """
     return wrapped(client, make_options("wrap", options), Capabilities())
 
@@ -63,17 +63,16 @@ def wrapped(client: Client, options: TextOptions, capabilities: Capabilities) ->
 
 
 def _is_sdks_own(create: Any) -> bool:
-    """Whether it is the SDK's method, not a function over it (of a tracer, say), which is to see all arguments."""
+    """Whether this is the SDK's own method, not a wrapper around it (a tracer's, say) that must see all arguments."""
     return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
 
 
 def _without_transform(client: Any, response: type) -> Callable[..., Any]:
-    """Wrap the SDK's ``create``: what is plain JSON is sent as it is, by the client's ``post`` or as the ``extra_body``.
+    """Wrap the SDK's ``create`` so that plain JSON is sent unchanged, by the client's ``post`` or as the ``extra_body``.
 
-    The SDK walks through all of a body to turn its own objects and iterables into JSON, and writes it with ``json``, which costs
-    more than all the rest of a long request. What holds such things takes that way as before, and so does the rest of a request
-    that is more than a body. ``patchbay_post`` returns the whole answer as the HTTP client read it; None for a request that
-    ``create`` has to make.
+    The SDK walks through a whole body to turn its own objects and iterables into JSON, and encodes it with ``json``: most of the
+    cost of a long request. Bodies with such objects, and arguments that are not part of the body, still go through the SDK.
+    ``patchbay_post`` returns the whole answer as the HTTP client read it; None for a request that ``create`` has to make.
     """
     create, post = client.chat.completions.create, client.post
     known = inspect.signature(create).parameters.keys()
@@ -110,19 +109,19 @@ def _without_transform(client: Any, response: type) -> Callable[..., Any]:
 
 _NEEDED: Final = frozenset({"messages", "model"})
 _NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query", "stream", "timeout"})
-"""What ``create`` takes besides the members of a body, or sees to itself."""
+"""Arguments of ``create`` that are not members of the body, or that it has to handle itself."""
 
 
 def _takes_bytes(client: Any) -> bool:
-    """Whether a client may be given its body as bytes: those made from the SDK's own may read it (Azure's, for its URL)."""
+    """Whether a client accepts its body as bytes; subclasses of the SDK's clients may have to read it (Azure's, for its URL)."""
     sdk = importlib.import_module("openai")
     return type(client) in (sdk.OpenAI, sdk.AsyncOpenAI) and "content" in inspect.signature(client.post).parameters
 
 
 def _plain_json(value: Any) -> bytes | None:
-    """The JSON of a value that is plain JSON; None for anything that the SDK has to turn into JSON, or refuses.
+    """Encode a value if it is plain JSON; None for anything that the SDK has to convert or to refuse.
 
-    The encoder writes more than that (bytes, dates, dataclasses, NaN as null): what reads back as it was is plain.
+    The encoder also accepts bytes, dates, dataclasses and NaN; only a value that decodes to an equal one is plain.
     """
     try:
         content = _json.encode(value)
@@ -189,7 +188,7 @@ class _PatchbayClient:
         return None if exchange.transparent else exchange
 
     def _request(self, request: Any, exchange: Exchange) -> Any:
-        """The request of the next attempt: the client's own, or one with another body."""
+        """Return the request of the next attempt: the client's own, or a copy with another body."""
         if exchange.request is request.content:
             return request
         library = self.library
@@ -202,7 +201,7 @@ class _PatchbayClient:
         return changed
 
     def _failure(self, request: Any, error: PatchbayError) -> Any:
-        """An error as a server would have sent it; with the header that keeps the SDK from repeating what would fail again."""
+        """Make an error response, with the header that keeps the SDK from retrying what would fail again."""
         if isinstance(error, _ErrorStatusError):
             return error.response
         retry = {} if error.retryable else {"x-should-retry": "false"}
@@ -215,7 +214,7 @@ class _PatchbayClient:
         )
 
     async def _send(self, request: Any, forward: Callable[..., Any], *, stream: bool) -> Any:
-        """The response that the SDK reads; ``forward`` is the HTTP client's own ``send``."""
+        """Return the response that the SDK reads; ``forward`` is the inner client's ``send``."""
         is_async = self.is_async
         exchange = self._exchange(request)
         if exchange is None:
@@ -262,7 +261,7 @@ class _PatchbayClient:
         return response
 
     def _answer(self, request: Any, upstream: _Upstream, first: bytes) -> Any:
-        """A whole answer; the upstream's own response where nothing in it was changed."""
+        """Return a whole answer: the upstream's own response if nothing in it was changed."""
         response = upstream.response
         unchanged = response is not None and not upstream.exchange.fell_back and first is response.content
         return response if unchanged else self._response(request, upstream, content=first)
@@ -279,7 +278,7 @@ class _PatchbayClient:
 
 
 class _ErrorStatusError(UpstreamError):
-    """The upstream's error response, which the SDK is given as it is."""
+    """The upstream's error response, which is returned to the SDK unchanged."""
 
     def __init__(self, response: Any) -> None:
         message = error_message(response.content)
@@ -292,9 +291,9 @@ def _rejection(response: Any) -> Rejection:
 
 
 class _Upstream:
-    """The server behind the HTTP client. ``response`` is the one being read, ``transformed`` the one that the SDK reads.
+    """The server behind the inner client. ``response`` is the one being read, ``transformed`` the one that the SDK reads.
 
-    A blocking client blocks here too: nothing of it is awaited.
+    With a blocking client these methods block and never await.
     """
 
     def __init__(self, send: Callable[[], Any], exchange: Exchange, *, is_async: bool) -> None:
@@ -307,7 +306,7 @@ class _Upstream:
 
     async def send(self, _body: bytes) -> Rejection | bytes | None:
         self.response = response = await self._send() if self._is_async else self._send()
-        if self.transformed is not None:  # it names the connection that is really in use
+        if self.transformed is not None:  # its extensions name the connection in use
             self.transformed.extensions = response.extensions
         is_stream = str(response.headers.get("content-type", "")).startswith("text/event-stream")
         if response.is_success and self.exchange.streaming and is_stream:
@@ -331,7 +330,7 @@ class _Upstream:
 
 
 def _completed(work: Awaitable[Any]) -> Any:
-    """The result of what is awaited over a blocking client: it never waits, so it needs no event loop."""
+    """Run an awaitable over a blocking client to its end: it never suspends, so it needs no event loop."""
     try:
         next(work.__await__())
     except StopIteration as end:
