@@ -167,8 +167,7 @@ class OpenAIChatModel:
         return None
 
     def _read(self, end: ModelReply, tools: EncodedTools) -> ModelReply:
-        """Translate the finish reason and the tools' names of a reply. Raises UpstreamError if the reason is a failure of the
-        server."""
+        """Translate a reply's finish reason and the tools' names in it. Raises UpstreamError for the reason "error"."""
         reason = self._provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
         if reason == "error":
             raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")

@@ -72,8 +72,7 @@ class StreamedAnswer:
         self._attempts_left = 4
 
     def feed(self, data: bytes) -> bool:
-        """Read bytes of the stream. True if they are to be sent on unchanged; else ``out`` has what to send. Raises
-        UpstreamError."""
+        """Read bytes of the stream. True if they are to be sent on unchanged; else ``out`` is. Raises UpstreamError."""
         template = self._template
         if template is not None and self._sse.empty:
             text = template.only_content(data)

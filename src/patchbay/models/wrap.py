@@ -41,7 +41,7 @@ def wrap(client: Client, **options: Any) -> Client:
     """A client of the same type on the same connections, with working ``tools``; the options are TextOptions'.
 
     Without ``tools`` a request goes out, and its answer comes back, byte for byte. Errors are the SDK's own: an invalid request
-    raises ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". Closing the
+    raises ``BadRequestError``, an unmet ``tool_choice`` ``InternalServerError`` with the code "tool_choice_unmet". Closing the
     wrapped client closes the one it was made from. Raises ConfigurationError.
     """
     return wrapped(client, make_options("wrap", options), Capabilities())
