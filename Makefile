@@ -17,7 +17,7 @@ MERMAID := .build/mermaid/package/dist/mermaid.min.js
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity oracle clients conformance sdks docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity oracle guards clients conformance sdks docs lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,6 +58,9 @@ fidelity: .venv/.installed ## how faithfully recorded texts are read, and what r
 
 oracle: .venv/.installed ## compare the behaviour of the public API with tests/oracle
 	@$(BIN)/python scripts/oracle.py check
+
+guards: .venv/.installed ## break each check of tests/guards.toml once, and expect its test to fail (some: GUARDS="token SSE")
+	@$(BIN)/python scripts/guards.py $(GUARDS)
 
 clients: .venv/.installed ## run coding agents and agent frameworks through the proxy on a text-only model (2 GB from npm and PyPI the first time)
 	@$(BIN)/python scripts/clients.py

@@ -443,15 +443,15 @@ async def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
 @pytest.mark.parametrize(
     "body",
     [
-        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ndef lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
+        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(200)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ndef lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(200)",
     ],
     ids=["ignores the end of its input", "ignores SIGTERM, too"],
 )
 async def test_stubborn_process_is_killed_with_its_children(tmp_path, body):
     command = script(
         tmp_path,
-        body + "\nchild = subprocess.Popen(['sleep', '60'])\ndef hello(params): answer()\n"
+        body + "\nchild = subprocess.Popen(['sleep', '200'])\ndef hello(params): answer()\n"
         "def on(method, params): answer({'action': 'deny_tool', 'reason': str(child.pid)})",
     )
     async with mounted_hooks(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:

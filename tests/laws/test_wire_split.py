@@ -6,9 +6,11 @@ import json
 from itertools import accumulate, pairwise
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from patchbay.errors import UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
@@ -89,6 +91,14 @@ def test_any_split_on_the_wire_gives_the_same_response(data: st.DataObject, text
     last, again = ours.end()
     assert not again
     assert expected(read_whole(text, tools=TOOLS)) == client_reads(out + last)
+
+
+def test_upstream_event_without_an_end_is_refused() -> None:
+    ours = exchange(stream=True)
+    half = b"x" * 16 * 1024 * 1024
+    ours.feed(b"data: " + half)
+    with pytest.raises(UpstreamError, match="more than 32 MiB"):
+        ours.feed(half)
 
 
 @given(texts)

@@ -163,6 +163,7 @@ WRITINGS: dict[str, Callable[[bytes], bytes]] = {
     "last event without blank line": lambda data: data.rstrip(b"\n"),
     "last event without blank line, CRLF": lambda data: data.replace(b"\n", b"\r\n").rstrip(b"\r\n"),
     "data over several lines": multi_line,
+    "data over several lines, CRLF": lambda data: multi_line(data).replace(b"\n", b"\r\n"),
     "no blank after data:": lambda data: data.replace(b"data: ", b"data:"),
     "comments and other fields": lambda data: (
         b": hello\n\n" + data.replace(b"data: {", b"event: message\nid: 7\nretry: 5\ndata: {")
