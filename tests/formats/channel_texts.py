@@ -42,21 +42,9 @@ def harmony(id: str, text: str, **expected: Any) -> Case:  # noqa: A002
 ONE = (("find_ship", SHIP),)
 HARMONY = [
     harmony(
-        "analysis, then a call",
-        f"<|channel|>analysis<|message|>I should look.<|end|>{START}<|channel|>commentary to=functions.find_ship "
-        f"<|constrain|>json<|message|>{SHIP}<|call|>",
-        reasoning="I should look.",
-        calls=ONE,
-    ),
-    harmony(
         "words where arguments should be",
         f"{START}<|channel|>commentary to=functions.find_ship <|constrain|>json<|message|>hello world<|call|>",
         content=f"{START}<|channel|>commentary to=functions.find_ship <|constrain|>json<|message|>hello world<|call|>",
-    ),
-    harmony(
-        "recipient behind the role",
-        f"{START} to=functions.find_ship<|channel|>commentary json<|message|>{SHIP}<|call|>",
-        calls=ONE,
     ),
     harmony(
         "recipient at the start of the text",
@@ -64,15 +52,6 @@ HARMONY = [
         calls=ONE,
     ),
     harmony("channel at the start of the text", f"commentary to=functions.find_ship json<|message|>{SHIP}<|call|>", calls=ONE),
-    harmony("no name space, no type, no end", f"<|channel|>commentary to=find_ship<|message|>{SHIP}", calls=ONE),
-    harmony(
-        "call on the analysis channel", f"<|channel|>analysis to=functions.find_ship code<|message|>{SHIP}<|call|>", calls=ONE
-    ),
-    harmony(
-        "dotted name",
-        '<|channel|>commentary to=functions.wire.send<|message|>{"to": ["a"]}',
-        calls=(("wire.send", '{"to": ["a"]}'),),
-    ),
     harmony("no arguments", "<|channel|>commentary to=functions.list_ports<|message|><|call|>", calls=(("list_ports", "{}"),)),
     harmony(
         "preamble, two calls, answer",
@@ -103,12 +82,6 @@ HARMONY = [
         reasoning="Hm.",
     ),
     harmony(
-        "doubled start",
-        f"<|channel|>analysis<|message|>Hm.<|end|><|start|>{START}<|channel|>final<|message|>Yes.",
-        content="Yes.",
-        reasoning="Hm.",
-    ),
-    harmony(
         "doubled role",
         f"<|channel|>analysis<|message|>Hm.<|end|>{START}assistant<|channel|>final<|message|>Yes.",
         content="Yes.",
@@ -127,11 +100,6 @@ HARMONY = [
         content="71 \nYes.",
         reasoning="Hm.",
     ),
-    harmony("two ends", "<|channel|>final<|message|>Yes.<|end|><|return|>", content="Yes."),
-    harmony(
-        "channel in the name", f"<|channel|>commentary to=functions.find_ship<|channel|>json<|message|>{SHIP}<|call|>", calls=ONE
-    ),
-    harmony("broken arguments", "<|channel|>commentary to=functions.find_ship<|message|>{'name': 'Vasa',<|call|>", calls=ONE),
     harmony(
         "analysis without an end",
         f"<|channel|>analysis<|message|>Hm. {START}<|channel|>final<|message|>Yes.",
@@ -140,7 +108,6 @@ HARMONY = [
     ),
     harmony("message marker left out", "<|channel|>final Yes, and more.<|return|>", content="Yes, and more."),
     harmony("no header at all", f"I must not.<|end|>{START}<|channel|>final<|message|>No.<|return|>", content="I must not.\nNo."),
-    harmony("cut in the arguments", '<|channel|>commentary to=functions.find_ship<|message|>{"name": "Va', cut=("find_ship",)),
     harmony("cut before the arguments", "<|channel|>commentary to=functions.find_ship<|message|>", cut=("find_ship",)),
     harmony(
         "cut in the header", f"<|channel|>final<|message|>Yes.<|end|>{START} to=functions.find_sh", content="Yes.", cut=("",)
@@ -186,36 +153,9 @@ HARMONY = [
         reasoning="Hm.",
         options={"reasoning_prefilled": True},
     ),
-    Case(
-        "beam: parameters in tags",
-        "beam",
-        f'{START} to=find_ship<|channel|>analysis <|constrain|>xml<|message|><rfl:parameter name="name">Vasa</rfl:parameter>'
-        '<rfl:parameter name="year">1628</rfl:parameter><|call|>',
-        calls=(("find_ship", '{"name": "Vasa", "year": 1628}'),),
-    ),
 ]
 ATEM = '<atem:function_calls>\n<atem:invoke name="{}">\n<atem:parameter name="name">Vasa</atem:parameter>\n</atem:invoke>\n</atem:function_calls>'
 MUSE = [
-    Case(
-        "muse: thought, call, answer",
-        "muse",
-        f" to=self<|message|>I look.<|eom|>{START} to=find_ship<|message|>{ATEM.format('find_ship')}<|eom|>{START} to=user<|message|>Found.<|eot|>",
-        content="Found.",
-        reasoning="I look.",
-        calls=ONE,
-    ),
-    Case(
-        "muse: name with its name space",
-        "muse",
-        f"to=find_ship.find_ship<|message|>{ATEM.format('find_ship.find_ship')}<|eot|>",
-        calls=ONE,
-    ),
-    Case(
-        "muse: markup quoted to the user",
-        "muse",
-        f" to=user<|message|>Write {ATEM.format('find_ship')} so.<|eot|>",
-        content=f"Write {ATEM.format('find_ship')} so.",
-    ),
     Case(
         "muse: markup in a thought",
         "muse",
@@ -260,21 +200,7 @@ MUSE = [
 ]
 INVOKE = '<|content_invoke_tool_json|>{"name": "find_ship", "args": {"name": "Vasa"}}<|end_message|>'
 INKLING = [
-    Case(
-        "inkling: thought, text, call",
-        "inkling",
-        f"<|content_thinking|>Hm.<|end_message|><|message_model|><|content_text|>I look.<|end_message|><|message_model|>find_ship{INVOKE}",
-        content="I look.",
-        reasoning="Hm.",
-        calls=ONE,
-    ),
     Case("inkling: name at the start", "inkling", f"find_ship{INVOKE}", calls=ONE),
-    Case(
-        "inkling: calls alone",
-        "inkling",
-        INVOKE + '<|content_invoke_tool_json|>{"name": "list_ports", "args": {}}<|content_model_end_sampling|>',
-        calls=(*ONE, ("list_ports", "{}")),
-    ),
     Case("inkling: text without a block", "inkling", "Hello.<|end_message|>", content="Hello."),
     Case("inkling: prose before a call", "inkling", f"I look.<|message_model|>find_ship{INVOKE}", content="I look.", calls=ONE),
     Case(
@@ -324,28 +250,6 @@ def k3_call(name: str, *arguments: str) -> str:
 
 KIMI = [
     Case(
-        "kimi_k3: thought, answer, calls",
-        "kimi_k3",
-        element("think", "Hm.")
-        + element("response", "I look.")
-        + element(
-            "tools",
-            k3_call("find_ship", argument("name", "string", 'V "a" <b>\n'), argument("year", "number", "1628"))
-            + k3_call("list_ports"),
-        )
-        + "<|close|>message<|sep|><|end_of_msg|>",
-        content="I look.",
-        reasoning="Hm.",
-        calls=(("find_ship", '{"name": "V \\"a\\" <b>\\n", "year": 1628}'), ("list_ports", "{}")),
-    ),
-    Case(
-        "kimi_k3: the prompt opened the thought",
-        "kimi_k3",
-        "Hm.<|close|>think<|sep|>" + element("response", "Yes."),
-        content="Yes.",
-        reasoning="Hm.",
-    ),
-    Case(
         "kimi_k3: thought without an end",
         "kimi_k3",
         "<|open|>think<|sep|>Hm." + element("response", "Yes."),
@@ -366,22 +270,10 @@ KIMI = [
         calls=ONE,
     ),
     Case(
-        "kimi_k3: value that is not its type",
-        "kimi_k3",
-        k3_call("find_ship", argument("name", "string", "12"), argument("year", "number", "soon")),
-        calls=(("find_ship", '{"name": "12", "year": "soon"}'),),
-    ),
-    Case(
         "kimi_k3: value as Python writes it",
         "kimi_k3",
         k3_call("wire.send", argument("to", "array", "['a', True]")),
         calls=(("wire.send", '{"to": ["a", true]}'),),
-    ),
-    Case(
-        "kimi_k3: escapes in an attribute",
-        "kimi_k3",
-        k3_call("find_ship", argument("name", "string", "Vasa &amp; co"), argument("a &quot;b&quot;", "number", "1")),
-        calls=(("find_ship", '{"name": "Vasa &amp; co", "a \\"b\\"": 1}'),),
     ),
     Case(
         "kimi_k3: cut in a value",
@@ -424,15 +316,6 @@ KIMI = [
 ]
 OTHERS = [
     Case(
-        "functionary_v32: answer and calls",
-        "functionary_v32",
-        f"all\nI look.>>>find_ship\n{SHIP}>>>list_ports\n{{}}<|eot_id|>",
-        content="I look.",
-        calls=(*ONE, ("list_ports", "{}")),
-        auto=False,
-    ),
-    Case("functionary_v32: a call first", "functionary_v32", f"find_ship\n{SHIP}", calls=ONE),
-    Case(
         "functionary_v32: an answer behind a call",
         "functionary_v32",
         f">>>find_ship\n{SHIP}>>>all\nFound.",
@@ -452,34 +335,7 @@ OTHERS = [
         "find_ship\nfinds ships.\n>>>find_ship\nfinds ships.",
         content="find_ship\nfinds ships.\n>>>find_ship\nfinds ships.",
     ),
-    Case(
-        "functionary_v2: calls",
-        "functionary_v2",
-        f"find_ship\n<|content|>{SHIP}\n<|from|>assistant\n<|recipient|>list_ports\n<|content|>{{}}<|stop|>",
-        calls=(*ONE, ("list_ports", "{}")),
-    ),
     Case("functionary_v2: answer", "functionary_v2", "all\n<|content|>Hello.<|stop|>", content="Hello."),
-    Case(
-        "functionary_v2: answer, then a call",
-        "functionary_v2",
-        f"<|from|>assistant\n<|recipient|>all\n<|content|>Hello.\n<|from|>assistant\n<|recipient|>find_ship\n<|content|>{SHIP}<|stop|>",
-        content="Hello.",
-        calls=ONE,
-    ),
-    Case(
-        "gigachat3: 3.0",
-        "gigachat3",
-        'I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "find_ship", "arguments": {"name": "Vasa"}}<|message_sep|>\n\n',
-        content="I look.",
-        calls=ONE,
-    ),
-    Case(
-        "gigachat3: 3.1",
-        "gigachat3",
-        'I look.<|function_call|>{"name": "find_ship", "arguments": {"name": "Vasa"}}<|message_sep|>\n\n',
-        content="I look.",
-        calls=ONE,
-    ),
     Case(
         "cohere_command: thought and actions",
         "cohere_command",
