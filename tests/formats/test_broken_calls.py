@@ -13,6 +13,8 @@ from patchbay.formats.catalog import FORMATS
 from patchbay.formats.render import WRITERS, writer_for
 from patchbay.types import Reply, ToolCall
 
+from .cuts import pieces_of, read, streamed
+
 TOOLS = [
     {
         "type": "function",
@@ -50,15 +52,6 @@ MARKED = [name for name in ("fenced", *WRITERS) if ends(name) and messages(name)
 JSON_ARGUMENTS = [name for name in MARKED if ARGUMENTS[1] in messages(name)[0][1]]
 
 
-def read(text: str, size: int, **options: str) -> Reply:
-    """Read in pieces of ``size`` characters; 0: whole."""
-    parser = StreamParser(TOOLS, generate_id=str, **options)  # type: ignore[arg-type]
-    for at in range(0, len(text), size or len(text)):
-        parser.feed(text[at : at + (size or len(text))])
-    parser.close()
-    return parser.reply
-
-
 def arguments(reply: Reply) -> list[object]:
     """What the calls of a reply say."""
     return [json.loads(call.raw_arguments) for call in reply.tool_calls]
@@ -72,28 +65,27 @@ def test_body_with_invalid_json_is_incomplete_and_other_calls_are_read(name: str
     before = second[: second.index(ARGUMENTS[1])]
     for damaged in ("{not json at all", '{"text": "word', '{"te', '{"text": "word 2", "count": '):
         text = f"{first}\n{before}{damaged}{end}\n{third}"
-        whole = read(text, 0, **options)
+        whole = read(text, TOOLS, **options)
         assert [json.loads(ARGUMENTS[0]), json.loads(ARGUMENTS[2])] == arguments(whole), damaged
         assert 1 == len(whole.incomplete), damaged
         assert damaged in whole.incomplete[0].raw
         assert "word 3" not in whole.incomplete[0].raw
-        assert [whole] * 4 == [read(text, size, **options) for size in (1, 2, 3, 7)], damaged
 
 
 @pytest.mark.parametrize("name", MARKED)
 def test_call_truncated_anywhere_leaves_other_calls_intact(name: str) -> None:
     (first, second, third), end = messages(name)
     body = second[: len(second) - len(end)]
-    begin = next(at for at in range(len(body)) if read(f"{body[: at + 1]}", 0, format=name).incomplete)
+    begin = next(at for at in range(len(body)) if parse(body[: at + 1], TOOLS, format=name).incomplete)
     for cut in range(begin, len(body)):
         text = f"{first}\n{body[:cut]}{end}\n{third}"
-        reply = read(text, 0, format=name)
+        reply = parse(text, TOOLS, format=name, generate_id="call_{}".format)
         read_calls = arguments(reply)
         assert [json.loads(ARGUMENTS[0])] == read_calls[:1], text
         assert [json.loads(ARGUMENTS[2])] == read_calls[-1:], text
         assert len(read_calls) <= 3
         assert "word 3" not in str(read_calls[1:-1])
-        assert reply == read(text, 5, format=name), text
+        assert reply == streamed(pieces_of(text, 5), TOOLS, format=name), text
 
 
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
@@ -101,21 +93,19 @@ def test_invalid_arguments_in_custom_notations_are_incomplete(name: str) -> None
     (first, second, third), end = messages(name)
     for damaged in ("{not json at all", "{text:", "{te"):
         text = f"{first}\n{second[: second.index('{')]}{damaged}{end}\n{third}"
-        whole = read(text, 0, format=name)
+        whole = read(text, TOOLS, format=name)
         assert [json.loads(ARGUMENTS[0]), json.loads(ARGUMENTS[2])] == arguments(whole), damaged
         assert 1 == len(whole.incomplete), damaged
-        assert [whole] * 3 == [read(text, size, format=name) for size in (1, 3, 7)], damaged
         begun = f"{second[: second.index('{')].rpartition('<')[2].partition('>')[2] or 'call:f'}{damaged}{end}"
-        assert () == read(begun, 0, format=name).tool_calls
+        assert () == parse(begun, TOOLS, format=name).tool_calls
 
 
 def test_string_may_contain_an_end_marker() -> None:
     text = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
     call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": text})}}}\n</tool_call>'
-    for size in (0, 1, 3):
-        reply = read(f"{call}\n{call.replace('before', 'behind')}", size)
-        assert [{"text": text}, {"text": text.replace("before", "behind")}] == arguments(reply)
-        assert () == reply.incomplete
+    reply = read(f"{call}\n{call.replace('before', 'behind')}", TOOLS)
+    assert [{"text": text}, {"text": text.replace("before", "behind")}] == arguments(reply)
+    assert () == reply.incomplete
 
 
 def test_string_argument_streams_up_to_an_end_marker_and_is_buffered_from_there() -> None:
@@ -155,18 +145,13 @@ def test_tokens_of_elements_in_a_row_are_read_past() -> None:
 MUSE = '<atem:function_calls>\n<atem:invoke name="get_weather">\n</atem:invoke>\n</atem:function_calls>'
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize(
     ("name", "call"),
     [("muse", f" to=get_weather<|message|>{MUSE}"), ("functionary_v31", "<function=get_weather>{}</function>")],
 )
-def test_braces_after_a_call_without_a_tool_name_are_prose(name, call, size):
-    text = f"{call}\n\n{{x}} Done."
-    parser = StreamParser(format=name)
-    for start in range(0, len(text), size):
-        parser.feed(text[start : start + size])
-    parser.close()
-    assert ("{x} Done.", 1, ()) == (parser.reply.content, len(parser.reply.tool_calls), parser.reply.incomplete)
+def test_braces_after_a_call_without_a_tool_name_are_prose(name, call):
+    reply = read(f"{call}\n\n{{x}} Done.", None, format=name)
+    assert ("{x} Done.", 1, ()) == (reply.content, len(reply.tool_calls), reply.incomplete)
 
 
 @pytest.mark.parametrize(("written", "meant"), [("007", "007"), ("+5", 5), (".5", 0.5), ("1_000", 1000), ("0x1f", 31)])

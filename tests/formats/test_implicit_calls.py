@@ -10,6 +10,8 @@ from patchbay import StreamParser
 from patchbay.formats import TextDelta
 from patchbay.types import Reply
 
+from .cuts import read
+
 STRING = {"type": "string"}
 
 
@@ -24,21 +26,11 @@ TOOLS = [
 TAMPA = '{"harbour": "Tampa"}'
 
 
-def read(text: str, size: int = 0, **options: Any) -> Reply:
-    """Read in pieces of ``size`` characters; 0: at one blow."""
-    parser = StreamParser(TOOLS, generate_id=str, **options)
-    for at in range(0, len(text), size or len(text)):
-        parser.feed(text[at : at + (size or len(text))])
-    parser.close()
-    return parser.reply
-
-
 def calls(reply: Reply) -> list[str]:
     """The calls, a line each."""
     return [f"{call.name} {call.raw_arguments}" for call in reply.tool_calls]
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     ("text", "content"),
     [
@@ -77,13 +69,12 @@ def calls(reply: Reply) -> list[str]:
         ('```python\nimport tides\nplace = {"harbour": "Tampa"}\nfound = tide.table(**place)\nprint(found)\n```', None),
     ],
 )
-def test_unmarked_call_on_its_own_is_read(text: str, content: str | None, size: int) -> None:
-    reply = read(text, size)
+def test_unmarked_call_on_its_own_is_read(text: str, content: str | None) -> None:
+    reply = read(text, TOOLS)
     assert [f"tide.table {TAMPA}"] == calls(reply)
     assert (content, ()) == (reply.content, reply.incomplete)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     "text",
     [
@@ -104,8 +95,8 @@ def test_unmarked_call_on_its_own_is_read(text: str, content: str | None, size: 
         "[]",
     ],
 )
-def test_quoted_call_is_prose(text: str, size: int) -> None:
-    reply = read(text, size)
+def test_quoted_call_is_prose(text: str) -> None:
+    reply = read(text, TOOLS)
     assert ([], text, ()) == (calls(reply), reply.content, reply.incomplete)
 
 
@@ -114,7 +105,6 @@ def test_text_that_cannot_be_a_call_is_emitted_at_once(text: str) -> None:
     assert [TextDelta(text.rstrip("\n"))] == StreamParser(TOOLS).feed(text)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     ("text", "expected", "cut", "content"),
     [
@@ -133,15 +123,14 @@ def test_text_that_cannot_be_a_call_is_emitted_at_once(text: str) -> None:
     ],
 )
 def test_a_call_that_is_cut_off_is_incomplete_and_no_call(
-    text: str, expected: list[str], cut: list[tuple[str, str | None]], content: str | None, size: int
+    text: str, expected: list[str], cut: list[tuple[str, str | None]], content: str | None
 ) -> None:
-    reply = read(text, size)
+    reply = read(text, TOOLS)
     assert (expected, content) == (calls(reply), reply.content)
     assert [name for name, _ in cut] == [call.name for call in reply.incomplete]
     assert all(raw in (None, call.raw) for (_, raw), call in zip(cut, reply.incomplete, strict=True))
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     "after",
     [
@@ -151,29 +140,26 @@ def test_a_call_that_is_cut_off_is_incomplete_and_no_call(
         'def test():\n    pass\n\ntide.table(harbour="Miami")',
     ],
 )
-def test_text_after_the_calls_holds_no_further_call(after: str, size: int) -> None:
-    reply = read(f'tide.table(harbour="Tampa")\n\n{after}', size)
+def test_text_after_the_calls_holds_no_further_call(after: str) -> None:
+    reply = read(f'tide.table(harbour="Tampa")\n\n{after}', TOOLS)
     assert [f"tide.table {TAMPA}"] == calls(reply)
     assert after == reply.content
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
-def test_each_line_of_a_program_can_be_a_call(size: int) -> None:
-    reply = read('a = tide.table(harbour="Tampa")\nb = clock_now(zone="EST")\n', size)
+def test_each_line_of_a_program_can_be_a_call() -> None:
+    reply = read('a = tide.table(harbour="Tampa")\nb = clock_now(zone="EST")\n', TOOLS)
     assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     "second",
     ["('clock_now', 'zone=EST')", "'clock_now'(zone='EST')", '[\'{"name": "clock_now", "arguments": {"zone": "EST"}}\']'],
 )
-def test_list_continues_after_its_bracket(second: str, size: int) -> None:
-    reply = read(f"[('tide.table', 'harbour=Tampa')], {second}", size)
+def test_list_continues_after_its_bracket(second: str) -> None:
+    reply = read(f"[('tide.table', 'harbour=Tampa')], {second}", TOOLS)
     assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
@@ -193,8 +179,8 @@ def test_list_continues_after_its_bracket(second: str, size: int) -> None:
         ("[{'name': 'tide.table', 'arguments': {'days': 2 // two\n}}]", ['{"days": 2 \n}']),
     ],
 )
-def test_malformed_writing_invents_no_member(text: str, arguments: list[str], size: int) -> None:
-    assert arguments == [call.raw_arguments for call in read(text, size).tool_calls]
+def test_malformed_writing_invents_no_member(text: str, arguments: list[str]) -> None:
+    assert arguments == [call.raw_arguments for call in read(text, TOOLS).tool_calls]
 
 
 LISTS = [
@@ -216,27 +202,20 @@ LISTS = [
     ],
 )
 def test_lists_are_typed_by_the_schema(text: str, arguments: str) -> None:
-    for size in (1, 3, 100):
-        parser = StreamParser(LISTS)
-        for at in range(0, len(text), size):
-            parser.feed(text[at : at + size])
-        parser.close()
-        assert [arguments] == [call.raw_arguments for call in parser.reply.tool_calls]
+    assert [arguments] == [call.raw_arguments for call in read(text, LISTS).tool_calls]
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
-def test_call_repeated_in_json_and_python_counts_once(size: int) -> None:
+def test_call_repeated_in_json_and_python_counts_once() -> None:
     json_call = f'<tool_call>\n{{"name": "tide.table", "arguments": {TAMPA}}}\n</tool_call>\n'
     python_call = "<tool_call>\n{'name': 'tide.table', 'arguments': {'harbour': 'Tampa'}}\n</tool_call>"
-    assert [f"tide.table {TAMPA}"] == calls(read(json_call + python_call, size))
-    assert [f"tide.table {TAMPA}"] * 2 == calls(read(json_call + json_call, size))
-    assert [f"tide.table {TAMPA}"] * 2 == calls(read(f"{python_call}\n{python_call}", size))
+    assert [f"tide.table {TAMPA}"] == calls(read(json_call + python_call, TOOLS))
+    assert [f"tide.table {TAMPA}"] * 2 == calls(read(json_call + json_call, TOOLS))
+    assert [f"tide.table {TAMPA}"] * 2 == calls(read(f"{python_call}\n{python_call}", TOOLS))
 
 
 @pytest.mark.parametrize("tag", ["functioncall", "function"])
 def test_the_tags_of_glaive_mark_a_call(tag: str) -> None:
-    for size in (0, 1, 3):
-        text = f'<{tag}>\n{{"name": "tide.table", "arguments": {TAMPA}}}\n</{tag}>'
-        assert [f"tide.table {TAMPA}"] == calls(read(text, size))
-        assert [f"tide.table {TAMPA}"] == calls(read(f"Now:\n\n```xml\n{text}\n```\n", size))
-    assert f"A <{tag}> of time." == read(f"A <{tag}> of time.").content
+    text = f'<{tag}>\n{{"name": "tide.table", "arguments": {TAMPA}}}\n</{tag}>'
+    assert [f"tide.table {TAMPA}"] == calls(read(text, TOOLS))
+    assert [f"tide.table {TAMPA}"] == calls(read(f"Now:\n\n```xml\n{text}\n```\n", TOOLS))
+    assert f"A <{tag}> of time." == read(f"A <{tag}> of time.", TOOLS).content

@@ -6,15 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from patchbay import StreamParser, parse
+from patchbay import StreamParser
 from patchbay.formats.events import CallArguments
-from support.repeated import examples
 
-from .cuts import calls_of, pieces_of, read, streamed
-from .test_work import RATIO, Work
+from .cuts import calls_of, pieces_of, read
 from .test_xml import TOOLS, tool
 
 LINES = (
@@ -50,9 +46,8 @@ FAMILIES = {
 THOUGHTS = {"hunyuan_v4": "<think:v4>A boat.</think:v4>", "k2_horizon": "<ifm|think_faster>A boat.</ifm|think_faster>"}
 
 
-@pytest.mark.parametrize("suffix", ["opensource", "a.b-1", "x"])
-def test_every_tag_of_a_checkpoint_may_have_a_suffix(suffix: str) -> None:
-    reply = read(suffixed(f"A boat.</think>I book it.{_HUNYUAN}", suffix), TOOLS)
+def test_every_tag_of_a_checkpoint_may_have_a_suffix() -> None:
+    reply = read(suffixed(f"A boat.</think>I book it.{_HUNYUAN}", "a.b-1"), TOOLS)
     assert [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})] == calls_of(reply)
     assert ("I book it.", "A boat.") == (reply.content, reply.reasoning)
 
@@ -63,24 +58,16 @@ def test_a_colon_without_a_suffix_is_prose(text: str) -> None:
 
 
 DAMAGED = {
-    "line breaks as two characters": LINES.replace("\n", "\\n"),
-    "no opener of the first key": LINES.replace("<arg_key>port", "port"),
     "no opener of the first key, and no line break": LINES.replace("\n<arg_key>port", "port"),
     "no opener of another key": LINES.replace("<arg_key>seats", "seats"),
-    "no closer of a key": LINES.replace("port</arg_key>", "port"),
     "no closer of another key": COMPACT.replace("seats</arg_key>", "seats"),
-    "no opener of a value": LINES.replace("<arg_value>Riga", "Riga"),
     "no opener of another value": COMPACT.replace("<arg_value>3", "3"),
-    "no closer of a value": LINES.replace("Riga</arg_value>", "Riga"),
     "no closer of a value, all in one line": COMPACT.replace("Riga</arg_value>", "Riga"),
     "no closer of the last value": LINES.replace("3</arg_value>", "3"),
-    "no closer of the call": LINES.replace("</tool_call>", "<|observation|>"),
     "a key closed twice": LINES.replace("</arg_key>", "</arg_key></arg_key>"),
     "a value closed twice": LINES.replace("</arg_value>", "</arg_value></arg_value>"),
     "a value closed like a key": LINES.replace("Riga</arg_value>", "Riga</arg_key>"),
-    "a call's opener in the first key's place": LINES.replace("<arg_key>port", "<tool_call>port"),
     "a call's opener in another key's place": LINES.replace("<arg_key>seats", "<tool_call>seats"),
-    "JSON behind the name": '<tool_call>book_boat\n{"port": "Riga", "seats": 3}\n</tool_call>',
     "JSON behind the name and a colon": '<tool_call>book_boat: {"port": "Riga", "seats": 3}</tool_call>',
     "a separator that is another family's": LINES.replace("boat", "boat<tool_sep>"),
     "a namespace": LINES.replace("book_boat", "functions.book_boat"),
@@ -199,51 +186,3 @@ def test_text_argument_streams_and_a_possible_end_tag_is_buffered() -> None:
 def test_incomplete_tool_name_emits_no_call() -> None:
     assert "" == arguments_after("<tool_call>moor")
     assert "{}" == arguments_after("<tool_call>moor</tool_call>\n")
-
-
-_PIECES = ["a", " ", "\n", "<", ">", "</", "&", "</arg_value>x", "<arg_key>", "</b>", '"', "\\", "\\n", "[", "é"]
-_VALUES = st.lists(st.sampled_from(_PIECES), max_size=8).map("".join)
-
-
-@settings(max_examples=examples(60))
-@given(_VALUES, _VALUES, st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_any_texts_are_read_back_in_any_split(path: str, text: str, sizes: list[int]) -> None:
-    written = (
-        f"So.\n<tool_call>keep_log\n<arg_key>path</arg_key>\n<arg_value>{path}</arg_value>\n<arg_key>text</arg_key>\n"
-        f"<arg_value>{text}</arg_value>\n</tool_call>\nDone."
-    )
-    expected = parse(written, TOOLS, generate_id="call_{}".format)
-    assert [("keep_log", {"path": path, "text": text})] == calls_of(expected)
-    pieces, at = [], 0
-    while at < len(written):
-        pieces.append(written[at : at + sizes[len(pieces) % len(sizes)]])
-        at += len(pieces[-1])
-    assert expected == streamed(pieces, TOOLS)
-
-
-# Work
-
-_M3 = "]<]minimax[>["
-HOSTILE = {
-    "closers and white space": ("<tool_call><function=write_file><parameter=content>", "</parameter>" + " " * 300),
-    "closers of calls": ("<tool_call><function=write_file><parameter=content>", "</function> "),
-    "angle brackets": ("<tool_call><function=write_file><parameter=content>", "< "),
-    "openers of parameters": ("<tool_call><function=write_file>", "<parameter=content>"),
-    "bare invokes": ("", '<invoke name="write_file"><parameter name="content">'),
-    "keys without values": ("<tool_call>write_file", "<arg_key>content</arg_key>"),
-    "values without keys": ("<tool_call>write_file", "<arg_value>x</arg_value> "),
-    "openers of keys in a value": ("<tool_call>write_file<arg_key>content</arg_key><arg_value>", "<arg_key>x y "),
-    "elements of one name": (f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}<content>', f"{_M3}<a>x{_M3}</a>"),
-    "elements in a list": (f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}<options>', f"{_M3}<a>{_M3}</b>"),
-    "brackets": (f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}<content>', "]<]mini"),
-    "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
-}
-
-
-@pytest.mark.parametrize("cut", [0, 4])
-@pytest.mark.parametrize("name", HOSTILE)
-def test_ten_times_a_hostile_text_is_ten_times_the_work(name: str, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, unit = HOSTILE[name]
-    work = Work(monkeypatch)
-    small, large = (begin + unit * (size // len(unit) + 1) for size in (750, 7_500))
-    assert work.growth(small, large, cut) <= RATIO

@@ -43,13 +43,13 @@ class Work:
 
         monkeypatch.setattr(Source, "push", counted)
 
-    def of(self, text: str, cut: int) -> int:
+    def of(self, text: str, cut: int, **options: Any) -> int:
         """The work of reading ``text`` in pieces of ``cut`` characters; 0 is the whole text."""
         self.lines = self.copied = 0
         before = sys.gettrace()
         sys.settrace(self._enter)
         try:
-            parser = StreamParser(carriers.TOOLS)
+            parser = StreamParser(carriers.TOOLS, **options)
             for piece in pieces(text, cut):
                 parser.feed(piece)
             parser.close()
@@ -57,10 +57,10 @@ class Work:
             sys.settrace(before)
         return self.lines + self.copied
 
-    def growth(self, small: str, large: str, cut: int) -> float:
+    def growth(self, small: str, large: str, cut: int, **options: Any) -> float:
         """By how much more work ``large`` is than ``small``, were it ten times as long."""
-        parse(small, carriers.TOOLS)  # what is made once and kept does not count
-        return self.of(large, cut) / self.of(small, cut) * 10 * len(small) / len(large)
+        parse(small, carriers.TOOLS, **options)  # what is made once and kept does not count
+        return self.of(large, cut, **options) / self.of(small, cut, **options) * 10 * len(small) / len(large)
 
     def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
         return self._line if "patchbay" in frame.f_code.co_filename else None
@@ -76,6 +76,34 @@ def test_ten_times_the_text_is_ten_times_the_work(name: str, monkeypatch: pytest
     unit = hostile.UNITS.get(name, ("", ""))[1]
     size = max(LARGER.get(name, SMALL), 8 * len(unit))
     small, large = TEXTS[name](size), TEXTS[name](10 * size)
+    for cut in (0, 4):
+        assert work.growth(small, large, cut) <= RATIO, cut
+
+
+_FUNCTION = "<tool_call><function=write_file>"
+_M3 = "]<]minimax[>["
+_INVOKE = f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}'
+IN_ARGUMENTS = {
+    "closers and white space": (_FUNCTION + "<parameter=content>", "</parameter>" + " " * 300),
+    "closers of calls": (_FUNCTION + "<parameter=content>", "</function> "),
+    "angle brackets": (_FUNCTION + "<parameter=content>", "< "),
+    "openers of parameters": (_FUNCTION, "<parameter=content>"),
+    "bare invokes": ("", '<invoke name="write_file"><parameter name="content">'),
+    "keys without values": ("<tool_call>write_file", "<arg_key>content</arg_key>"),
+    "values without keys": ("<tool_call>write_file", "<arg_value>x</arg_value> "),
+    "openers of keys in a value": ("<tool_call>write_file<arg_key>content</arg_key><arg_value>", "<arg_key>x y "),
+    "elements of one name": (f"{_INVOKE}<content>", f"{_M3}<a>x{_M3}</a>"),
+    "elements in a list": (f"{_INVOKE}<options>", f"{_M3}<a>{_M3}</b>"),
+    "brackets": (f"{_INVOKE}<content>", "]<]mini"),
+    "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
+}
+
+
+@pytest.mark.parametrize("name", IN_ARGUMENTS)
+def test_hostile_arguments_in_tags_cost_linear_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, unit = IN_ARGUMENTS[name]
+    work = Work(monkeypatch)
+    small, large = (begin + unit * (size // len(unit) + 1) for size in (750, 7_500))
     for cut in (0, 4):
         assert work.growth(small, large, cut) <= RATIO, cut
 

@@ -6,12 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from patchbay import StreamParser, parse
+from patchbay import StreamParser
 from patchbay.formats.events import CallArguments
-from support.repeated import examples
 
 from .cuts import calls_of, pieces_of, read, streamed
 
@@ -159,49 +156,22 @@ def test_any_text_that_must_follow_a_call_ends_it(end: str) -> None:
 
 
 DAMAGED = {
-    "no opener of the wrapper": QWEN.removeprefix("<tool_call>\n").format("Riga"),
-    "no closer of the value, a parameter behind it": QWEN.format("Riga\n<parameter=crew>\ntrue"),
     "no closer of the value, the call's behind it": QWEN.replace("</parameter>\n", "").format("Riga"),
-    "no closer of the call": QWEN.replace("</function>\n", "").format("Riga"),
-    "no closer of the wrapper": QWEN.removesuffix("\n</tool_call>").format("Riga"),
     "no closer at all": QWEN.partition("</parameter>")[0].format("Riga") + "</tool_call>",
-    "no bracket behind the name": QWEN.replace("book_boat>", "book_boat").format("Riga"),
     "no bracket and no line break behind the name": (
         "<tool_call><function=book_boat<parameter=port>Riga</parameter></function></tool_call>"
     ),
-    "blanks in the tags": (
-        "<tool_call>\n< function = book_boat >\n< parameter = port >\nRiga\n</ parameter >\n</ function >\n</tool_call>"
-    ),
-    "attributes in place of an equals sign": (
-        '<tool_call>\n<function name="book_boat">\n<parameter name="port">Riga</parameter>\n</function>\n</tool_call>'
-    ),
-    "JSON in the call": '<tool_call>\n<function=book_boat>\n{"port": "Riga"}\n</function>\n</tool_call>',
     "JSON in the wrapper": '<tool_call>\n{"name": "book_boat", "arguments": {"port": "Riga"}}\n</tool_call>',
-    "a sister's wrapper": DSML.replace("tool_calls", "function_calls").format(
-        '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
-    ),
-    "a wrapper's name misspelt": DSML.replace("tool_calls", "toolcalls").format(
-        '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
-    ),
     "a wrapper's name cut short": DSML.replace("<｜DSML｜tool_calls>", "<｜DSML｜tool>").format(
         '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
     ),
-    "no token in the closers": DSML.replace("</｜DSML｜", "</").format('<｜DSML｜parameter name="port">Riga</parameter>'),
-    "no token in any tag": DSML.replace("｜DSML｜", "").format('<parameter name="port" string="true">Riga</parameter>'),
     "a blank in a token's place": DSML.replace("｜DSML｜", " ").format('< parameter name="port" string="true">Riga</ parameter>'),
-    "JSON in an invoke": DSML.format('{"port": "Riga"}'),
-    "one parameter for all": DSML.format('<｜DSML｜parameter name="arguments">{"port": "Riga"}</｜DSML｜parameter>'),
     "one parameter for all, as Python": "<function name=\"book_boat\"><param name=\"properties\">{'port': 'Riga'}</param></function>",
     "a tokenizer's blanks": '<function\u0120name="book_boat">\u010a<param\u0120name="port">Riga</param></function>',
     "no blanks": '<functionname="book_boat"><paramname="port">Riga</param></function>',
     "elements without their token": '<tool_call>\n<invoke name="book_boat"><port>Riga</port></invoke>\n</tool_call>',
     "an element without a closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga", ' name="book_boat"')),
     "an element with another's closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga{M3}</harbour>", ' name="book_boat"')),
-    "Claude's name space": invokes(f"<{CLAUDE}function_calls>", f"</{CLAUDE}function_calls>", CLAUDE),
-    "Claude in 2023": (
-        "<function_calls>\n<invoke>\n<tool_name>book_boat</tool_name>\n<parameters>\n<port>Riga</port>\n</parameters>\n</invoke>\n"
-        "</function_calls>"
-    ),
 }
 
 
@@ -212,21 +182,6 @@ def test_damaged_call_is_read_as_intended(damage: str) -> None:
     assert ("book_boat", "Riga") == (name, arguments["port"])
     assert "I book." == reply.content
     assert () == reply.incomplete
-
-
-def test_an_invoke_that_closes_itself_is_a_call_without_arguments() -> None:
-    reply = read(
-        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="moor"/>\n<｜DSML｜invoke name="moor" />\n</｜DSML｜tool_calls>', TOOLS
-    )
-    assert [("moor", {}), ("moor", {})] == calls_of(reply)
-    assert None is reply.content
-
-
-def test_one_wrapper_may_have_several_functions_and_text_after_it() -> None:
-    text = "<tool_call>\n<function=moor>\n</function>\n<function=book_boat>\n<parameter=port>\nRiga\n</parameter>\n</function>\n</tool_call>"
-    reply = read(f"{text}\nBooked.", TOOLS)
-    assert [("moor", {}), ("book_boat", {"port": "Riga"})] == calls_of(reply)
-    assert "Booked." == reply.content
 
 
 def test_an_unknown_tool_between_two_others_is_prose_and_they_are_calls() -> None:
@@ -319,28 +274,6 @@ def test_one_line_break_on_each_side_of_a_value_is_markup_where_the_tags_have_th
     assert [("book_boat", {"port": "\nRiga\n"})] == calls_of(read(inline, TOOLS, format="mimo"))
     one_sided = "<seed:tool_call>\n<function=book_boat>\n<parameter=port>Riga\n</parameter>\n</function>\n</seed:tool_call>"
     assert [("book_boat", {"port": "Riga\n"})] == calls_of(read(one_sided, TOOLS, format="seed_oss"))
-
-
-@pytest.mark.parametrize(
-    ("key", "written", "meant"),
-    [
-        ("seats", "3", 3),
-        ("seats", "many", "many"),
-        ("crew", "True", True),
-        ("stops", '["a", "b"]', ["a", "b"]),
-        ("stops", "['a', 'b']", ["a", "b"]),
-        ("deal", "{'price': 2.5}", {"price": 2.5}),
-        ("either", "[1, 2]", [1, 2]),
-        ("either", "north", "north"),
-        ("port", "0123", "0123"),
-        ("port", "true", "true"),
-        ("port", '{"a": 1}', '{"a": 1}'),
-        ("unheard_of", "12", "12"),
-    ],
-)
-def test_value_is_coerced_to_the_schema_type(key: str, written: str, meant: Any) -> None:
-    text = QWEN.replace("parameter=port", f"parameter={key}").format(written)
-    assert [("book_boat", {key: meant})] == calls_of(read(text, TOOLS))
 
 
 @pytest.mark.parametrize(
@@ -478,62 +411,6 @@ def test_unwrapped_invoke_emits_nothing_before_it_is_complete() -> None:
     text = '<invoke name="book_boat"><parameter name="port">Riga</parameter></invoke>'
     assert "" == arguments_after(text[:-1])
     assert '{"port": "Riga"}' == arguments_after(text)
-
-
-# Any arguments, any cut
-
-_PIECES = [
-    "a",
-    "é",
-    " ",
-    "\n",
-    "<",
-    ">",
-    "&",
-    "/",
-    "</",
-    "</b>",
-    "</parameter>x",
-    "</function>x",
-    "]",
-    "]]>",
-    '"',
-    "\\",
-    "{",
-    "=",
-    "｜",
-]
-_VALUES = st.lists(st.sampled_from(_PIECES), max_size=8).map("".join)
-_RENDER = {
-    "qwen3_coder": lambda path, text: (
-        f"<tool_call>\n<function=keep_log>\n<parameter=path>\n{path}\n</parameter>\n<parameter=text>\n{text}\n</parameter>\n"
-        "</function>\n</tool_call>"
-    ),
-    "mimo": lambda path, text: (
-        f"<tool_call><function=keep_log><parameter=path>{path}</parameter><parameter=text>{text}</parameter></function></tool_call>"
-    ),
-    "deepseek_v4": lambda path, text: (
-        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="keep_log">\n'
-        f'<｜DSML｜parameter name="path" string="true">{path}</｜DSML｜parameter>\n'
-        f'<｜DSML｜parameter name="text" string="true">{text}</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
-    ),
-    "minimax_m3": lambda path, text: m3("tool_call", m3("invoke", m3("path", path) + m3("text", text), ' name="keep_log"')),
-}
-
-
-@settings(max_examples=examples(60))
-@given(_VALUES, _VALUES, st.sampled_from(sorted(_RENDER)), st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_any_texts_are_read_back_in_any_split(path: str, text: str, name: str, sizes: list[int]) -> None:
-    written = f"So.\n{_RENDER[name](path, text)}\nDone."
-    expected = parse(written, TOOLS, format=name, generate_id="call_{}".format)
-    assert [("keep_log", {"path": path, "text": text})] == calls_of(expected)
-    assert ["So.", "Done."] == (expected.content or "").split()
-    pieces, at = [], 0
-    while at < len(written):
-        size = sizes[len(pieces) % len(sizes)]
-        pieces.append(written[at : at + size])
-        at += size
-    assert expected == streamed(pieces, TOOLS, format=name)
 
 
 OLD = (

@@ -12,6 +12,8 @@ from patchbay.models.options import TextOptions
 from patchbay.proxy import create_app
 from patchbay.types import Reply
 
+from .cuts import read
+
 TOOLS = [
     {
         "type": "function",
@@ -32,16 +34,10 @@ TOOLS = [
 XML_TOOLS = {"bash": "run_shell", "time": "clock", "rm": "not_offered"}
 
 
-def read(text: str, size: int = 0) -> Reply:
-    """Read in pieces of ``size`` characters; 0: whole."""
-    parser = StreamParser(TOOLS, xml_tools=XML_TOOLS, generate_id=str)
-    for at in range(0, len(text), size or len(text)):
-        parser.feed(text[at : at + (size or len(text))])
-    parser.close()
-    return parser.reply
+def read_tags(text: str) -> Reply:
+    return read(text, TOOLS, xml_tools=XML_TOOLS)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize(
     ("text", "calls", "content"),
     [
@@ -63,13 +59,12 @@ def read(text: str, size: int = 0) -> Reply:
         ("<time></time>\n<time>UTC</time>", ["clock {}", 'clock {"zone": "UTC"}'], None),
     ],
 )
-def test_tag_named_like_a_tool_is_its_call(text: str, calls: list[str], content: str | None, size: int) -> None:
-    reply = read(text, size)
+def test_tag_named_like_a_tool_is_its_call(text: str, calls: list[str], content: str | None) -> None:
+    reply = read_tags(text)
     assert calls == [f"{call.name} {call.raw_arguments}" for call in reply.tool_calls]
     assert content == reply.content
 
 
-@pytest.mark.parametrize("size", [0, 1])
 @pytest.mark.parametrize(
     "text",
     [
@@ -83,17 +78,16 @@ def test_tag_named_like_a_tool_is_its_call(text: str, calls: list[str], content:
         "<bash>ls</bash> or <bash>pwd</bash>",
     ],
 )
-def test_tag_elsewhere_or_of_another_tool_is_prose(text: str, size: int) -> None:
-    reply = read(text, size)
+def test_tag_elsewhere_or_of_another_tool_is_prose(text: str) -> None:
+    reply = read_tags(text)
     assert () == reply.tool_calls
     assert text == reply.content
 
 
 def test_a_tag_that_is_not_closed_is_incomplete() -> None:
-    for size in (0, 1):
-        reply = read("Look.\n<bash>ls", size)
-        assert [("run_shell", "<bash>ls")] == [(call.name, call.raw) for call in reply.incomplete]
-        assert "Look." == reply.content
+    reply = read_tags("Look.\n<bash>ls")
+    assert [("run_shell", "<bash>ls")] == [(call.name, call.raw) for call in reply.incomplete]
+    assert "Look." == reply.content
 
 
 @pytest.mark.parametrize("xml_tools", [{"a b": "run_shell"}, {"bash": ""}, {"bash": None}, "bash"])
