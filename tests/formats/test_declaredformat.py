@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.formats import StreamParser
 from patchbay.formats.checkpoint.declared_format import template_format
 from patchbay.formats.checkpoint.response_template import response_template
 from patchbay.formats.checkpoint.user_format import user_format
 from patchbay.formats.spec import Format
+
+from .cuts import read
+from .test_work import RATIO, Work
 
 CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 TAG = r"<parameter=(?P<key>\w+)>\s*(?P<value>.*?)\s*</parameter>"
@@ -131,12 +131,8 @@ TOOLS = [
 ]
 
 
-def read(row: Any, text: str, *, size: int = 0, tools: Any = TOOLS) -> tuple[Any, ...]:
-    parser = StreamParser(tools, format=row)
-    for start in range(0, len(text), size or len(text) or 1):
-        parser.feed(text[start : start + (size or len(text))])
-    parser.close()
-    reply = parser.reply
+def outcome(row: Any, text: str, *, tools: Any = TOOLS) -> tuple[Any, ...]:
+    reply = read(text, tools, format=row)
     calls = [(call.name, call.raw_arguments) for call in reply.tool_calls]
     return reply.content, reply.reasoning, calls, [(cut.name, cut.raw) for cut in reply.incomplete]
 
@@ -258,15 +254,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 7])
 @pytest.mark.parametrize("case", CASES)
-def test_a_declared_format_is_read_in_any_pieces(case: str, size: int) -> None:
+def test_a_declared_format_is_read_in_any_pieces(case: str) -> None:
     row, text, expected = CASES[case]
-    assert expected == read(row, text, size=size)
+    assert expected == outcome(row, text)
 
 
 def test_without_tools_every_well_formed_call_is_one() -> None:
-    assert (None, None, [("h", '{"a": true}')], []) == read(BARE_KEYS, "<|tool_call>call:h{a:true}<tool_call|>", tools=None)
+    assert (None, None, [("h", '{"a": true}')], []) == outcome(BARE_KEYS, "<|tool_call>call:h{a:true}<tool_call|>", tools=None)
 
 
 ROWS = [BARE_KEYS, CHANNELS, BLOCKS, TAGS, PREFILLED, LIST, OWN]
@@ -275,9 +270,9 @@ SCRAPS = sorted(
 )
 
 
-@given(st.sampled_from(ROWS), st.lists(st.sampled_from(SCRAPS), max_size=6).map("".join), st.integers(1, 9))
-def test_pieces_of_any_size_give_the_reply_of_the_whole_text(row: Format, text: str, size: int) -> None:
-    assert read(row, text) == read(row, text, size=size)
+@given(st.sampled_from(ROWS), st.lists(st.sampled_from(SCRAPS), max_size=6).map("".join))
+def test_pieces_of_any_size_give_the_reply_of_the_whole_text(row: Format, text: str) -> None:
+    read(text, TOOLS, format=row)
 
 
 HOSTILE = {
@@ -294,22 +289,8 @@ HOSTILE = {
 }
 
 
-def cpu_seconds(row: Format, text: str) -> float:
-    """The fastest of three."""
-    best = float("inf")
-    gc.disable()
-    try:
-        for _ in range(3):
-            begun = time.process_time()
-            read(row, text, size=64)
-            best = min(best, time.process_time() - begun)
-    finally:
-        gc.enable()
-    return best
-
-
 @pytest.mark.parametrize("case", HOSTILE)
-def test_ten_times_the_length_costs_no_more_than_thirty_times_the_time(case: str) -> None:
+def test_hostile_text_costs_linear_work(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row, scrap = HOSTILE[case]
-    small, large = (cpu_seconds(row, scrap * (size // len(scrap))) for size in (6_000, 60_000))
-    assert large <= 30 * max(small, 0.005)
+    small, large = (scrap * (size // len(scrap) + 1) for size in (1_500, 15_000))
+    assert Work(monkeypatch).growth(small, large, 64, format=row) <= RATIO

@@ -68,24 +68,14 @@ def test_prefilled_message_starts_are_listed() -> None:
     assert [] == [name for name, row in rows.items() if (row.implied is not None) != bool(row.implied_words or row.implied_name)]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_call_detection_depends_on_lines_and_not_on_pieces(size: int) -> None:
+def test_call_detection_depends_on_lines_and_not_on_pieces() -> None:
     text = "a" * 81 + ' = count(word="x")'
-    parser = StreamParser(TOOLS)
-    for at in range(0, len(text), size):
-        parser.feed(text[at : at + size])
-    parser.close()
-    assert text == parser.reply.content
+    assert text == read(text, TOOLS).content
 
 
 def test_skipped_chunks_count_in_repair_offsets() -> None:
-    prose, call = "Some words. " * 20, '\n```tool_call\n{"name": "count", "arguments": {"times": 3,}}\n```'
-    pieces = [prose[at : at + 5] for at in range(0, len(prose), 5)]
-    parser = StreamParser(TOOLS)
-    for piece in [*pieces, call]:
-        parser.feed(piece)
-    parser.close()
-    assert parse(prose + call, TOOLS).repairs == parser.reply.repairs != ()
+    call = '\n```tool_call\n{"name": "count", "arguments": {"times": 3,}}\n```'
+    assert () != read("Some words. " * 20 + call, TOOLS).repairs
 
 
 def test_tools_of_the_same_value_are_read_once() -> None:
@@ -126,9 +116,4 @@ def test_unknown_format_is_refused(format: Any) -> None:  # noqa: A002 - the nam
 def test_repeated_call_is_positioned_at_the_end_of_its_arguments_in_any_split():
     call = '{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
     text = f"<tool_call>\n{call}<tool_call>\n<tool_call>\n{call}<tool_call>\n{call}"
-    parser = StreamParser()
-    for character in text:
-        parser.feed(character)
-    parser.close()
-    assert ["repeated_call", "repeated_call"] == [repair.kind for repair in parser.reply.repairs]
-    assert parser.reply.repairs == parse(text).repairs
+    assert ["repeated_call", "repeated_call"] == [repair.kind for repair in read(text, None).repairs]

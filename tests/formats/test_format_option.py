@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchbay import StreamParser, parse
+from patchbay import parse
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
 from patchbay.formats.catalog import choose
@@ -78,12 +78,3 @@ def test_a_row_of_the_table_is_written_like_its_name() -> None:
 def test_unknown_tools_option_equals_the_parsers(unknown: str) -> None:
     assert unknown == TextOptions(unknown_tools=unknown).unknown_tools
     parse(TEXT, TOOLS, unknown_tools=unknown)
-
-
-def test_escaped_underscore_does_not_end_a_name_in_any_split() -> None:
-    tools = [{"type": "function", "function": {"name": "sort_list", "parameters": {"type": "object", "properties": {"a": {}}}}}]
-    parser = StreamParser(tools)
-    for char in "[sort\\_list(a=1)]":
-        parser.feed(char)
-    parser.close()
-    assert [("sort_list", '{"a": 1}')] == [(call.name, call.raw_arguments) for call in parser.reply.tool_calls]

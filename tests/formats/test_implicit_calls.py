@@ -219,3 +219,7 @@ def test_the_tags_of_glaive_mark_a_call(tag: str) -> None:
     assert [f"tide.table {TAMPA}"] == calls(read(text, TOOLS))
     assert [f"tide.table {TAMPA}"] == calls(read(f"Now:\n\n```xml\n{text}\n```\n", TOOLS))
     assert f"A <{tag}> of time." == read(f"A <{tag}> of time.", TOOLS).content
+
+
+def test_escaped_underscore_does_not_end_a_name_in_any_split() -> None:
+    assert ['sort_list {"a": 1}'] == calls(read("[sort\\_list(a=1)]", [_tool("sort_list", a={})]))

@@ -10,17 +10,18 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import cycle
+from itertools import accumulate, cycle, pairwise, takewhile
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchbay import StreamParser
 from patchbay.formats.render import WRITERS, render_calls, writer_for
-from patchbay.types import Reply, ToolCall, ToolSpec
+from patchbay.types import ToolCall, ToolSpec
 from support.repeated import examples
+
+from .cuts import calls_of, read, streamed
 
 SETTINGS = settings(max_examples=examples(8))
 FAMILIES = ["fenced", *WRITERS]
@@ -89,53 +90,10 @@ LIMITS: dict[str, Limits] = {
 }
 
 _PIECES = [
-    *(
-        "\n",
-        "\n\n",
-        " ",
-        "\t",
-        "\r\n",
-        '"',
-        "'",
-        "\\",
-        "\\n",
-        "\\u0041",
-        "<",
-        ">",
-        "</",
-        "/>",
-        "<b>",
-        "</b>",
-        "&",
-        "&amp;",
-        "{",
-        "}",
-    ),
-    *(
-        "[",
-        "]",
-        "(",
-        ")",
-        "`",
-        "```",
-        "~~~",
-        "|",
-        ":",
-        ",",
-        ";",
-        "#",
-        "null",
-        "true",
-        "None",
-        "1",
-        "-0.5",
-        "é",
-        "日本",
-        "🌍",
-        "\u2028",
-    ),
-    *("<tool_call>", "<think>", "</think>", "```json\n", '{"name": "get_weather", "arguments": {}}', "word", "code"),
-]
+    "\n", "\n\n", " ", "\t", "\r\n", '"', "'", "\\", "\\n", "\\u0041", "<", ">", "</", "/>", "<b>", "</b>", "&", "&amp;", "{", "}", "[", "]",
+    "(", ")", "`", "```", "~~~", "|", ":", ",", ";", "#", "null", "true", "None", "1", "-0.5", "é", "日本", "🌍", "\u2028", "<tool_call>",
+    "<think>", "</think>", "```json\n", '{"name": "get_weather", "arguments": {}}', "word", "code",
+]  # fmt: skip
 _CLOSER = "</tool_call>"
 """Stands raw in no text: read with auto, it may be the end of the call that the text stands in."""
 
@@ -211,57 +169,12 @@ def calls(name: str) -> st.SearchStrategy[list[tuple[str, dict[str, Any]]]]:
     return st.lists(one, max_size=most, unique_by=None if limits_of(name).repeated else repr)
 
 
-_WORDS = st.sampled_from(
-    [
-        *(
-            "Let",
-            "me",
-            "see",
-            "word",
-            "naïve",
-            "日本語",
-            "🌍",
-            "x",
-            "a < b",
-            "b > a",
-            "<b>bold</b>",
-            "**so**",
-            "`code`",
-            "f(x)",
-            "[1]",
-        ),
-        *(
-            "(two)",
-            "{x}",
-            '"said"',
-            "it's",
-            "3.14",
-            "1,000",
-            "50%",
-            "e.g.",
-            "and/or",
-            "C:\\dir",
-            "$5",
-            "#7",
-            "@me",
-            "--",
-            "…",
-            "what?",
-        ),
-        *(
-            "Yes!",
-            "end.",
-            "`get_weather`",
-            "name:",
-            "key=value",
-            "| a | b |",
-            "a\nb",
-            "first,\n\nsecond",
-            "- item\n- item",
-            "\\n",
-        ),
-    ]
-)
+_WORDS = st.sampled_from([
+    "Let", "me", "see", "word", "naïve", "日本語", "🌍", "x", "a < b", "b > a", "<b>bold</b>", "**so**", "`code`", "f(x)", "[1]", "(two)", "{x}",
+    '"said"', "it's", "3.14", "1,000", "50%", "e.g.", "and/or", "C:\\dir", "$5", "#7", "@me", "--", "…", "what?", "Yes!", "end.",
+    "`get_weather`", "name:", "key=value", "| a | b |", "a\nb", "first,\n\nsecond", "- item\n- item", "\\n",
+])  # fmt: skip
+SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 PROSE = st.lists(_WORDS, max_size=8).map(" ".join)
 
 
@@ -293,22 +206,18 @@ def turns(name: str) -> st.SearchStrategy[Turn]:
         content=PROSE.filter(lambda prose: not limits.end or not prose.endswith(limits.end)),
         reasoning=st.just("") if silent else PROSE,
         after=st.just("") | PROSE.map("\n\n{} Done.".format),
-        sizes=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+        sizes=SIZES,
         ascii=st.booleans(),
     )
 
 
-def read(text: str, sizes: list[int], reader: str) -> Reply:
-    """Read the text in pieces of these sizes, with the format named or with auto."""
-    parser = StreamParser([ToolSpec(name, "", SCHEMA) for name in NAMES], format=reader)
-    at = 0
-    for size in cycle(sizes):
-        parser.feed(text[at : at + size])
-        at += size
-        if at >= len(text):
-            parser.close()
-            return parser.reply
-    raise AssertionError
+TOOLS = [ToolSpec(name, "", SCHEMA) for name in NAMES]
+
+
+def in_pieces(text: str, sizes: list[int]) -> list[str]:
+    """The text in pieces of these sizes, again and again."""
+    ends = takewhile(lambda end: end < len(text), accumulate(cycle(sizes)))
+    return [text[begin:end] for begin, end in pairwise([0, *ends, len(text)])]
 
 
 def same(value: Any) -> Any:
@@ -325,7 +234,7 @@ def same(value: Any) -> Any:
 
 def check(name: str, turn: Turn, reader: str) -> None:
     """Hold what is read against what was written."""
-    reply = read(turn.text(name), turn.sizes, reader)
+    reply = streamed(in_pieces(turn.text(name), turn.sizes), TOOLS, format=reader)
     expected = [(called, same(given)) for called, given in turn.calls]
     assert expected == [(call.name, same(json.loads(call.raw_arguments))) for call in reply.tool_calls]
     after = turn.after if turn.calls else ""
@@ -357,44 +266,28 @@ JSON_CALLS = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("case", JSON_CALLS)
-def test_plain_text_that_is_json_is_data_unless_it_calls_the_tool_itself(case: str, size: int) -> None:
+def test_plain_text_that_is_json_is_data_unless_it_calls_the_tool_itself(case: str) -> None:
     text, meant = JSON_CALLS[case]
     specs = [PATCH, ToolSpec("get_weather", "", SCHEMA)]
-
-    def read(written: str) -> list[tuple[str, object]]:
-        parser = StreamParser(specs, format="auto")
-        for at in range(0, len(written), size):
-            parser.feed(written[at : at + size])
-        parser.close()
-        return [(call.name, call.arguments) for call in parser.reply.tool_calls]
-
-    assert [("apply_patch", {"input": meant or text})] == read(f"```tool_call apply_patch\n{text}\n```")
+    assert [("apply_patch", {"input": meant or text})] == calls_of(read(f"```tool_call apply_patch\n{text}\n```", specs))
     writer = writer_for("fenced", text_tools=frozenset({"apply_patch"}))
     call = ToolCall("c", "apply_patch", json.dumps({"input": text}))
-    assert [("apply_patch", {"input": text})] == read(writer.calls([call]))
+    assert [("apply_patch", {"input": text})] == calls_of(read(writer.calls([call]), specs))
 
 
 @SETTINGS
 @given(
     texts("fenced", inside=True).filter(lambda text: not re.match(r'\s*\{\s*"name"\s*:', text)),  # a call itself
     PROSE,
-    st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    SIZES,
 )
 def test_plain_text_is_rendered_verbatim_and_read_back_in_any_split(text: str, after: str, sizes: list[int]) -> None:
     writer = writer_for("fenced", text_tools=frozenset({"apply_patch"}))
     written = writer.calls([ToolCall("c", "apply_patch", json.dumps({"input": text})), ToolCall("d", "get_weather", "{}")])
     assert text in written
     for reader in ("fenced", "auto"):
-        parser = StreamParser([PATCH, ToolSpec("get_weather", "", SCHEMA)], format=reader)
-        whole, at = f"{written}\n\n{after}", 0
-        for size in cycle(sizes):
-            parser.feed(whole[at : at + size])
-            at += size
-            if at >= len(whole):
-                break
-        parser.close()
-        calls = [(call.name, call.arguments) for call in parser.reply.tool_calls]
-        assert [("apply_patch", {"input": text}), ("get_weather", {})] == calls
-        assert after.split() == (parser.reply.content or "").split()
+        pieces = in_pieces(f"{written}\n\n{after}", sizes)
+        reply = streamed(pieces, [PATCH, ToolSpec("get_weather", "", SCHEMA)], format=reader)
+        assert [("apply_patch", {"input": text}), ("get_weather", {})] == calls_of(reply)
+        assert after.split() == (reply.content or "").split()
