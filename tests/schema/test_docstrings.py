@@ -53,13 +53,6 @@ list
 """
 
 
-@pytest.mark.parametrize("text", [GOOGLE, SPHINX, NUMPY], ids=["google", "sphinx", "numpy"])
-def test_every_docstring_style_gives_the_same_description(text):
-    read = read_docstring(text)
-    assert "Find flights.\n\nOnly direct ones: no changes." == read.description
-    assert {"origin": "where from, as a code", "day": "which day"} == read.parameters
-
-
 EPYDOC = """Find flights.
 
 Only direct ones: no changes.
@@ -71,9 +64,11 @@ Only direct ones: no changes.
 """
 
 
-def test_epydoc_is_read_too():
-    assert {"origin": "where from, as a code", "day": "which day"} == read_docstring(EPYDOC).parameters
-    assert "Find flights.\n\nOnly direct ones: no changes." == read_docstring(EPYDOC).description
+@pytest.mark.parametrize("text", [GOOGLE, SPHINX, NUMPY, EPYDOC], ids=["google", "sphinx", "numpy", "epydoc"])
+def test_every_docstring_style_gives_the_same_description(text):
+    read = read_docstring(text)
+    assert "Find flights.\n\nOnly direct ones: no changes." == read.description
+    assert {"origin": "where from, as a code", "day": "which day"} == read.parameters
 
 
 def test_examples_and_notes_of_a_docstring_are_kept_verbatim():

@@ -606,8 +606,8 @@ def test_pydantic_schema_is_built_once(monkeypatch):
     from patchbay.schema import pydantic_model
 
     built = []
-    original = pydantic_model._build
-    monkeypatch.setattr(pydantic_model, "_build", lambda parameters: built.append(1) or original(parameters))
+    original = pydantic_model.create_model
+    monkeypatch.setattr(pydantic_model, "create_model", lambda *args, **fields: built.append(1) or original(*args, **fields))
 
     def f(a: int): ...
 

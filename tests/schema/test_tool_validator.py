@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay import ToolValidator
 from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.schema.coercion import Coercer
 from patchbay.types import ToolSpec
 
 
@@ -214,13 +217,12 @@ def test_a_schema_that_names_the_same_part_again_and_again_costs_no_more():
         definitions[f"n{level}"] = {
             "allOf": [below, {"properties": {"x": {"$ref": "#/$defs/n0"}}}, below, {"$ref": below["$ref"]}]
         }
-    from patchbay.schema.coercion import Coercer
-
     value: dict[str, Any] = {}
     for _ in range(60):
         value = {"x": value}
-    bent = Coercer({"$ref": "#/$defs/n0", "$defs": definitions}, coerce_types=True, use_defaults=True).apply(value)
-    assert 1 == bent["x"]["x"]["leaf"]
+    root = {"$ref": "#/$defs/n0", "$defs": definitions}  # the compiled validator would walk every path
+    converted = Coercer(root, coerce_types=True, use_defaults=True).apply(value)
+    assert 1 == converted["x"]["x"]["leaf"]
 
 
 @pytest.mark.parametrize(
@@ -272,19 +274,16 @@ def test_two_tools_of_one_name_are_refused():
 
 
 def test_each_schema_is_compiled_once_and_only_when_used(monkeypatch):
-    import jsonschema_rs
-
-    from patchbay.schema import validation as module
-
     compiled = []
-    original = module._draft
-    monkeypatch.setattr(module, "_draft", lambda *args: compiled.append(1) or original(*args))
+    original = jsonschema_rs.Draft202012Validator
+    monkeypatch.setattr(
+        jsonschema_rs, "Draft202012Validator", lambda *args, **options: compiled.append(1) or original(*args, **options)
+    )
     tool = ToolValidator([ToolSpec("t"), ToolSpec("u")])
     assert [] == compiled
     tool.validate("t", "{}")
     tool.validate("t", "{}")
     assert [1] == compiled
-    assert jsonschema_rs is not None
 
 
 def test_many_complaints_are_bounded():
@@ -304,8 +303,6 @@ JSON = st.recursive(
 
 @given(JSON, st.booleans())
 def test_validation_of_any_arguments_does_not_raise(value, coerce):
-    import json
-
     schema = {
         "properties": {"a": {"type": "integer", "default": 1}},
         "additionalProperties": {"type": "array", "items": {"$ref": "#"}},

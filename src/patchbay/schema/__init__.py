@@ -1,4 +1,4 @@
-"""JSON Schemas of tools: made from functions, validated against, and reduced to what each provider accepts.
+"""JSON Schemas of tools: built from functions, used for validation, and reduced to the subset that each provider accepts.
 
 Third-party packages are imported on first use only.
 """

@@ -1,7 +1,7 @@
 """A function's parameters, and a strict and bounded parser of a call's arguments.
 
-Python's own JSON parser is used since it keeps every digit of an integer. What it accepts beyond JSON (NaN, Infinity), numbers
-that would change (1e400), and nesting that would exhaust a later stack are rejected.
+Python's JSON parser keeps every digit of an integer. What it accepts beyond JSON (NaN, Infinity), numbers beyond a float's range
+(1e400), and nesting that would exhaust the stack of later code are rejected.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def read_arguments(raw: str) -> dict[str, Any]:
             f"(root) must be one JSON object, but this is not valid JSON ({place}): {excerpt(raw)}"
         ) from None
     except ValueError as error:
-        # Not a place in the text but a number: NaN, 1e400, or more digits than Python will read.
+        # A number: NaN, 1e400, or more digits than Python reads.
         raise UnreadableArgumentsError(f"(root) must be valid JSON: {str(error).partition(';')[0]}") from None
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise UnreadableArgumentsError(f"(root) must be object, not {json_type(value)}: {excerpt(raw)}")
-    # Counting brackets is one pass in C; only a text with many of them is looked at more closely.
+    # Counting brackets is one pass in C; the exact check is for texts with many of them.
     if raw.count("{") + raw.count("[") > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
         raise UnreadableArgumentsError(_too_deep())
     return value
 
 
 def is_odd(raw: str) -> bool:
-    """Tell whether ``raw`` may hold something that only ``read_arguments`` refuses; one quick pass, with false alarms."""
+    """True if ``raw`` may hold something that only ``read_arguments`` rejects; a quick scan with false positives."""
     return _ODD.search(raw) is not None or raw.count("{") + raw.count("[") > MAX_DEPTH
 
 
 def excerpt(text: str) -> str:
-    """Return the head of ``text`` in one line, to be shown in a message."""
+    """Return the beginning of ``text`` as one line, for a message."""
     head = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}... ({len(text)} characters)"
     return " ".join(head.split())
 
@@ -83,7 +83,7 @@ def json_type(value: Any) -> str:
 
 
 def deeper_than(value: Any, limit: int) -> bool:
-    """Tell whether containers are nested more than ``limit`` deep in ``value``; does not recurse itself."""
+    """True if containers are nested more than ``limit`` levels deep in ``value``. Not recursive."""
     level = [value]
     for _ in range(limit):
         level = [child for parent in level for child in _children(parent)]
@@ -113,7 +113,7 @@ def finite_float(text: str) -> float:
 
 
 def refuse_constant(text: str) -> float:
-    """Raise ValueError: NaN and Infinity are no JSON."""
+    """Raise ValueError: NaN and Infinity are not JSON."""
     raise ValueError(f"{text} is not a JSON number")
 
 
@@ -127,7 +127,7 @@ LEFT_OUT: Final = object()
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter for the model. ``annotation`` is resolved, or ``Any`` if it cannot be."""
+    """A parameter that the model fills in. ``annotation`` is resolved, or ``Any`` if that fails."""
 
     name: str
     annotation: Any
@@ -137,12 +137,11 @@ class Parameter:
 
     @property
     def accepts_none(self) -> bool:
-        """Whether the annotation says Optional, in any spelling."""
+        """Whether the annotation allows None, in any spelling."""
         return _accepts_none(self.annotation)
 
 
 def _accepts_none(annotation: Any) -> bool:
-    """Whether the annotation is Optional, in any spelling."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _accepts_none(typing.get_args(annotation)[0])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from patchbay.schema.arguments import UnreadableArgumentsError, json_type, read_arguments
 
-# The keywords whose value is a schema, a list of schemas, or a dict of schemas; under all others stands data.
+# Keywords whose value is a schema, a list of schemas, or a dict of schemas. All other keywords hold data.
 ONE = frozenset({
     "items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties", "propertyNames",
     "not", "if", "then", "else", "contentSchema",
@@ -22,7 +22,7 @@ DICTS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs
 
 
 def follow(root: Any, reference: str) -> Any:
-    """Return the schema that a local reference names; None for one that leads nowhere, or out of ``root``."""
+    """Return the target of a local ``$ref``; None for a dangling or remote reference."""
     if not reference.startswith("#"):
         return None
     here = root
@@ -38,7 +38,7 @@ def follow(root: Any, reference: str) -> Any:
 
 
 def children(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the schemas that stand directly in ``schema``."""
+    """Yield the direct subschemas of ``schema``."""
     for key, value in schema.items():
         if key in ONE:
             yield from value if isinstance(value, list) else (value,)
@@ -49,7 +49,7 @@ def children(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def unresolved(root: Mapping[str, Any]) -> str | None:
-    """Return a reference in ``root`` that leads nowhere or away from it, None if there is none."""
+    """Return the first dangling or remote reference in ``root``, None if there is none."""
     waiting: list[Any] = [root]
     while waiting:
         schema = waiting.pop()
@@ -62,26 +62,43 @@ def unresolved(root: Mapping[str, Any]) -> str | None:
     return None
 
 
+def applicable(schemas: Iterable[Any], root: Any, keywords: Iterable[str] = ("allOf",)) -> list[Mapping[str, Any]]:
+    """Return the schemas with those that they refer to by ``$ref`` and by ``keywords``, each once."""
+    parts: dict[int, Mapping[str, Any]] = {}
+    waiting = list(schemas)[::-1]
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, Mapping) or id(schema) in parts:
+            continue
+        parts[id(schema)] = schema
+        for keyword in keywords:
+            if isinstance(branches := schema.get(keyword), list | tuple):
+                waiting.extend(reversed(branches))
+        if isinstance(reference := schema.get("$ref"), str):
+            waiting.append(follow(root, reference))
+    return list(parts.values())
+
+
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,1000})\Z")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,2})?\Z")
 
 
 @dataclass(frozen=True)
 class Coercer:
-    """Converts arguments to the types of ``root``, the schema; local ``$ref`` point into it."""
+    """Converts arguments to the types of the schema ``root``, which local ``$ref`` are resolved in."""
 
     root: Mapping[str, Any]
     coerce_types: bool
     use_defaults: bool
 
     def apply(self, value: Any) -> Any:
-        """Return ``value``, or what the schema makes of it; containers are changed in place."""
+        """Return ``value`` converted; containers are changed in place."""
         return self._convert(value, [self.root])
 
     def _convert(self, value: Any, schemas: list[Any]) -> Any:
-        # All schemas that hold for one value are gathered before its children are looked at: each value is visited once,
-        # however often a schema names the same part of it.
-        parts = self._parts(schemas)
+        # All schemas that apply to a value are collected before its children are visited: each value is visited once, however
+        # often a schema names the same part of it.
+        parts = applicable(schemas, self.root)
         if self.coerce_types:
             for part in parts:
                 value = self._coerce(value, part)
@@ -92,21 +109,6 @@ class Coercer:
                 if below := [sub for part in parts if (sub := _item_schema(part, index)) is not None]:
                     value[index] = self._convert(item, below)
         return value
-
-    def _parts(self, schemas: list[Any]) -> list[Mapping[str, Any]]:
-        """Return the schemas and all that must hold with them, through ``$ref`` and ``allOf``, each once."""
-        parts: dict[int, Mapping[str, Any]] = {}
-        waiting = list(reversed(schemas))
-        while waiting:
-            schema = waiting.pop()
-            if not isinstance(schema, Mapping) or id(schema) in parts:
-                continue
-            parts[id(schema)] = schema
-            if isinstance(together := schema.get("allOf"), list):
-                waiting.extend(reversed(together))
-            if isinstance(reference := schema.get("$ref"), str):
-                waiting.append(follow(self.root, reference))
-        return list(parts.values())
 
     def _convert_properties(self, value: dict[str, Any], parts: list[Mapping[str, Any]]) -> None:
         wanted: dict[str, list[Any]] = {}
@@ -122,16 +124,16 @@ class Coercer:
             if name in value:
                 value[name] = self._convert(value[name], schemas)
             elif self.use_defaults:
-                default = next((part["default"] for part in self._parts(schemas) if "default" in part), _NONE)
+                default = next((part["default"] for part in applicable(schemas, self.root) if "default" in part), _NONE)
                 if default is not _NONE:
-                    # Taken as it stands: a default that fills itself in again would never end.
+                    # Not filled in itself: a recursive default would never end.
                     value[name] = copy.deepcopy(default)
 
     def _coerce(self, value: Any, schema: Mapping[str, Any]) -> Any:
         wanted = types_of(schema)
         branches = schema.get("anyOf") or schema.get("oneOf")
         if not wanted and isinstance(branches, list):
-            wanted = [name for part in self._parts(branches) for name in types_of(part)]
+            wanted = [name for part in applicable(branches, self.root) for name in types_of(part)]
         if not wanted or _fits(value, wanted):
             return value
         for name in wanted:
@@ -142,9 +144,9 @@ class Coercer:
 
 
 def _item_schema(schema: Mapping[str, Any], index: int) -> Any:
-    """Return the schema of an array's item, None if there is none."""
+    """Return the schema for an item of an array, None if there is none."""
     items = schema.get("items")
-    # Before 2020-12 the leading items' schemas were a list in "items", and "additionalItems" was for the rest.
+    # Before draft 2020-12, "items" held the list of the leading items' schemas, and "additionalItems" the schema of the rest.
     leading = items if isinstance(items, list) else schema.get("prefixItems")
     rest = schema.get("additionalItems") if isinstance(items, list) else items
     if isinstance(leading, list) and index < len(leading):
@@ -153,7 +155,7 @@ def _item_schema(schema: Mapping[str, Any], index: int) -> Any:
 
 
 def types_of(schema: Mapping[str, Any]) -> list[str]:
-    """Return the names in ``type``; empty where there is none."""
+    """Return the type names of a schema; empty without ``type``."""
     wanted = schema.get("type")
     if isinstance(wanted, str):
         return [wanted]
@@ -205,7 +207,7 @@ def _to_object(value: Any) -> Any:
 
 
 def _parse_json_string(value: Any, bracket: str, kind: type) -> Any:
-    """Read a nested value that was written as a string holding its JSON, as models often do."""
+    """Decode a value that a model wrote as a string of JSON, which is common."""
     if not isinstance(value, str) or not value.lstrip().startswith(bracket):
         return _NONE
     try:

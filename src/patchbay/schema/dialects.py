@@ -1,4 +1,4 @@
-"""The parts of JSON Schema and the names that each provider accepts."""
+"""What each provider accepts: the subset of JSON Schema, function names, and the shape of a tool."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OTHERS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class NameRule:
-    """What a provider takes for a function's name: ``pattern`` has to match all of it, and it has at most ``longest`` characters.
+    """A provider's rule for function names: a full match of ``pattern``, and at most ``longest`` characters.
 
-    Every rule takes letters, digits, ``_`` and ``-``, and a letter at the front.
+    Every rule allows letters, digits, ``_`` and ``-``, with a letter first.
     """
 
     pattern: str
@@ -32,7 +32,7 @@ class NameRule:
         return len(name) <= self.longest and re.fullmatch(self.pattern, name) is not None
 
     def alias(self, name: str, *, attempt: int = 0) -> str:
-        """Return a name that is allowed: what can be kept of ``name``, and a digest of all of it."""
+        """Return an allowed name: the allowed characters of ``name`` and a digest of the whole."""
         seed = name if not attempt else f"{name}\n{attempt}"
         digest = hashlib.sha256(seed.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
         kept = _OTHERS.sub("_", name).strip("_-")
@@ -46,10 +46,10 @@ GEMINI_NAMES: Final = NameRule(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 class Aliases:
-    """The names of a set of tools on one provider's wire, and the way back.
+    """A two-way mapping between the names of a set of tools and the names that a provider is sent.
 
-    No alias is the name of another tool of the set, and no two tools have one alias. ``fixed`` are names of other owners: they
-    are sent as they are.
+    Aliases are unique, and never the name of another tool of the set. ``fixed`` are names of other owners: they are sent
+    unchanged.
     """
 
     def __init__(self, names: Iterable[str], rule: NameRule, *, fixed: Iterable[str] = ()) -> None:
@@ -67,18 +67,18 @@ class Aliases:
             taken.add(alias)
             wire[name] = alias
         self.changed: Mapping[str, str] = MappingProxyType(wire)
-        """The aliases by name, of the tools that need one."""
+        """Aliases by tool name, for the tools that need one."""
         self._wire = {**{name: name for name in self._fixed}, **{name: wire.get(name, name) for name in own}}
         self._back = {alias: name for name, alias in wire.items()}
 
     def wire(self, name: str) -> str:
-        """Return what ``name`` is on the wire; also for one that is no tool (any more), as it may stand in a conversation."""
+        """Return the name to send for ``name``; also for a former tool, which a conversation may still contain."""
         if (found := self._wire.get(name)) is not None:
             return found
         return name if self._rule.allows(name) else self._rule.alias(name)
 
     def own(self, name: str) -> str:
-        """Return the tool's own name for one from the wire; any other name is returned as it is."""
+        """Return the tool's own name for a received one; unknown names are returned unchanged."""
         return self._back.get(name, name)
 
 
@@ -97,10 +97,10 @@ def _declaration(spec: ToolSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one provider takes tools.
+    """How tools are encoded for one provider.
 
-    ``subset`` is a pure function from a schema to the one that is sent, or to the reason why there is none. ``shape`` makes the
-    element of the provider's list from a spec. With ``strict`` the provider keeps the model to the schema.
+    ``subset`` is a pure function from a schema to the one that is sent, or to the reason why it is unsupported. ``shape`` encodes
+    a spec as an element of the provider's list of tools. With ``strict`` the provider enforces the schema.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Dialect:
     strict: bool = False
 
     def express(self, spec: ToolSpec) -> ToolSpec | Unsupported:
-        """Return ``spec`` with the schema that is sent (its name unchanged), or why the tool cannot be sent."""
+        """Return ``spec`` with the schema to send (its name unchanged), or why the tool cannot be sent."""
         parameters = self.subset(spec.parameters)
         if isinstance(parameters, Unsupported):
             return parameters
@@ -136,10 +136,9 @@ DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _
 
 
 def unsupported_reason(schema: Mapping[str, Any]) -> str | None:
-    """Return why no provider takes ``schema`` for the arguments of a tool, None where one may.
+    """Return why no provider accepts ``schema`` as the parameters of a tool, None if one may.
 
-    What OpenAI is sent of it must be a JSON Schema: it answers for all tools with an error where one is none, and of all
-    providers it takes the most.
+    OpenAI's subset is the largest, and must be valid JSON Schema: otherwise OpenAI rejects the whole request.
     """
     import jsonschema_rs
 
@@ -151,6 +150,6 @@ def unsupported_reason(schema: Mapping[str, Any]) -> str | None:
     except jsonschema_rs.ValidationError as error:
         place = "".join(f"/{part}" for part in error.instance_path) or "(root)"
         return f"its schema is no JSON Schema: {excerpt(f'{place}: {error.message}')}"
-    except Exception as error:  # noqa: BLE001  (the schema is foreign, and so is its reader)
+    except Exception as error:  # noqa: BLE001  (third-party schema and third-party reader)
         return f"its schema cannot be read: {excerpt(str(error).partition(chr(10))[0])}"
     return None

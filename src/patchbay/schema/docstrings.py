@@ -1,8 +1,7 @@
-"""What a docstring says: prose for the model, and a line for each parameter.
+"""Splits a docstring into a description for the model and one line per parameter.
 
-Sphinx, Google, NumPy and Epydoc styles, also side by side. Sections about parameters, results and errors are taken out, and all
-else is prose, word for word: nothing that an author wrote for a reader is lost. Each entry of a section is read by itself, since
-people write them as they like: one that is odd spoils no other.
+Understands Sphinx, Google, NumPy and Epydoc style, also mixed. Sections about parameters, results and errors are removed; the
+rest is the description, verbatim. Each entry of a section is read by itself, so that a malformed one does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Docstring:
-    """``description`` is all prose but the sections on parameters, results and errors; ``parameters`` a line for each by name."""
+    """``description`` has no sections about parameters, results and errors; ``parameters`` has one line per parameter name."""
 
     description: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
 
 
 def read_docstring(text: str | None) -> Docstring:
-    """Read a raw ``__doc__``; text that no style understands is all description."""
+    """Read a raw ``__doc__``; text in no known style is all description."""
     lines = inspect.cleandoc(text or "").strip().splitlines()
     prose: list[str] = []
     parameters: dict[str, str] = {}
@@ -37,7 +36,7 @@ def read_docstring(text: str | None) -> Docstring:
 
 
 def _parameters(section: list[str]) -> dict[str, str]:
-    """Return what a section says of each parameter; nothing where it is about something else."""
+    """Return the parameters that a section describes; none for a section about something else."""
     header = section[0].rstrip()
     if header[0] in ":@":
         return _entries(section, _FIELD)
@@ -47,7 +46,7 @@ def _parameters(section: list[str]) -> dict[str, str]:
 
 
 def _entries(lines: list[str], beginning: re.Pattern[str]) -> dict[str, str]:
-    """Return the text of each parameter: the line that names it, and all that follow up to the next such line."""
+    """Return the text of each parameter: the line that names it, and the lines up to the next name."""
     entries: list[tuple[str, list[str]]] = [("", [])]
     for line in inspect.cleandoc("\n".join(["", *lines])).splitlines():
         if entry := beginning.match(line):
@@ -55,26 +54,26 @@ def _entries(lines: list[str], beginning: re.Pattern[str]) -> dict[str, str]:
         else:
             entries[-1][1].append(line)
     texts = ((names, " ".join(" ".join(text).split())) for names, text in entries)
-    # The name is the last word: Sphinx has the type before it. Stars and quotes around it are for the reader.
+    # The name is the last word: Sphinx puts the type before it. Stars and quotes around it are markup.
     return {name.split()[-1].strip("*\\`"): text for names, text in texts if text for name in names.split(",") if name.strip()}
 
 
 def _end_of_section(lines: list[str], start: int) -> int:
-    """Return where the section that begins at ``start`` ends; ``start`` itself if none begins there."""
+    """Return the end of the section that begins at ``start``; ``start`` itself if none does."""
     line = lines[start]
     index = start + 1
     if _FIELD.match(line):
-        # Its text goes on until an empty line, and behind that where it is indented.
+        # Its text ends at an empty line, unless indented lines follow.
         while index < len(lines) and lines[index].strip() and not _FIELD.match(lines[index]):
             index += 1
         return _end_of_block(lines, index)
     if _HEADER.match(line) and index < len(lines) and _UNDERLINE.match(lines[index]):
         while index < len(lines) and not (index > start + 1 and _UNDERLINE.match(lines[index])):
             index += 1
-        # An underline belongs to the title above it: the next section begins there.
+        # The next section begins at the title above its underline.
         return index if index == len(lines) else index - 1
     if _HEADER_WITH_COLON.match(line):
-        if start == 0:  # ``cleandoc`` has taken away what the lines behind a first line were indented by
+        if start == 0:  # ``cleandoc`` has removed the indentation of the lines after the first
             while index < len(lines) and lines[index].strip() and not _HEADER_WITH_COLON.match(lines[index]):
                 index += 1
         end = _end_of_block(lines, index)
@@ -83,7 +82,7 @@ def _end_of_section(lines: list[str], start: int) -> int:
 
 
 def _end_of_block(lines: list[str], index: int) -> int:
-    """Return where the indented lines that begin at ``index`` end, empty ones among them included."""
+    """Return the end of the indented lines that begin at ``index``; empty lines between them belong to them."""
     end = index
     while index < len(lines) and (not lines[index].strip() or lines[index][0].isspace()):
         index += 1
@@ -93,7 +92,7 @@ def _end_of_block(lines: list[str], index: int) -> int:
 
 
 def _joined(lines: list[str]) -> str:
-    """Return the prose without the gaps that the sections have left."""
+    """Join the prose without the gaps left by removed sections."""
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in lines)).strip()
 
 
@@ -108,7 +107,7 @@ _FIELD: Final = re.compile(
     r"|(?:type|vartype|var|ivar|cvar|returns?|rtype|yields?|ytype|raises?|except|exception|meta)\b[^:\n]*)"
     r":(?P<text>.*)"
 )
-# The type in parentheses may have some of its own.
+# The type in parentheses may itself contain parentheses.
 _GOOGLE_ENTRY: Final = re.compile(
     r"(?:[-+*]\s+)?(?P<names>[`*\w]+(?:\s*,\s*[`*\w]+)*)\s*(?:\((?:[^()]|\([^()]*\))*\))?(?:\s*:|\s+--?(?=\s))(?P<text>.*)"
 )

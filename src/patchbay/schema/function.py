@@ -17,9 +17,12 @@ from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema.arguments import LEFT_OUT, Parameter, UnreadableArgumentsError, read_arguments
 from patchbay.schema.docstrings import Docstring, read_docstring
 
+if typing.TYPE_CHECKING:
+    from patchbay.schema.pydantic_model import ArgumentsModel
+
 
 def annotated_part(function: Callable[..., Any]) -> Any:
-    """Return what holds the annotations: behind partials, methods, decorators and callable objects."""
+    """Unwrap partials, methods, decorators and callable objects down to the function with the annotations."""
     target: Any = function
     while True:
         if isinstance(target, functools.partial):
@@ -31,15 +34,15 @@ def annotated_part(function: Callable[..., Any]) -> Any:
         elif inspect.isroutine(target) or isinstance(target, type):
             return target
         else:
-            # A callable object, or a C function that takes part in neither.
-            call = getattr(type(target), "__call__", None)  # noqa: B004  (what is wanted is the attribute itself)
+            # A callable object, or one implemented in C.
+            call = getattr(type(target), "__call__", None)  # noqa: B004  (the attribute itself is needed)
             if call is None or not isinstance(call, types.FunctionType):
                 return target
             target = call
 
 
 def resolved_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annotations by parameter; one that cannot be resolved is left as the text it was written as."""
+    """Return the annotations by parameter; one that cannot be resolved stays the text in the source."""
     part = annotated_part(function)
     module = getattr(part, "__globals__", {})
     names = {**_closure(part), **local_names}
@@ -51,9 +54,9 @@ def resolved_hints(function: Callable[..., Any], local_names: Mapping[str, Any])
 
 
 def local_names(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the names in postponed annotations that are local to the function which defines ``function``.
+    """Return the values of the names in postponed annotations that are local to the function which defines ``function``.
 
-    They are to be found only while that one still runs, so ask when the tool is made.
+    They can be found only while that function runs, so call this when the tool is made.
     """
     part = annotated_part(function)
     outer = _outer_function(part)
@@ -69,9 +72,9 @@ def local_names(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def lost_name(function: Callable[..., Any], annotation: Any, local_names: Mapping[str, Any]) -> str:
-    """Return what is wrong with a postponed annotation of a local function that uses a name which cannot be found; "" if nothing.
+    """Return the error message for a postponed annotation with a name that cannot be found, "" if there is none.
 
-    Such a name was local to the function that defines this one, which has returned.
+    Such a name was local to the function that defines this one and has returned.
     """
     part = annotated_part(function)
     if not (outer := _outer_function(part)):
@@ -123,13 +126,13 @@ def _closure(function: Any) -> dict[str, Any]:
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
         try:
             values[name] = cell.cell_contents
-        except ValueError:  # the cell is still empty: a name defined further down
+        except ValueError:  # an empty cell: the name is assigned later
             continue
     return values
 
 
 def _class_names(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the classes defined inside the class of a method or callable object, which its annotations may name."""
+    """Return the classes nested in the class of a method or callable object: its annotations may use them."""
     target: Any = function
     while isinstance(target, functools.partial):
         target = target.func
@@ -139,39 +142,35 @@ def _class_names(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: value for item in inside for name, value in vars(item).items() if isinstance(value, type)}
 
 
-if typing.TYPE_CHECKING:
-    from patchbay.schema.pydantic_model import ArgumentsModel
-
 IsInjected = Callable[[str, Any], bool]
 """Takes a parameter's name and annotation (its text where it cannot be resolved); True if the model does not fill it in."""
 
 _INHERITED: Final = inspect.getdoc(object.__call__)
-"""What ``inspect`` finds for a ``__call__`` without a docstring of its own."""
+"""``inspect.getdoc`` of a ``__call__`` without a docstring of its own."""
 
 
 class FunctionSchema:
-    """The parameters of a function: their schema for a model, and the check of calls.
+    """The parameters of a function: their JSON Schema, and the validation of calls.
 
-    Optional parameters without a default accept null and may be left out. Arguments that the function does
-    not have are dropped, and so are those that a ``functools.partial`` has bound by name: they are not the model's to choose. A
-    type that JSON cannot express, or a name that cannot be resolved, accepts anything. Raises ConfigurationError on first use
-    for an annotation that cannot work.
+    Optional parameters without a default accept null and may be left out. Arguments that the function does not have are dropped,
+    and so are those that a ``functools.partial`` has bound by name. A type that JSON cannot express, or a name that cannot be
+    resolved, accepts anything. Raises ConfigurationError on first use for an annotation that cannot work.
     """
 
     def __init__(self, function: Callable[..., Any], *, is_injected: IsInjected = lambda _name, _annotation: False) -> None:
         self.function = function
         self._is_injected = is_injected
-        # Only to be found now, while the function that defines this one still runs.
+        # Available only while the function that defines this one runs.
         self._locals = local_names(function)
 
     def bound(self, method: Callable[..., Any]) -> FunctionSchema:
-        """Return the schema of a method that is this one's function, bound."""
+        """Return the schema for ``method``, which is this function bound to an object."""
         schema = FunctionSchema(method, is_injected=self._is_injected)
         schema._locals = self._locals
         return schema
 
     def check_names(self, tool_name: str) -> None:
-        """Raise ConfigurationError where an annotation names something local to a function that has returned."""
+        """Raise ConfigurationError for an annotation that uses a local name of a function that has returned."""
         for name, annotation in getattr(annotated_part(self.function), "__annotations__", {}).items():
             if name == "return" or not isinstance(annotation, str) or self._is_injected(name, annotation):
                 continue
@@ -180,7 +179,7 @@ class FunctionSchema:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The function's signature; raises ConfigurationError where Python knows none (some builtins)."""
+        """The function's signature. Raises ConfigurationError for builtins without one."""
         try:
             return inspect.signature(self.function)
         except (TypeError, ValueError) as error:
@@ -190,8 +189,8 @@ class FunctionSchema:
 
     @cached_property
     def docstring(self) -> Docstring:
-        """The function's docstring, read."""
-        # A partial's or callable object's own __doc__ is that of its class when it has none.
+        """The parsed docstring."""
+        # Without a docstring of its own, a partial or callable object has the __doc__ of its class.
         target = self.function if inspect.isroutine(self.function) else annotated_part(self.function)
         text = inspect.getdoc(target)
         if text in (None, _INHERITED):
@@ -203,7 +202,7 @@ class FunctionSchema:
 
     @cached_property
     def injected(self) -> tuple[str, ...]:
-        """The names of the parameters that the caller fills in."""
+        """The names of the parameters that the application fills in."""
         hints = self._hints
         return tuple(
             name
@@ -238,7 +237,7 @@ class FunctionSchema:
         return self._without_bound(self._model.validate(tool_name, raw_arguments))
 
     def select(self, tool_name: str, raw_arguments: str) -> dict[str, Any]:
-        """Return the arguments unchecked, unknown ones left out. Raises ToolArgumentsError where not JSON."""
+        """Return the known arguments without validation. Raises ToolArgumentsError for invalid JSON."""
         try:
             arguments = read_arguments(raw_arguments)
         except UnreadableArgumentsError as error:
@@ -260,7 +259,7 @@ class FunctionSchema:
     @cached_property
     def _hints(self) -> dict[str, Any]:
         hints = resolved_hints(self.function, self._locals)
-        # A decorator may give a function another signature than the one that its annotations belong to.
+        # A decorator may set a signature that differs from the annotations.
         for name, parameter in self.signature.parameters.items():
             if name not in hints and parameter.annotation is not parameter.empty:
                 hints[name] = parameter.annotation
@@ -271,14 +270,14 @@ class FunctionSchema:
         return frozenset(self.function.keywords) if isinstance(self.function, functools.partial) else frozenset()
 
     def _without_bound(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Leave out what a model put under a bound name by way of ``**kwargs``."""
+        """Remove arguments that a model passed through ``**kwargs`` under a bound name."""
         for name in self._bound & arguments.keys():
             del arguments[name]
         return arguments
 
 
 def _unpacked(annotation: Any) -> dict[str, tuple[Any, Any]] | None:
-    """Return annotation and default of each keyword where ``**kwargs`` is annotated with ``Unpack`` of a TypedDict."""
+    """Return annotation and default of each key if ``**kwargs`` is annotated with ``Unpack`` of a TypedDict, else None."""
     if typing.get_origin(annotation) is not typing.Unpack:
         return None
     from patchbay.schema.pydantic_model import members_of

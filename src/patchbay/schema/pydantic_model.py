@@ -1,4 +1,4 @@
-"""Functions' parameters as a pydantic model, and annotations as pydantic knows them."""
+"""A function's parameters as a pydantic model, with annotations translated to those that pydantic supports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema.arguments import LEFT_OUT, Parameter, UnreadableArgumentsError, is_odd, read_arguments
 from patchbay.schema.validation import pydantic_error_messages
 
-# Of an Iterable, pydantic would look at each item only when the function takes it.
+if typing.TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Pydantic validates the items of an Iterable lazily, while the function iterates.
 _ARRAYS = {abc.Collection, abc.Container, abc.Reversible, abc.Iterable}
 _ITERATORS = {abc.Iterator, abc.Generator}
 _QUALIFIERS = {typing.ClassVar, typing.Final}
@@ -32,7 +35,7 @@ _REQUIREDNESS = {typing.Required, typing.NotRequired}
 
 
 def known(annotation: Any) -> Any:
-    """Return ``annotation`` with every part that pydantic would refuse put in other words, wherever it stands inside."""
+    """Return ``annotation`` with each part that pydantic rejects replaced by an equivalent, at any depth."""
     return _known(annotation, {})
 
 
@@ -45,7 +48,7 @@ def _known(annotation: Any, seen: dict[Any, Any]) -> Any:
         return annotation
     if origin is typing.Literal:
         return _literal(annotation)
-    if origin is type:  # a class is nothing that JSON could name
+    if origin is type:  # JSON cannot express a class
         return Any
     if origin in _QUALIFIERS:
         return _known(arguments[0], seen)
@@ -58,7 +61,7 @@ def _known(annotation: Any, seen: dict[Any, Any]) -> Any:
     if all(new is old for new, old in zip(changed, arguments, strict=True)):
         return annotation
     if origin is typing.Union or origin is types.UnionType:
-        return typing.Union[changed]  # noqa: UP007  (made of parts)
+        return typing.Union[changed]  # noqa: UP007  (built at run time)
     return annotation.copy_with(changed) if hasattr(annotation, "copy_with") else origin[changed]
 
 
@@ -84,7 +87,7 @@ def _array(kind: Any, item: Any) -> Any:
 
 
 def _literal(annotation: Any) -> Any:
-    """Return a Literal of what JSON has for enum members, which become members again once they are checked."""
+    """Return a Literal with the values of enum members; validated values become members again."""
     choices = typing.get_args(annotation)
     members = {choice.value: choice for choice in choices if isinstance(choice, enum.Enum)}
     if not members:
@@ -94,12 +97,12 @@ def _literal(annotation: Any) -> Any:
 
 
 def _typed_dict(original: Any, seen: dict[Any, Any]) -> Any:
-    """Return the same TypedDict as ``typing_extensions`` has it: the one of older Pythons does not tell pydantic enough."""
+    """Return an equivalent ``typing_extensions.TypedDict``: pydantic does not support the built-in one before Python 3.12."""
     if original in seen:
         return seen[original]
     make: Any = typing_extensions.TypedDict
     made = make(original.__name__, {})
-    seen[original] = made  # before its fields: they may name it again
+    seen[original] = made  # before its fields, which may be recursive
     members = members_of(original)
     made.__annotations__ = {name: _known(hint, seen) for name, (hint, _) in members.items()}
     made.__required_keys__ = frozenset(name for name, (_, required) in members.items() if required)
@@ -111,10 +114,10 @@ def _typed_dict(original: Any, seen: dict[Any, Any]) -> Any:
 
 
 def _constructed(kind: Any, seen: dict[Any, Any]) -> Any:
-    """Return a TypedDict of what the class is constructed from, which becomes an instance once it is checked."""
+    """Return a TypedDict of the constructor's parameters; a validated dict becomes an instance of the class."""
     if kind in seen:
         return seen[kind]
-    seen[kind] = Any  # where it contains itself, whatever is given is taken
+    seen[kind] = Any  # a recursive field accepts anything
     hints = _hints_of(kind)
     members: dict[str, Any] = {}
     for name, parameter in inspect.signature(kind).parameters.items():
@@ -125,7 +128,7 @@ def _constructed(kind: Any, seen: dict[Any, Any]) -> Any:
     def construct(given: dict[str, Any]) -> Any:
         try:
             return kind(**given)
-        except TypeError as error:  # of a validator of the class's own; pydantic tells only of ValueErrors
+        except TypeError as error:  # of the class's own validators; pydantic reports only ValueErrors
             raise ValueError(str(error)) from error
 
     make: Any = typing_extensions.TypedDict
@@ -145,7 +148,7 @@ def _hints_of(kind: Any) -> dict[str, Any]:
 
 
 def _lost_name(kind: type) -> str:
-    """What is wrong with a class that was local to a function, and names what was local to it too; "" for any other."""
+    """Return the error message for a local class that uses another local name, "" for any other class."""
     if "<locals>" not in kind.__qualname__:
         return ""
     try:
@@ -172,22 +175,19 @@ def members_of(typed_dict: Any) -> dict[str, tuple[Any, bool]]:
     return members
 
 
-if typing.TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
-"""What pydantic puts an underscore for where it makes a definition's name of a title, as in ``Page[int]``."""
+"""Characters that pydantic replaces by an underscore when it derives a definition's name from a title, as in ``Page[int]``."""
 _INEXPRESSIBLE = (PydanticUserError, PydanticUndefinedAnnotation)
 
 
 class _JsonSchema(GenerateJsonSchema):
-    """Pydantic's schemas without titles, which cost tokens and say nothing that the names do not."""
+    """Pydantic's schemas without titles, which cost tokens and repeat the names."""
 
-    # A default that is not JSON is left out of the schema; that is what is wanted, and no news.
+    # A default that is not JSON is left out of the schema, which is intended.
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
     def encode_default(self, dft: Any) -> Any:
-        # Pydantic makes a TypeAdapter of each, which costs as much as the schema of its parameter.
+        # Pydantic creates a TypeAdapter for each, which costs as much as the schema of its parameter.
         return dft if dft is None or type(dft) in (str, int, bool) else super().encode_default(dft)
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  (pydantic's signature)
@@ -198,19 +198,19 @@ _CONFIG: Final[ConfigDict] = {
     "extra": "ignore",
     "allow_inf_nan": False,
     "protected_namespaces": (),
-    # A default is the function's own business, and may be anything.
+    # A default is the function's own and may be any object.
     "validate_default": False,
 }
 
 
 class _Arguments(BaseModel):
-    """What the models of all functions without ``**kwargs`` are made from."""
+    """Base of the models of functions without ``**kwargs``."""
 
     model_config = _CONFIG
 
 
 class ArgumentsModel:
-    """All of one function's parameters: what they look like in JSON, and what a call's text makes of them."""
+    """The parameters of one function: their JSON Schema, and the validation of a call's argument text."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._names = [parameter.name for parameter in parameters if parameter.kind is not parameter.kind.VAR_KEYWORD]
@@ -220,7 +220,7 @@ class ArgumentsModel:
         self._may_be_left_out = [parameter.name for parameter in parameters if parameter.default is LEFT_OUT]
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the schema of the arguments as a whole."""
+        """Return the schema of the arguments object."""
         schema = dict(self._schema)
         schema.pop("title", None)
         for name, definition in schema.get("$defs", {}).items():
@@ -228,7 +228,7 @@ class ArgumentsModel:
                 del definition["title"]
         for described in (schema, *schema.get("$defs", {}).values()):
             _drop_infinite_defaults(described)
-        # The order that people write: what it is, what is in it, what must be.
+        # In the usual order of hand-written schemas.
         ordered: dict[str, Any] = {key: schema.pop(key) for key in ("type", "properties", "required") if key in schema}
         return {**ordered, **schema}
 
@@ -249,14 +249,14 @@ class ArgumentsModel:
         return arguments
 
     def _refuse_unreadable(self, tool_name: str, raw: str) -> None:
-        """Refuse what pydantic's reader would let through to a parameter that accepts anything: NaN, 1e999, deep nesting."""
+        """Reject what pydantic's JSON parser accepts for a parameter of any type: NaN, 1e999, deep nesting."""
         try:
             read_arguments(raw)
         except UnreadableArgumentsError as error:
             raise ToolArgumentsError(tool_name, raw_arguments=raw, details=(str(error),)) from None
 
     def _validate_slowly(self, tool_name: str, raw: str, error: ValidationError) -> BaseModel:
-        """Say what is wrong, unless it is that pydantic reads JSON more strictly ("", lone surrogates)."""
+        """Raise ToolArgumentsError, unless only pydantic's stricter JSON parser failed ("", lone surrogates)."""
         try:
             arguments = read_arguments(raw)
             if error.errors(include_url=False)[0]["type"] in ("json_invalid", "string_unicode") or not arguments:
@@ -271,7 +271,7 @@ class ArgumentsModel:
 
 
 def _drop_infinite_defaults(schema: dict[str, Any]) -> None:
-    """Leave out the defaults of properties that JSON has no number for: they are the function's business alone."""
+    """Remove defaults that are not finite numbers: JSON cannot express them."""
     for described in schema.get("properties", {}).values():
         if not _is_json(described.get("default")):
             del described["default"]
@@ -288,8 +288,8 @@ def _is_json(value: Any) -> bool:
 def _build(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:
     try:
         return _model(parameters)
-    except Exception:  # noqa: BLE001  (an annotation may bring any code along)
-        # Find the parameters that cannot be told in JSON; only those accept anything.
+    except Exception:  # noqa: BLE001  (an annotation may run any code)
+        # Only the parameters that JSON cannot express accept anything.
         return _model([_expressible(parameter) for parameter in parameters])
 
 
@@ -307,7 +307,7 @@ def _expressible(parameter: Parameter) -> Parameter:
 
 
 def _classes(annotation: Any) -> Iterator[type]:
-    """The classes in ``annotation``."""
+    """Yield the classes in ``annotation``."""
     if isinstance(annotation, type):
         yield annotation
     for argument in typing.get_args(annotation):
@@ -324,7 +324,7 @@ def _model(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, 
         else:
             fields[f"p{len(fields)}"] = _field(parameter)
     model: type[BaseModel] = create_model("Arguments", __base__=base, **fields)
-    # Types that validate but have no place in JSON show only here.
+    # Types that validate but have no JSON Schema fail only here.
     return model, model.model_json_schema(schema_generator=_JsonSchema)
 
 
@@ -349,14 +349,14 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
     if _is_bare(annotation) and not isinstance(default, FieldInfo):
         return Annotated[annotation, Field(alias=parameter.name, description=parameter.description or None)], default
     given = FieldInfo.from_annotated_attribute(annotation, default)
-    # What the author wrote in a Field of their own comes first.
+    # The author's own Field takes precedence.
     described = Field(description=given.description or _words(given.metadata) or parameter.description or None)
     named = Field(alias=given.alias or parameter.name, validation_alias=given.validation_alias)
     return Annotated[annotation, described, named], default
 
 
 def _is_bare(annotation: Any) -> bool:
-    """Whether an annotation is a type alone, with nothing of the author's beside it: nearly all are, and need no inspection."""
+    """Whether an annotation is a type without metadata, which needs no inspection. Nearly all are."""
     return isinstance(annotation, type) or typing.get_origin(annotation) in _BARE
 
 
@@ -374,7 +374,7 @@ def _own_default(annotation: Any, otherwise: Any) -> Any:
 
 
 def _unpacked_tuple(annotation: Any) -> Any:
-    """Return the tuple in ``*args: *tuple[int, str]``, in either of its spellings; None for all else."""
+    """Return the tuple in ``*args: *tuple[int, str]``, in either spelling; None for other annotations."""
     if typing.get_origin(annotation) is typing.Unpack:
         return typing.get_args(annotation)[0]
     if getattr(annotation, "__unpacked__", False):
@@ -383,7 +383,7 @@ def _unpacked_tuple(annotation: Any) -> Any:
 
 
 def _words(metadata: Sequence[Any]) -> str | None:
-    """Return the text in ``Annotated[str, "the city"]``, or in the ``Doc`` that stands there."""
+    """Return the description in ``Annotated[str, "the city"]`` or ``Annotated[str, Doc("the city")]``."""
     for item in metadata:
         text = item if isinstance(item, str) else getattr(item, "documentation", None)
         if isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The check of arguments against a JSON Schema, and its error messages for a model."""
+"""Validation of arguments against a JSON Schema, with error messages for a model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _pydantic_line(item: dict[str, Any], arguments: Any) -> str:
 
 
 def _real_path(location: Sequence[str | int], arguments: Any) -> list[str | int]:
-    """Leave out what pydantic puts into a location that is not in the data: the name of a union's branch."""
+    """Remove the parts of a pydantic location that are not in the data: names of union branches."""
     path: list[str | int] = []
     here = arguments
     for part in location:
@@ -106,7 +106,7 @@ def _schema_message(error: Any) -> str:
 
 
 def _branches(error: Any, detail: dict[str, Any]) -> str:
-    """Say what each branch of an anyOf or oneOf expected, so that the next call can pick one."""
+    """Describe what each branch of an anyOf or oneOf expects, so that the next call can satisfy one."""
     expected = [_branch(branch, len(error.instance_path)) for branch in detail["context"]]
     if error.kind.name == "oneOf" and any(not branch for branch in detail["context"]):
         return "must match exactly one schema in oneOf, but matches several"
@@ -133,7 +133,7 @@ _COUNTED = {"Length": "characters", "Items": "items", "Properties": "properties"
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """``value`` is the arguments read, with coercions and defaults; None where they are not a JSON object.
+    """``value`` has the arguments with coercions and defaults; None if they are not a JSON object.
 
     ``errors`` are lines like ``/a must be integer`` or ``(root) must have required property 'city'``; empty
     when valid.
@@ -158,7 +158,7 @@ class SchemaValidator:
             raise ConfigurationError(f"The schema of tool {self.name!r} cannot be used: {compiled}")
 
     def validate(self, raw_arguments: str, *, coerce_types: bool = False, use_defaults: bool = True) -> ValidationResult:
-        """Read and check a call's argument text; blank text is ``{}``."""
+        """Read and validate a call's argument text; blank text is ``{}``."""
         try:
             value = read_arguments(raw_arguments)
         except UnreadableArgumentsError as error:
@@ -173,7 +173,7 @@ class SchemaValidator:
         return ValidationResult(valid=not errors, value=value, errors=errors)
 
     def error_messages(self, value: Any) -> tuple[str, ...]:
-        """What is wrong with a JSON value, in lines; nothing where the schema cannot be used."""
+        """Return the errors of a JSON value, one line each; none if the schema cannot be used."""
         compiled = self._compiled
         try:
             if isinstance(compiled, str) or compiled.is_valid(value):
@@ -184,7 +184,7 @@ class SchemaValidator:
 
     @cached_property
     def _compiled(self) -> Any:
-        """The validator, or the reason why there can be none."""
+        """The compiled validator, or the reason why the schema cannot be compiled."""
         import jsonschema_rs
 
         if deeper_than(dict(self._schema), MAX_DEPTH):
@@ -196,16 +196,16 @@ class SchemaValidator:
             return f"its $schema {excerpt(repr(declared))} is not supported (4, 6, 7, 2019-09, 2020-12 are)"
         try:
             return validator_class(schema, retriever=_refuse, validate_formats=True)
-        except Exception as error:  # noqa: BLE001  (the schema is foreign, and so is the compiler)
+        except Exception as error:  # noqa: BLE001  (third-party schema and compiler)
             return excerpt(str(error).partition("\n")[0])
 
 
 class ToolValidator:
-    """Checks calls against the schemas of ``tools`` (OpenAI's tool dicts, or ToolSpec).
+    """Validates calls against the schemas of ``tools`` (OpenAI's tool dicts, or ToolSpec).
 
-    ``use_defaults`` fills in the schemas' defaults; ``coerce_types`` turns what the schema calls for back
-    from a string ("5" to 5, "true" to true). Each schema is compiled on its first use. Raises
-    InvalidRequestError where ``tools`` are not tools, or two have one name.
+    ``use_defaults`` fills in the schemas' defaults; ``coerce_types`` converts strings to the types of the schema ("5" to 5,
+    "true" to true). Each schema is compiled on first use. Raises InvalidRequestError for invalid ``tools``, and for two of one
+    name.
     """
 
     def __init__(self, tools: Any, *, coerce_types: bool = False, use_defaults: bool = True) -> None:
@@ -220,12 +220,12 @@ class ToolValidator:
         return name in self._validators
 
     def check(self) -> None:
-        """Compile every schema. Raises ConfigurationError, naming the tool, where one cannot be used."""
+        """Compile every schema. Raises ConfigurationError, naming the tool, if one cannot be used."""
         for validator in self._validators.values():
             validator.check()
 
     def validate(self, name: str, raw_arguments: str) -> ValidationResult:
-        """Check a call's argument text. An unknown name is not valid."""
+        """Validate a call's argument text. An unknown name is invalid."""
         validator = self._validators.get(name)
         if validator is None:
             return ValidationResult(valid=False, value=None, errors=(f"(root) there is no tool {name!r}",))
@@ -238,13 +238,13 @@ class ToolValidator:
 
 
 def _draft(jsonschema_rs: Any, declared: Any) -> Any:
-    """Return the validator class for a ``$schema``, whose URI is spelled variously; None if unknown."""
+    """Return the validator class for a ``$schema`` URI in any common spelling; None if unknown."""
     if declared is None:
         return jsonschema_rs.Draft202012Validator
     if not isinstance(declared, str):
         return None
     uri = declared.rstrip("#").rstrip("/").removeprefix("https://").removeprefix("http://")
-    # The unversioned URI means "the latest".
+    # The unversioned URI means the latest draft.
     classes = {
         "json-schema.org/draft-04/schema": jsonschema_rs.Draft4Validator,
         "json-schema.org/draft-06/schema": jsonschema_rs.Draft6Validator,
@@ -257,5 +257,5 @@ def _draft(jsonschema_rs: Any, declared: Any) -> Any:
 
 
 def _refuse(uri: str) -> NoReturn:
-    """Stand where ``uri`` would be fetched: a schema must not open a connection or a file."""
+    """Reject a remote reference: a schema must not open a connection or a file."""
     raise ValueError(f"remote references are never fetched ({uri})")

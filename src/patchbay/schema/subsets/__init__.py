@@ -1,8 +1,7 @@
-"""The parts of JSON Schema that providers accept: pure functions from a tool's schema to one they take, or to a reason.
+"""The subsets of JSON Schema that providers accept: pure functions from a tool's schema to one in the subset, or to a reason.
 
-A subset may say less than the schema does: arguments are checked against the tool's own schema before it runs, so a
-bound that a provider does not know costs a round at worst. What is left out is put into the description in words where a model
-can act on it.
+A subset may be less strict than the schema: arguments are validated against the tool's own schema before it runs, so a bound that
+a provider does not support costs one retry at worst. Dropped keywords that a model can follow are added to the description.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the subsets have in common: the reason, the root that is an object, words for what a provider has no keyword for."""
+"""Shared by the subsets: the unsupported reason, an object at the root, and descriptions of dropped keywords."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONLY_INSIDE = (
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Why a schema cannot be said in a provider's subset, for the operator."""
+    """Why a schema cannot be expressed in a provider's subset, for the operator."""
 
     reason: str
 
@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 def expressed(schema: Any, convert: Callable[[Schema], Schema]) -> Schema | Unsupported:
-    """Return what ``convert`` makes of a usable schema, or why there can be nothing."""
+    """Convert a schema that is usable, or return why it is not or cannot be converted."""
     if not isinstance(schema, Mapping):
         return Unsupported("its schema is not an object")
     if deeper_than(dict(schema), MAX_DEPTH):
@@ -43,28 +43,28 @@ def expressed(schema: Any, convert: Callable[[Schema], Schema]) -> Schema | Unsu
         return convert(schema)
     except RefusedError as refusal:
         return Unsupported(str(refusal))
-    except RecursionError:  # each definition is shallow, but one leads to the next
+    except RecursionError:  # a long chain of shallow definitions
         return Unsupported("its schema is nested too deeply once its references are written out")
 
 
 class Budget:
-    """How many schemas one conversion may look at: with references to references a short text can come to billions."""
+    """Limit on the schemas that one conversion visits: nested references can expand a short text to billions."""
 
     def __init__(self, schemas: int) -> None:
         self._left = schemas
 
     def spend(self) -> None:
-        """Count one. Raises RefusedError when there were too many."""
+        """Count one. Raises RefusedError beyond the limit."""
         self._left -= 1
         if self._left < 0:
             raise RefusedError("its schema is too large once its references are written out")
 
 
 def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
-    """Return ``root`` as a plain object schema with properties: no provider takes alternatives at the root.
+    """Return ``root`` as a plain object schema with properties: no provider accepts alternatives at the root.
 
-    The properties of all branches are offered together; required is what every alternative requires. Raises RefusedError where
-    the arguments can be no object.
+    The properties of all branches are merged; required are those that every alternative requires. Raises RefusedError if the
+    arguments cannot be an object.
     """
     budget = budget or Budget(_MAX_BRANCHES)
     budget.spend()
@@ -107,7 +107,7 @@ def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
 
 
 def resolved(schema: Schema, root: Schema) -> Schema:
-    """Return ``schema`` with its own ``$ref`` replaced by what that names; what stands beside the reference is kept."""
+    """Return ``schema`` with its own ``$ref`` replaced by the target; keywords beside the reference are kept."""
     for _ in range(_MAX_REFERENCES):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
@@ -119,18 +119,18 @@ def resolved(schema: Schema, root: Schema) -> Schema:
 
 
 def names_in(value: Any) -> Iterable[str]:
-    """Return the texts in a list such as ``required``, which before 2020-12 may be something else."""
+    """Return the strings in a list such as ``required``, which is not a list in old drafts."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, list | tuple) else []
 
 
 def accepts_null(schema: Any, root: Schema, seen: set[int] | None = None) -> bool:
-    """Whether a schema says that a value may be null. One that allows everything does not say so."""
+    """Whether a schema explicitly allows null. An unrestricted schema does not."""
     seen = set() if seen is None else seen
     if not isinstance(schema, Mapping) or id(schema) in seen:
         return False
     seen.add(id(schema))
     schema = resolved(schema, root)
-    if "null" in types_of(schema):  # "nullable" is no word of JSON Schema: arguments are checked without it
+    if "null" in types_of(schema):  # validation ignores "nullable", which is not JSON Schema
         return True
     if "const" in schema:
         return schema["const"] is None
@@ -140,21 +140,21 @@ def accepts_null(schema: Any, root: Schema, seen: set[int] | None = None) -> boo
 
 
 def kinds_of_values(values: Iterable[Any]) -> list[str]:
-    """Return the JSON types of the values of an enum, each once."""
+    """Return the JSON types of an enum's values, each once."""
     return list(dict.fromkeys(json_type(value) for value in values))
 
 
 def is_looked_around(schema: Schema) -> bool:
-    """Whether the ``pattern`` looks ahead or behind, which OpenAI's regular expressions cannot."""
+    """Whether ``pattern`` has lookahead or lookbehind, which OpenAI does not support."""
     return isinstance(schema.get("pattern"), str) and _LOOKS_AROUND.search(schema["pattern"]) is not None
 
 
-# An opening parenthesis that is neither escaped nor one of a class of characters.
+# An unescaped parenthesis that opens a lookaround.
 _LOOKS_AROUND = re.compile(r"(?<!\\)(?:\\\\)*\(\?<?[=!]")
 
 
 def described(node: dict[str, Any], notes: Iterable[str]) -> None:
-    """Put into the description what the subset has no keyword for."""
+    """Append notes about dropped keywords to the description, in place."""
     if words := "; ".join(notes):
         text = node.get("description")
         note = f"{words[0].upper()}{words[1:]}."
@@ -162,12 +162,12 @@ def described(node: dict[str, Any], notes: Iterable[str]) -> None:
 
 
 def written(value: Any) -> str:
-    """Return a value of a schema as it is put into words."""
+    """Return a schema's value as JSON, for a description."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def note_on(schema: Schema, keyword: str) -> list[str]:
-    """Return the words for a keyword that is left out, none where it is not there or says nothing to a model."""
+    """Return the note about a dropped keyword; empty if it is absent or has no effect."""
     value = schema.get(keyword)
     if value is None or value is False:
         return []

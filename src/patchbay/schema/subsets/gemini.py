@@ -1,7 +1,7 @@
-"""What Gemini takes in ``parameters``: OpenAPI's kind of schema, in which one unknown word refuses the whole request.
+"""The subset that Gemini accepts in ``parameters``: OpenAPI schemas; one unknown keyword makes it reject the whole request.
 
-References are written out, alternatives are ``anyOf`` with nothing beside it, null is ``nullable``, an enum is of strings, each
-node has a type. Where a schema contains itself, the inner one is an object that is described only.
+References are expanded, alternatives become a lone ``anyOf``, null becomes ``nullable``, enums have strings only, and each node
+has a type. The inner occurrence of a recursive schema becomes an object with a description only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _anything() -> dict[str, Any]:
 
 
 def gemini(schema: Schema) -> Schema | Unsupported:
-    """Return the schema as Gemini takes it. One without properties is returned empty: ``parameters`` are then to be left out."""
+    """Return the schema in Gemini's subset. It is empty without properties: then leave ``parameters`` out."""
     return expressed(schema, _whole)
 
 
@@ -54,14 +54,14 @@ def _whole(root: Schema) -> Schema:
 
 
 class _Writer:
-    """Writes one schema out."""
+    """Converts one schema, with its references expanded."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._budget = Budget(_MAX_NODES)
 
     def node(self, schema: Any, within: tuple[str, ...]) -> dict[str, Any]:
-        """Return one schema in Gemini's words; ``within`` are the references it stands in."""
+        """Convert one schema; ``within`` has the references that are being expanded."""
         self._budget.spend()
         if not isinstance(schema, Mapping):
             return _anything()
@@ -117,7 +117,7 @@ class _Writer:
         return made
 
     def _value(self, kind: str, node: Schema, made: dict[str, Any]) -> list[str]:
-        """Put in what bounds a single value; return the words for what cannot be put in."""
+        """Copy the bounds of a single value into ``made``; return notes about those that Gemini does not support."""
         for key in _KEPT.get(kind, ()):
             if key in node:
                 made[key] = node[key]
@@ -159,7 +159,7 @@ class _Writer:
 
 
 def _around(made: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """Put in what ``schema`` says about the whole of its alternatives."""
+    """Add the description and default of ``schema`` to the first of its alternatives."""
     whole: dict[str, Any] = {"description": schema["description"]} if isinstance(schema.get("description"), str) else {}
     described(whole, note_on(schema, "default"))
     if text := whole.get("description"):
@@ -169,14 +169,14 @@ def _around(made: dict[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def _first(made: dict[str, Any]) -> dict[str, Any]:
-    """Return where a word about a schema can stand: in the first of its alternatives, where it has any."""
+    """Return the first innermost alternative, or the schema itself: Gemini allows no keyword beside ``anyOf``."""
     while "anyOf" in made:
         made = made["anyOf"][0]
     return made
 
 
 def _merged(node: Schema, root: Schema, budget: Budget) -> Schema:
-    """Return ``node`` with the parts of its ``allOf`` put into it; what both say, the outer one says."""
+    """Return ``node`` with its ``allOf`` merged into it; the outer keywords take precedence."""
     parts = _list(node, "allOf")
     if not parts:
         return node
@@ -185,7 +185,7 @@ def _merged(node: Schema, root: Schema, budget: Budget) -> Schema:
     for part in [*parts, {key: value for key, value in node.items() if key != "allOf"}]:
         if not isinstance(part, Mapping):
             continue
-        part = _merged(resolved(part, root), root, budget)  # noqa: PLW2901  (the same part, written out)
+        part = _merged(resolved(part, root), root, budget)  # noqa: PLW2901  (the same part, expanded)
         properties = {**merged.get("properties", {}), **(part.get("properties") or {})}
         required = [*names_in(merged.get("required")), *names_in(part.get("required"))]
         merged = {**merged, **part}
@@ -197,7 +197,7 @@ def _merged(node: Schema, root: Schema, budget: Budget) -> Schema:
 
 
 def _only(kind: str, node: Schema) -> Schema:
-    """Return what ``node`` says of values of one type."""
+    """Return ``node`` restricted to values of one type."""
     only = {**node, "type": kind}
     if values := _values(node):
         only.pop("const", None)
@@ -224,7 +224,7 @@ def _is_null(branch: Any, root: Schema) -> bool:
 
 
 def _implied_kinds(node: Schema) -> list[str]:
-    """Return the types that the other keywords of a schema without ``type`` imply."""
+    """Return the types that other keywords imply in a schema without ``type``."""
     if values := _values(node):
         return kinds_of_values(value for value in values if value is not None)
     if "properties" in node or "additionalProperties" in node:

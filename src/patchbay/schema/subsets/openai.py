@@ -1,4 +1,4 @@
-"""JSON Schema as OpenAI accepts it, and its strict mode."""
+"""The subsets that OpenAI accepts, with and without strict mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
-from patchbay.schema.coercion import DICTS, LISTS, ONE, follow, types_of, unresolved
+from patchbay.schema.coercion import DICTS, LISTS, ONE, applicable, types_of, unresolved
 from patchbay.schema.subsets.common import (
     Budget,
     RefusedError,
@@ -42,14 +42,14 @@ _NOTED: Final = ("default", "minLength", "maxLength", "uniqueItems")
 
 
 def openai_strict(schema: Schema) -> Schema | Unsupported:
-    """Return the schema as strict mode takes it."""
+    """Return the schema in the subset of strict mode."""
     return expressed(schema, lambda root: _Writer(as_object(root)).whole())
 
 
 def without_added_nulls(schema: Schema, raw_arguments: str) -> str:
-    """Return arguments that were written to ``openai_strict(schema)`` as ``schema`` has them: absent, not null.
+    """Remove the nulls from arguments for ``openai_strict(schema)`` that stand for absent properties of ``schema``.
 
-    Text that is not a JSON object is returned as it is, for the validator.
+    Text that is not a JSON object is returned unchanged, for the validator.
     """
     if "null" not in raw_arguments:
         return raw_arguments
@@ -61,7 +61,7 @@ def without_added_nulls(schema: Schema, raw_arguments: str) -> str:
 
 
 class _Writer:
-    """Writes one schema; counts what strict mode has limits for."""
+    """Converts one schema, and counts against the limits of strict mode."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -72,7 +72,7 @@ class _Writer:
         self._within: list[str] = []
 
     def whole(self) -> Schema:
-        """Return the root, with the definitions it refers to."""
+        """Convert the root and its definitions."""
         made = self._node(self._root, "", 0)
         for key in ("$defs", "definitions"):
             if isinstance(self._root.get(key), Mapping):
@@ -110,7 +110,7 @@ class _Writer:
         return self._inline(schema, path, depth, alternatives)
 
     def _inline(self, schema: Schema, path: str, depth: int, alternatives: int) -> dict[str, Any]:
-        # Where something stands beside a reference, and where one leads to no definition, what it names is written instead.
+        # A reference with other keywords beside it, or to something other than a definition, is expanded.
         node = resolved(schema, self._root)
         if isinstance(node.get("allOf"), list):
             node = self._together(node)
@@ -142,7 +142,7 @@ class _Writer:
         return made
 
     def _type_of_values(self, made: dict[str, Any], path: str) -> None:
-        """Say which types the values of an enum have, since nothing may be without one; count them."""
+        """Add the type of enum or const values, which strict mode requires, and count the values."""
         values = made["enum"] if isinstance(made.get("enum"), list) else [made["const"]] if "const" in made else []
         if not values:
             return
@@ -203,7 +203,7 @@ class _Writer:
 
 
 def _or_null(made: dict[str, Any], original: Any, root: Schema) -> dict[str, Any]:
-    """Let an optional property be null, which then stands for its absence."""
+    """Let an optional property be null, which stands for its absence."""
     if accepts_null(original, root):
         return made
     if isinstance(made.get("type"), str) and not made.keys() & {"enum", "const"}:
@@ -215,9 +215,9 @@ def _or_null(made: dict[str, Any], original: Any, root: Schema) -> dict[str, Any
 
 
 def _drop_nulls(value: Any, schema: Any, root: Schema) -> bool:
-    """Take out of ``value``, in place, the nulls that stand for absence; tell whether there were any."""
+    """Remove the nulls that stand for absence, in place; return whether there were any."""
     dropped = False
-    for part in _parts(schema, root):
+    for part in applicable([schema], root, ("allOf", "anyOf", "oneOf")):
         if isinstance(value, list):
             items = part.get("items")
             leading = part.get("prefixItems") or []
@@ -241,22 +241,8 @@ def _drop_members(value: dict[str, Any], schema: Schema, root: Schema) -> bool:
     return dropped
 
 
-def _parts(schema: Any, root: Schema) -> list[Schema]:
-    """Return the schemas that speak of one value, alternatives included, each once."""
-    parts: dict[int, Schema] = {}
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Mapping) and id(part) not in parts:
-            parts[id(part)] = part
-            reference = part.get("$ref")
-            waiting += [follow(root, reference)] if isinstance(reference, str) else []
-            waiting += [branch for key in ("allOf", "anyOf", "oneOf") for branch in part.get(key) or ()]
-    return list(parts.values())
-
-
 def openai(schema: Schema) -> Schema | Unsupported:
-    """Return the schema as OpenAI takes it; one that it takes already is returned itself."""
+    """Return the schema in OpenAI's subset; the same object if it is in the subset already."""
     return expressed(schema, _whole)
 
 
@@ -294,7 +280,7 @@ def _tidy(schema: Any) -> Any:
 
 def _below(key: str, value: Any) -> Any:
     if key in ONE:
-        # Whether more is allowed may be said with a bare true or false; elsewhere that is refused.
+        # OpenAI accepts a bare true or false only here.
         if key in ("additionalProperties", "unevaluatedProperties") and isinstance(value, bool):
             return value
         return [_tidy(item) for item in value] if isinstance(value, list) else _tidy(value)
