@@ -1,4 +1,4 @@
-"""What several folders of tests stand on: a scripted model with a real proxy before it, and databases."""
+"""Settings and fixtures of all tests: a scripted model with a real proxy before it, and databases."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from executor.virtual_time import jump_run
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.processes import listening
 
-# Servers that tests start mount no MCP servers of the person who runs the tests.
+# Servers of tests must not mount the MCP servers of the developer who runs the tests.
 _config_home = tempfile.TemporaryDirectory(prefix="patchbay-tests-")
 os.environ["XDG_CONFIG_HOME"] = _config_home.name
 
-# No test calls a public server, and each HTTP client that one makes reads all trusted authorities, which takes 20 ms of CPU time.
-# One of them will do.
+# No test calls a public server, and each HTTP client loads all trusted authorities, which takes 20 ms of CPU time: one is enough.
 _authority = Path(_config_home.name, "authority.pem")
 _authority.write_text(
     Path(certifi.where()).read_text(encoding="utf-8").partition("\n-----END CERTIFICATE-----\n")[0]
@@ -41,7 +40,7 @@ os.environ["SSL_CERT_FILE"] = str(_authority)
 
 
 class _QuickSleep:
-    """The ``asyncio`` that uvicorn's server sees, with a tenth of each pause."""
+    """``asyncio`` for uvicorn's server, with pauses shortened to a tenth."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / 10)
@@ -50,33 +49,33 @@ class _QuickSleep:
         return getattr(asyncio, name)
 
 
-# It looks 10 times in a second whether it is to end, and then waits for as long again: thousands of tests end a server in this process.
+# The server polls ten times a second whether to exit: thousands of tests stop one in this process.
 uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
 
-# No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
+# No deadline: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` runs more examples.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
 settings.register_profile("patchbay", deadline=None, max_examples=100)
 settings.register_profile("nightly", deadline=None, max_examples=500)
 settings.load_profile("patchbay")
 
-# A shell without job control has what it runs in the background ignore Ctrl-C, and so would all that tests start and so stop.
+# A shell without job control starts background jobs with SIGINT ignored, which child processes would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Nothing that collecting makes is garbage: to look for it would take a tenth of the time.
+# Collection creates no garbage: looking for it would take a tenth of the time.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of what is searched for garbage: tests that look for what is left do so often."""
+    """Exclude the collected tests from garbage collection, which some tests run often."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Leave out also what a module's tests have imported and cached."""
+    """Exclude what a module's tests have imported and cached, too."""
     if nextitem is None or item.path != nextitem.path:
         _freeze()
 
@@ -86,13 +85,13 @@ def _freeze() -> None:
     gc.freeze()
 
 
-# An asynchronous test on a busy machine may take so many seconds of its event loop's time.
+# Seconds that an asynchronous test may take on a busy machine.
 BOUND = 90.0
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is an ``async def`` in an event loop of its own, and see that it leaves no task there."""
+    """Run an ``async def`` test in its own event loop, and check that it leaves no task."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     values = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
@@ -104,7 +103,7 @@ async def _bounded(test: Coroutine[Any, Any, None]) -> None:
     async with asyncio.timeout(BOUND):
         await test
     others = set[asyncio.Task[Any]]()
-    for _ in range(100):  # a moment for the generators that a library leaves to the event loop to close
+    for _ in range(100):  # time for async generators that the event loop closes
         await asyncio.sleep(0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if not others:
@@ -131,7 +130,7 @@ def proxied():
 
 @pytest.fixture
 def time_jumps(monkeypatch):
-    """Let ``asyncio.run`` be one in which no limit passes while there is something to do, and all wait for none."""
+    """Replace ``asyncio.run`` by one with virtual time, which advances only when nothing is ready."""
     monkeypatch.setattr(asyncio, "run", jump_run)
 
 

@@ -1,4 +1,4 @@
-"""A cache keeps what was used last, within its bounds."""
+"""The cache keeps the most recently used entries within its bounds."""
 
 from patchbay.cache import SizedCache
 

@@ -184,14 +184,14 @@ def runs_on(events: int, limit: int | None = 100) -> Callable[[], object]:
 
 
 class Runs(Turns):
-    """What the agent's model and tool count."""
+    """Counters of the agent's model and tool."""
 
     async def turn(self) -> object:
         raise NotImplementedError
 
 
 def request(*, stream: bool) -> bytes:
-    """What a client asks of a chat model."""
+    """A client's request to a chat model."""
     messages = [{"role": "system", "content": "Be helpful."}, {"role": "user", "content": "Find abc."}]
     return json.dumps({"model": "m", "messages": messages, "tools": TOOLS, "stream": stream}).encode()
 

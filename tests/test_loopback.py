@@ -1,4 +1,4 @@
-"""What counts as this machine: the name and the addresses, and nothing that only looks like them."""
+"""Which names and addresses are this machine's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 1 for messages that the loop did not put together: each call has one result, right behind it."""
+"""Law 1 for arbitrary message lists: each call has one result, right behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped: the package, its type marker, its licence and its metadata, and nothing else."""
+"""The wheel and the sdist hold the package, its type marker, licence and metadata, and nothing else."""
 
 from __future__ import annotations
 

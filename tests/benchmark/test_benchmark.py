@@ -1,4 +1,4 @@
-"""What the benchmark's figures rest on: the clocks, the texts, the verdicts. The figures themselves are never asserted."""
+"""The benchmark's clocks, texts and verdicts. Measured figures are not asserted."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the figures of a call rest on: that every row made its calls, and left nothing behind. No figure is asserted."""
+"""The benchmark of calls: every row makes its calls and leaves nothing behind. Measured figures are not asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of ``make fidelity`` rest on: how rows are read and counted, and what is said of a bar. No figure is asserted."""
+"""``make fidelity``: how rows are read and counted, and the verdicts. Measured figures are not asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of an agent's turn rest on: that every row did its work, and what is said of a bar. No figure is asserted."""
+"""The benchmark of agents' turns: every row does its work, and the verdicts. Measured figures are not asserted."""
 
 from __future__ import annotations
 

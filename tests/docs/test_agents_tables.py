@@ -22,7 +22,7 @@ def table(page: str, head: str, *, after: str = "") -> dict[str, list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """What is written as code in a cell."""
+    """The code spans in a cell."""
     return re.findall(r"`([^`]*)`", cell)
 
 

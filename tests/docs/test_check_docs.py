@@ -1,4 +1,4 @@
-"""The checker of the documentation sees what it is there to see."""
+"""The documentation checker finds each kind of problem that it is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples that the agents' contract prints (seed 003) run as printed, with nothing changed but the import line."""
+"""The examples of the agents' contract (seed 003) run as printed, except for the import line."""
 
 from __future__ import annotations
 

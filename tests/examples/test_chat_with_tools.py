@@ -1,4 +1,4 @@
-"""The example of a chat: three programs that know nothing of each other, and one answer."""
+"""The chat example: three independent programs, and one answer."""
 
 from __future__ import annotations
 

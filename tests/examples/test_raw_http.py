@@ -1,4 +1,4 @@
-"""The examples without the SDK, in two languages: each lives the whole life of a plugin, over raw HTTP."""
+"""The examples without the SDK, in two languages: the life cycle of a plugin over raw HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of formats whose replies are sequences of messages, and what is in each. Written by us, after the catalogue."""
+"""Hand-written texts of formats whose replies are sequences of messages, with the expected reading of each."""
 
 from __future__ import annotations
 

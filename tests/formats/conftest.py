@@ -1,4 +1,4 @@
-"""The texts that the measuring makes (``bench.fidelity``) are read here too; the bench is no part of the package."""
+"""Make the texts of ``bench.fidelity`` importable; the benchmark is not part of the package."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reads a text whole and in pieces, and holds that both give the same."""
+"""Reads a text whole and in pieces, and asserts that both give the same reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden cases: texts that we wrote after the catalogue of formats, each with what is in it and where we know that from.
+"""Golden cases: hand-written texts with the expected reading and the source of each.
 
 They stand in ``cases/*.toml``, one file for each group of the catalogue; README.md beside this file says what the keys mean.
 """

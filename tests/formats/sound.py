@@ -1,4 +1,4 @@
-"""What must hold of any reading of any text: nothing is invented, nothing is lost.
+"""Properties of every reading of any text: nothing is invented, nothing is lost.
 
 ``is_within``: content and reasoning hold nothing that the text does not, in its order. ``lost_words``: each longer word of the text is
 found again, in the content, in the reasoning, in a call or in what is left of a call that was cut off, unless it is markup or a

@@ -1,4 +1,4 @@
-"""A call that breaks off inside of its markers is incomplete: it takes nothing of the calls around it, and none is invented."""
+"""A call that is cut off between its markers is incomplete, and the calls around it are read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FENCE = "\n```"
 
 
 def ends(name: str) -> list[str]:
-    """The markers of a format that end a call or a message."""
+    """The end markers of a format's calls and messages."""
     row = FORMATS[name]
     found = [closer for wrapper in row.wrappers for closer in wrapper.closers]
     found += [end for channel in row.channels for end in channel.ends]
@@ -53,7 +53,7 @@ JSON_ARGUMENTS = [name for name in MARKED if ARGUMENTS[1] in messages(name)[0][1
 
 
 def arguments(reply: Reply) -> list[object]:
-    """What the calls of a reply say."""
+    """The decoded arguments of a reply's calls."""
     return [json.loads(call.raw_arguments) for call in reply.tool_calls]
 
 

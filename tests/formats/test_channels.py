@@ -1,4 +1,4 @@
-"""Replies that are sequences of messages: each channel's text goes where its header says, whatever is damaged, however it is cut."""
+"""Replies that are sequences of messages: each channel's text is routed by its header, however damaged or split."""
 
 from __future__ import annotations
 

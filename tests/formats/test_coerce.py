@@ -1,4 +1,4 @@
-"""Text without a type becomes the value that its schema wants, or stays the text it is; what is JSON already is not touched."""
+"""Text without a type is coerced to the schema's type or stays text; valid JSON is not changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-# The ladder
+# Scalars
 
 
 @pytest.mark.parametrize("text", ["02134", "1e5", "true", "null", "None", '{"a": 1}', "['a']", "", "  x\n", '"quoted"', "(1, 2)"])
@@ -221,7 +221,7 @@ def test_a_json_string_is_opened_where_no_string_should_be() -> None:
     assert json.dumps('"a" "b"') == read('"a" "b"', ARRAY)
 
 
-# What stands inside
+# Nested values
 
 ORDER = {
     "type": "object",
@@ -432,7 +432,7 @@ def test_integers_of_any_length_are_read() -> None:
 
 
 def steps_of(text: str) -> int:
-    """How many functions were called, Python's and C's, to read the text."""
+    """The number of Python and C function calls that reading takes."""
     count = 0
 
     def counted(_frame: Any, event: str, _arg: Any) -> None:

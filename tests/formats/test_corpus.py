@@ -1,4 +1,4 @@
-"""The recorded corpora beside the repository, held to the bars of ``make fidelity`` (without any clock), and to what is true of any reading.
+"""The recorded corpora beside the repository: the bars of ``make fidelity`` (without timing) and the properties of every reading.
 
 The rows are other people's texts, so they are no part of the repository: where they are absent, these tests are skipped.
 """

@@ -1,4 +1,4 @@
-"""Declared formats are read by the one engine: in any chunks, without loss, and other text stays prose."""
+"""Declared formats are read by the same engine: in any pieces, without loss; other text stays prose."""
 
 from __future__ import annotations
 

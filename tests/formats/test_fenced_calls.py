@@ -1,4 +1,4 @@
-"""The ways in which models write a fenced call: each is read as the call, whole and streamed, and the prose around it is kept."""
+"""Fenced calls in all spellings that models use, whole and streamed, with the prose around them kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that look like fenced calls and are prose: content keeps every character of them, whole and streamed."""
+"""Texts that resemble fenced calls but are prose: the content is verbatim, whole and streamed."""
 
 from __future__ import annotations
 

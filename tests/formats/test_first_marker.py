@@ -1,4 +1,4 @@
-"""What is read at once, or passed over without a look at each character, comes to what reading by the character does."""
+"""Fast paths (arguments read at once, prose that is skipped) give the same reply as reading by character."""
 
 from __future__ import annotations
 

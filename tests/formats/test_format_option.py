@@ -1,4 +1,4 @@
-"""Which formats are looked for: by name, as a row of the caller's own, or all that can be found."""
+"""The ``format`` option: a name, a caller's own row, or every detectable format."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def test_auto_format_searches_all_detectable_formats() -> None:
 
 def test_a_name_chooses_one() -> None:
     assert (FORMATS["hermes"],) == choose("hermes")
-
-
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'acme'"):
-        choose("acme")
 
 
 @pytest.mark.parametrize(

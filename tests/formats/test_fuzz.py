@@ -1,4 +1,4 @@
-"""Damaged texts: none makes the parser raise, none reads otherwise in pieces, and what comes out is sound."""
+"""Damaged texts never raise, read the same in any split, and give a sound reply."""
 
 from __future__ import annotations
 

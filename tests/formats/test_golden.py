@@ -1,4 +1,4 @@
-"""Every golden case is read as it says, with its format named and found, and however its text is cut."""
+"""Every golden case gives its expected reading, with the format named and with ``auto``, in any split."""
 
 from __future__ import annotations
 

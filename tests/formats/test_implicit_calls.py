@@ -1,4 +1,4 @@
-"""Calls of offered tools that nothing marks: where they count, what leads to them, and what is only shown."""
+"""Calls of offered tools without markers: where they count, what introduces them, and where they are only quoted."""
 
 from __future__ import annotations
 

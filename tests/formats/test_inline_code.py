@@ -1,4 +1,4 @@
-"""Backticks before a marker: those that open inline code make it a word about the marker, those that close it say nothing."""
+"""Backticks before a marker: opening ones make it prose, closing ones do not matter."""
 
 from __future__ import annotations
 

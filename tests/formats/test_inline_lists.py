@@ -1,4 +1,4 @@
-"""Lists of Python calls in the middle of a line: calls where the text is known to be in a format that marks them with nothing else."""
+"""Lists of Python calls inside a line are calls if the format is named and has no other marker."""
 
 from __future__ import annotations
 

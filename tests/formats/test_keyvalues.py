@@ -1,4 +1,4 @@
-"""Calls as a name and pairs of tags: every family's way, and each tag missing, doubled or in another's place."""
+"""Calls as a name and key and value tags: every family, and each tag missing, doubled or misplaced."""
 
 from __future__ import annotations
 

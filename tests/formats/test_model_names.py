@@ -1,4 +1,4 @@
-"""A model's name gives a hint only where its words are known; a name that could mean two things, or nothing, gives none."""
+"""A model's name gives a format hint only if its words are known; ambiguous and unknown names give none."""
 
 from __future__ import annotations
 

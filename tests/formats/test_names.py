@@ -1,4 +1,4 @@
-"""A written name means an offered tool by what was agreed, never because it looks like one; and the tool says what its texts are."""
+"""Written tool names resolve by agreed spellings, never by similarity; a tool's schema types its text values."""
 
 from __future__ import annotations
 
@@ -152,12 +152,12 @@ def folded(name: str) -> str:
 
 
 def agreed(written: str) -> set[str]:
-    """All that a written name may stand for, dots as underscores."""
+    """The tool names that a written name may mean, with dots as underscores."""
     return set(map(folded, readings(written)))
 
 
 def readings(written: str) -> set[str]:
-    """What a written name says: with and without a namespace, or once where it is said twice."""
+    """The written name with and without a namespace, and once if it is doubled."""
     name = written.strip()
     while "\\_" in name:
         name = name.replace("\\_", "_")
@@ -191,7 +191,7 @@ def test_spelling_resolves_to_the_only_matching_tool(names: list[str], data: st.
         assert rules.resolve(spelling) is None
 
 
-# How arguments are typed
+# Types of arguments
 
 WEATHER = ToolSpec(
     "get_weather",

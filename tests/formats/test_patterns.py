@@ -1,4 +1,4 @@
-"""Patterns of others: matched as Python's ``re`` matches possessive parts, over any border of a chunk."""
+"""Patterns of declared formats match like ``re`` with possessive quantifiers, across any chunk border."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of Python as models write it: what each form of argument and value becomes, at any split, in linear time."""
+"""The reader of Python arguments and values as models write them, in any split, in linear time."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ TYPES = ToolTypes(
 
 
 class Outcome(NamedTuple):
-    """What a reading came to: the value or the signal, the repairs, and where it ended."""
+    """The value or signal of a reading, its repairs, and its end offset."""
 
-    told: Any
+    result: Any
     notes: list[tuple[str, int]]
     offset: int
 
 
 def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = (), *, ended: bool = True) -> Outcome:
-    """Read text that comes in pieces. ``ended``: say at the end that no more comes; else what is not read by then is "open"."""
+    """Read text in pieces. Without ``ended`` the source stays open, and an unfinished reading is "open"."""
     source = Source()
     notes: list[tuple[str, int]] = []
     reader = PythonReader(source, lambda kind: notes.append((kind, source.offset)))
@@ -75,10 +75,10 @@ def read(text: str, types: ToolTypes = TYPES) -> str | type[Exception]:
     """The JSON of the arguments in ``text``, read whole and character by character; or the signal."""
     whole = outcome([text])
     assert whole == outcome(list(text)), "the split makes a difference"
-    if not isinstance(whole.told, PythonArguments):
-        return whole.told  # type: ignore[no-any-return]
+    if not isinstance(whole.result, PythonArguments):
+        return whole.result  # type: ignore[no-any-return]
     try:
-        return arguments_json(whole.told, types)
+        return arguments_json(whole.result, types)
     except NoMatch:
         return NoMatch
 
@@ -87,8 +87,8 @@ def value(text: str) -> PythonValue:
     """The value that ``text`` begins with."""
     whole = outcome([text], "value")
     assert whole == outcome(list(text), "value"), "the split makes a difference"
-    assert isinstance(whole.told, PythonValue)
-    return whole.told
+    assert isinstance(whole.result, PythonValue)
+    return whole.result
 
 
 def repairs(text: str) -> list[str]:
@@ -254,8 +254,8 @@ def test_reading_ends_at_the_closing_bracket() -> None:
 
 @pytest.mark.parametrize("text", ["()", "(city='Rome')", "('a', 2)", "(tags=[1, x])", "(city=New York)", "({'a': \"b\"})"])
 def test_a_call_is_read_as_soon_as_its_bracket_closes(text: str) -> None:
-    assert isinstance(outcome(list(text), ended=False).told, PythonArguments)
-    assert "open" == outcome(list(text[:-1]), ended=False).told
+    assert isinstance(outcome(list(text), ended=False).result, PythonArguments)
+    assert "open" == outcome(list(text[:-1]), ended=False).result
 
 
 @pytest.mark.parametrize(
@@ -280,10 +280,10 @@ def test_repairs_are_reported(text: str, kinds: list[str]) -> None:
 def test_a_marker_ends_the_arguments_outside_of_strings_only() -> None:
     ends = ("<|end|>", "[END]")
     whole = outcome(["(city='a<|end|>b', tags=[x <|end|>) c"], ends=ends)
-    assert '{"city": "a<|end|>b", "tags": ["x"]}' == arguments_json(whole.told, TYPES)
+    assert '{"city": "a<|end|>b", "tags": ["x"]}' == arguments_json(whole.result, TYPES)
     assert len("(city='a<|end|>b', tags=[x ") == whole.offset
     assert len("(days=1") == outcome(["(days=1[END]"], ends=ends).offset
-    assert outcome(["(<|end|>)"], ends=ends).told is NoMatch
+    assert outcome(["(<|end|>)"], ends=ends).result is NoMatch
 
 
 def test_fence_line_inside_a_guarded_string_is_text() -> None:
@@ -313,7 +313,7 @@ def test_fence_line_inside_a_guarded_string_is_text() -> None:
 )
 def test_only_the_first_value_is_read(text: str, json_text: str | None, rest: str | None) -> None:
     if rest is None:
-        assert outcome([text], "value").told is Truncated
+        assert outcome([text], "value").result is Truncated
         return
     assert json_text == value(text).json
     assert rest == text[outcome([text], "value").offset :]
@@ -322,13 +322,13 @@ def test_only_the_first_value_is_read(text: str, json_text: str | None, rest: st
 
 def test_a_value_that_does_not_begin_or_end_is_cut_off() -> None:
     for text in ("", "[1", "'a", "{'a': "):
-        assert outcome([text], "value").told is Truncated
+        assert outcome([text], "value").result is Truncated
 
 
 def test_brackets_nested_too_deeply_are_not_a_call() -> None:
     for unit in ("[", "(", "{", "f(", "{'a':", "dict(a="):
-        assert outcome(["(x=" + unit * 100_000]).told is NoMatch
-    assert "[" * 100 + "]" * 100 == outcome(["(x=" + "[" * 100 + "]" * 100 + ")"]).told.keywords["x"].json
+        assert outcome(["(x=" + unit * 100_000]).result is NoMatch
+    assert "[" * 100 + "]" * 100 == outcome(["(x=" + "[" * 100 + "]" * 100 + ")"]).result.keywords["x"].json
 
 
 texts = st.text(st.sampled_from("abc é'\"\\\n\t,:=()[]{}#+%.*\x00\ud800") | st.characters(), max_size=12)
@@ -348,7 +348,7 @@ names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True) | st.sampled_from
 
 
 def in_json(value: Any) -> Any:
-    """What Python's own value is in JSON."""
+    """A Python value as JSON."""
     return json.loads(json.dumps(value, default=list))
 
 
@@ -361,7 +361,7 @@ def pieces(draw: st.DrawFn, text: str) -> list[str]:
 
 @given(st.data(), values)
 def test_the_repr_of_a_value_is_read_as_the_value(data: st.DataObject, written: Any) -> None:
-    reported = outcome(data.draw(pieces(repr(written))), "value").told
+    reported = outcome(data.draw(pieces(repr(written))), "value").result
     assert in_json(written) == json.loads(reported.json)
     assert repr(written) == reported.text
 
@@ -369,7 +369,7 @@ def test_the_repr_of_a_value_is_read_as_the_value(data: st.DataObject, written: 
 @given(st.data(), st.lists(values, max_size=3), st.dictionaries(names, values, max_size=4))
 def test_a_call_that_python_could_read_is_read_as_it_is(data: st.DataObject, given_: list[Any], named: dict[str, Any]) -> None:
     text = f"({', '.join([*map(repr, given_), *(f'{name}={value!r}' for name, value in named.items())])})"
-    reported = outcome(data.draw(pieces(text + " and more"))).told
+    reported = outcome(data.draw(pieces(text + " and more"))).result
     assert in_json(given_) == [json.loads(value.json) for value in reported.positional]
     assert in_json(named) == {name: json.loads(value.json) for name, value in reported.keywords.items()}
 
@@ -395,7 +395,7 @@ literals = st.recursive(
 
 @given(st.data(), literals)
 def test_literals_equal_pythons(data: st.DataObject, text: str) -> None:
-    reported = outcome(data.draw(pieces(f"(a={text})"))).told
+    reported = outcome(data.draw(pieces(f"(a={text})"))).result
     assert in_json(ast.literal_eval(text)) == json.loads(reported.keywords["a"].json)
 
 
@@ -413,7 +413,7 @@ expressions = st.recursive(
 
 @given(expressions)
 def test_arithmetic_equals_pythons(text: str) -> None:
-    reported = outcome([f"(a={text})"]).told.keywords["a"]
+    reported = outcome([f"(a={text})"]).result.keywords["a"]
     try:
         result = eval(text, {"math": math})
         written = json.dumps(result, allow_nan=False)
@@ -431,7 +431,7 @@ FRAGMENTS = [
     "it's ", "', '", "', ", "'a'", '"b"', "'c', D'", "lambda x: ", "if", "str", "\x00", "\ud800", "é", ".join(x)", "{'a': 1}", "[1, 2]",
     "http://a", "Ω",
 ]  # fmt: skip
-"""What the reader decides on."""
+"""Fragments that the reader's decisions depend on."""
 
 
 @given(st.data(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join), st.booleans())
@@ -444,7 +444,7 @@ def test_any_split_gives_the_value_of_the_whole_text(data: st.DataObject, text: 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join))
 def test_python_arguments_are_valid_encodable_json(text: str) -> None:
-    reported = outcome(["(" + text]).told
+    reported = outcome(["(" + text]).result
     if not isinstance(reported, PythonArguments):
         assert reported in (Truncated, NoMatch)
         return

@@ -1,4 +1,4 @@
-"""Reasoning is split from the content and the calls: its ends, its drafts of calls, and tags that are text."""
+"""Reasoning is separated from content and calls: its ends, draft calls in it, and tags that are text."""
 
 from __future__ import annotations
 

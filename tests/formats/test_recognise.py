@@ -1,4 +1,4 @@
-"""A checkpoint is recognised by what its chat template or its vocabulary says, and the finding says why."""
+"""A checkpoint's format is detected from its chat template or vocabulary, with the evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 8 on the writing side: what comes from outside (results, names, schemas, users) is data and nothing else, in every family."""
+"""Law 8 in rendering: results, names, schemas and user text cannot leave their place, in any family."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL = ToolCall("c", "f", '{"a": "b"}')
 
 
 def hostile(name: str) -> list[str]:
-    """What of a family's own a hostile text may hold: a call, results, and each mark alone."""
+    """Fragments of a family's own syntax for hostile texts: calls, results, and each marker alone."""
     writer = WRITERS[name]
     marks = [*writer.markers, *writer.frames.markers]
     closers = [mark.replace("<", "</", 1) for mark in marks if mark.startswith("<")]
@@ -53,7 +53,7 @@ def texts(name: str) -> st.SearchStrategy[str]:
 
 
 def plain(writer: Any, content: str) -> tuple[str, str]:
-    """What stands before and behind a result in its frame."""
+    """The frame before and behind a result."""
     before, _, after = writer.results([ToolResult("c", "f", content)]).partition(content)
     return before, after
 

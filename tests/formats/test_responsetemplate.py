@@ -1,4 +1,4 @@
-"""A checkpoint's own declaration: what is wrong is named by its path, what is right reads a region as the declaration says."""
+"""Response templates of checkpoints: errors name their path, valid ones read a region as declared."""
 
 from __future__ import annotations
 

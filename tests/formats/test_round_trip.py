@@ -56,14 +56,14 @@ NAMES = ["get_weather", "set_opts2", "fs.read", "note-it"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What is left out of a format's turns."""
+    """Restrictions on a format's turns. The defaults restrict nothing."""
 
     repeated: bool = True
     """The same call twice: a call that nothing marks counts once, for models show a call and then make it."""
     words: str = ""
     """Words that mean something only where the format is known: a turn that holds them is not read with auto."""
     end: str = ""
-    """What prose does not end with: it would run together with the marker behind it."""
+    """An ending of prose that would run together with the following marker."""
     first_break: bool = True
     """A line break at the beginning of a text: between tags on lines of their own it is the next line's."""
     free: bool = True
@@ -95,7 +95,7 @@ _PIECES = [
     "<think>", "</think>", "```json\n", '{"name": "get_weather", "arguments": {}}', "word", "code",
 ]  # fmt: skip
 _CLOSER = "</tool_call>"
-"""Stands raw in no text: read with auto, it may be the end of the call that the text stands in."""
+"""Never raw in a text: with ``auto`` it may end the call that contains the text."""
 
 
 @lru_cache
@@ -138,7 +138,7 @@ def values(name: str, schema: dict[str, Any], *, inside: bool = True) -> st.Sear
 
 
 def members(name: str, schema: dict[str, Any], *, inside: bool = True) -> st.SearchStrategy[Any]:
-    """Some of the members that the schema knows."""
+    """Objects with some of the schema's properties."""
     known = (
         schema["properties"]
         if limits_of(name).free
@@ -148,7 +148,7 @@ def members(name: str, schema: dict[str, Any], *, inside: bool = True) -> st.Sea
 
 
 def free(name: str) -> st.SearchStrategy[Any]:
-    """Objects with whatever in them."""
+    """Objects with arbitrary members."""
     keys = st.sampled_from(["a", "b2", "the_key", *(["x-y", "k k", "é", "", "a.b", '"', "<"] if limits_of(name).any_key else [])])
     leaves = st.one_of(st.none(), st.booleans(), st.integers(), texts(name, inside=True))
     inside = st.recursive(
@@ -158,7 +158,7 @@ def free(name: str) -> st.SearchStrategy[Any]:
 
 
 def limits_of(name: str) -> Limits:
-    """What the format cannot hold."""
+    """The restrictions of a format."""
     return LIMITS.get(name, Limits())
 
 
@@ -180,7 +180,7 @@ PROSE = st.lists(_WORDS, max_size=8).map(" ".join)
 
 @dataclass(frozen=True)
 class Turn:
-    """What a model writes. ``sizes``: the lengths of the pieces it comes in, again and again."""
+    """A model's turn. ``sizes``: the lengths of its pieces, cyclic."""
 
     calls: list[tuple[str, dict[str, Any]]]
     content: str
@@ -233,7 +233,7 @@ def same(value: Any) -> Any:
 
 
 def check(name: str, turn: Turn, reader: str) -> None:
-    """Hold what is read against what was written."""
+    """Assert that the turn is read back."""
     reply = streamed(in_pieces(turn.text(name), turn.sizes), TOOLS, format=reader)
     expected = [(called, same(given)) for called, given in turn.calls]
     assert expected == [(call.name, same(json.loads(call.raw_arguments))) for call in reply.tool_calls]

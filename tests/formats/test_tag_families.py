@@ -1,4 +1,4 @@
-"""Every family that writes calls in tags: two calls after reasoning and prose, and calls of tools that were not offered."""
+"""Every family that writes calls in tags: two calls after reasoning and prose, and calls of unoffered tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON calls between markers, named inside the JSON or before it: every family's way, and the ways in which it goes wrong."""
+"""JSON calls between markers, with the name inside the JSON or before it: every family, and common damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that are no object: valid JSON all the same, and told as a repair."""
+"""Arguments that are not an object become valid JSON, with a repair."""
 
 from __future__ import annotations
 

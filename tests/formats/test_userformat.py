@@ -1,4 +1,4 @@
-"""A format of a user's own: the file says it, and what is wrong in the file is named by its path."""
+"""User-defined formats: the file becomes a catalog row, and errors in it name their path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 5 without a clock: ten times the text is ten times the work, in every format and in texts that want to make it more.
+"""Law 5 without timing: ten times the text is ten times the work, in every format and in hostile texts.
 
 Counted are the lines of the package that run and the characters that are copied when a piece of text arrives. What the interpreter's
 own C code does in one call (a search over a whole buffer) is not seen here; ``make fidelity`` measures that too, as CPU time.
@@ -113,7 +113,7 @@ def test_repeated_scanning_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def again(parser: Any, text: str) -> Any:
         parser.seen = getattr(parser, "seen", "") + text
-        StreamParser(carriers.TOOLS)._source.push(parser.seen)
+        Source().push(parser.seen)
         return feed(parser, text)
 
     monkeypatch.setattr(StreamParser, "feed", again)

@@ -1,4 +1,4 @@
-"""Calls as tags with named parameters, and as elements in elements: every family's way, and every way it is damaged."""
+"""Calls as tags with named parameters, and as nested elements: every family, and common damage."""
 
 from __future__ import annotations
 

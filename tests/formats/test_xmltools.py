@@ -1,4 +1,4 @@
-"""Tags that the caller names are calls of the tools that the caller says."""
+"""The ``xml_tools`` option: tags that the caller maps to tools are calls."""
 
 from __future__ import annotations
 

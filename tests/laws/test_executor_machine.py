@@ -1,4 +1,4 @@
-"""Laws 1, 2, 3, 6, 9 and 10 of the executor, held at every moment: whatever fails at whichever await, in whichever order."""
+"""Laws 1, 2, 3, 6, 9 and 10 of the executor at every step: any failure at any await, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 2 on the wire: whatever JSON an upstream or a client sends, an error of ours is all that can come of it."""
+"""Law 2 on the wire: any JSON from an upstream or client gives an answer or a PatchbayError."""
 
 from __future__ import annotations
 

@@ -132,14 +132,14 @@ likely["after_tool"] |= st.just(AbortTurn("enough"))
 
 
 def decisions(point: str) -> Any:
-    """What may be decided at a point: what makes sense there, mostly."""
+    """Decisions at a hook point, mostly valid ones."""
     text = st.sampled_from([None, None, None, "modify the view", "look at all"]) if point != "approve_tool" else likely[point]
     return st.integers(0, 9).flatmap(lambda chance: anything if chance == 9 else likely[point] if chance > 3 else text)
 
 
 @dataclass(frozen=True)
 class Move:
-    """What a hook does when it is asked: so many awaits, then this. ``ends``: "answers", "raises", "hangs" or "is stubborn"."""
+    """One reaction of a hook: ``waits`` awaits, then ``ends``: "answers", "raises", "hangs" or "is stubborn"."""
 
     waits: int
     ends: str
@@ -196,7 +196,7 @@ policies = st.builds(
 
 @dataclass
 class World:
-    """Everybody in one turn, and what they saw."""
+    """The participants of one turn, with a record of what they saw."""
 
     plans: list[Plan]
     rounds: list[Any]
@@ -322,7 +322,7 @@ class World:
             await manager.aclose()
 
     def holds(self) -> None:
-        """The laws, of what has become of the turn."""
+        """Assert the laws for the finished turn."""
         executions = self.final.tool_executions if self.final is not None else ()
         if self.final is not None:
             pending = self.final.pending

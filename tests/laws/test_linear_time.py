@@ -1,4 +1,4 @@
-"""Law 5: the cost of reading is linear in the length of the text, whatever is in it; so is memory."""
+"""Law 5: reading takes linear time and memory, whatever the text is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws 1, 2 and 3 over the whole way from a model's text to the conversation: nothing it writes raises, no call stays unanswered."""
+"""Laws 1, 2 and 3 from model text to conversation: no text raises, and every call gets its result."""
 
 from __future__ import annotations
 

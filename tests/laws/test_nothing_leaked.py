@@ -1,4 +1,4 @@
-"""Law 4: calls written by the contract's own syntax come back exactly, and the prose around them is the prose."""
+"""Law 4: calls in the contract's syntax are read back exactly, and the prose around them is content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 4: text is never lost, and law 2 for the parser: no text makes it raise."""
+"""Law 4: text is never lost; and law 2 for the parser: no text makes it raise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_content_and_reasoning_are_parts_of_the_text(text: str, chosen: dict[str
 
 
 def all_text(reply: Reply) -> str:
-    """All that a reply holds."""
+    """All text in a reply."""
     calls = "\n".join(f"{call.name}\n{call.raw_arguments}" for call in reply.tool_calls)
     cut = "\n".join(call.raw for call in reply.incomplete)
     return "\n".join((reply.content or "", reply.reasoning or "", calls, cut))

@@ -1,4 +1,4 @@
-"""Law 8: what a tool returns is data, in a frame that nothing in it can leave. Law 1: every call has exactly one result, in order."""
+"""Law 8: a result cannot leave its frame. Law 1: every call has exactly one result, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 4: any split of a stream gives the reply of the whole text, and the events tell the same story as the reply."""
+"""Law 4: any split of a stream gives the reply of the whole text, and the events agree with the reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_character_by_character_gives_the_reply_of_the_whole_text(text: str, cho
 
 
 def streamed_reply(seen: list[Any]) -> dict[str, Any]:
-    """What a reader of the events alone would believe."""
+    """The reply as reconstructed from the events alone."""
     content, reasoning = "", ""
     calls: list[Any] = []
     names: dict[int, tuple[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Laws 1, 3 and 10 for a whole turn: cancelled or closed at any moment it leaves nothing running, and no result is lost."""
+"""Laws 1, 3 and 10 for a whole turn: stopped at any moment, it leaves nothing running and loses no result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 4 on the wire: however an upstream cuts its answer into deltas, events and network pieces, the client reads the same answer."""
+"""Law 4 on the wire: any split of an upstream's answer into deltas, events and network pieces gives the same response."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chunks_of(deltas: list[str]) -> list[dict[str, Any]]:
 
 
 def client_reads(stream: bytes) -> dict[str, Any]:
-    """What a client puts together from a stream: content, reasoning, calls, the reason of the end."""
+    """Content, reasoning, calls and finish reason that a client assembles from a stream."""
     content, reasoning, finish = "", "", None
     calls: list[list[str]] = []
     events = stream.decode("utf-8", "surrogatepass").split("\n\n")
@@ -125,7 +125,7 @@ def test_whole_response_equals_the_reply_of_its_text(text: str) -> None:
 
 @given(st.data(), texts)
 def test_prefilled_reasoning_loses_nothing_on_the_wire(data: st.DataObject, text: str) -> None:
-    """What came before the lone closer may already have been shown as content; it must be shown, and shown once."""
+    """Text before a lone closer may have been sent as content already; it must appear exactly once."""
     text = "thought w0w\n</think>\nw1w " + text.replace("think>", "")
     assume(not any("\ud800" <= char <= "\udfff" for char in text))
     wire = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks_of(data.draw(splits(text))))

@@ -1,4 +1,4 @@
-"""Strategies for model text: the pieces that matter to the parser, in any order and any mixture."""
+"""Strategies for model text: fragments that matter to the parser, in any mixture."""
 
 from __future__ import annotations
 

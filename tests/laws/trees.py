@@ -1,4 +1,4 @@
-"""Random trees of agents with random scripts, and what must hold of every run of them."""
+"""Random trees of agents with random scripts, and the invariants of every run of them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class World:
         await events.aclose()
 
     async def hold(self) -> None:
-        """What is true whenever no turn is under way."""
+        """Check the invariants between turns."""
         assert +Counter() == +self.busy
         session = await self.service.get_session("patchbay", "u", SESSION)
         kept = list(session.events) if session is not None else []

@@ -1,4 +1,4 @@
-"""A tool told in each provider's dialect: its schema, its shape, and a reason for one that cannot be told of."""
+"""Tools in each provider's dialect: schema, shape, and the reason if one is unsupported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole prose of a docstring is the description; each style's parameter lines are theirs."""
+"""A docstring's prose is the description; parameter lines of each style are the parameters'."""
 
 from __future__ import annotations
 

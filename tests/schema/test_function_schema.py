@@ -1,4 +1,4 @@
-"""A function's schema and the check of its arguments are pydantic's reading of its signature, whatever the signature holds."""
+"""The schema of a function and the validation of its arguments, for every kind of signature and annotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any name is allowed here; on a provider's wire it has an alias that is allowed there, unlike any other, and leads back."""
+"""Tool names that a provider does not allow get a valid, unique and reversible alias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schema in a provider's subset: nothing that it refuses, nothing that the tool would not take, and a reason where it cannot be."""
+"""Provider subsets: no refused keywords, no value that the tool rejects, and a reason for unsupported schemas."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parameters(**properties: Any) -> dict[str, Any]:
 
 
 def check_gemini(node: Any) -> None:
-    """What the API refuses with a 400, each learnt from one."""
+    """Assert what Gemini requires; each rule was found by a 400 response."""
     assert set(node) <= GEMINI_WORDS, node
     assert ("type" in node) != ("anyOf" in node), node
     kind = node.get("type")
@@ -83,7 +83,7 @@ STRICT_WORDS = {
 
 
 def check_strict(node: Any, root: Any = None) -> None:
-    """What the guide to strict mode and its refusals say of a schema."""
+    """Assert what strict mode requires, by its guide and its error responses."""
     assert set(node) <= STRICT_WORDS, node
     if root is None:
         assert ("object", False) == (node["type"], "anyOf" in node)
@@ -103,7 +103,7 @@ def check_strict(node: Any, root: Any = None) -> None:
         check_strict(child, root or node)
 
 
-# Schemas as they come from everywhere: JSON under the keywords, sensible or not.
+# Schemas from anywhere: any JSON under the keywords, valid or not.
 def _schemas() -> st.SearchStrategy[Any]:
     names = st.sampled_from(["a", "b", "c"])
     scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "date-time"])

@@ -1,4 +1,4 @@
-"""Foreign schemas are checked as their draft says, never fetched, and never "no schema, so anything goes"."""
+"""Third-party schemas are validated by their draft and never fetched; an unusable schema never accepts a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI clients of a model: a wrapped client, or a plain one behind a proxy process; and their responses in one shape."""
+"""OpenAI clients of a model, wrapped or behind a proxy process, and their responses in one shape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return urlsplit(self.url).port or 0
 
 

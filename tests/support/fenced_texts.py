@@ -1,4 +1,4 @@
-"""Texts in which a model writes calls in fences, as the contract asks for, and the tools that they call."""
+"""Fenced calls in the contract's syntax, and the tools that they call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Python processes that begin where another has ended importing: a template process forks for each.
+"""Python processes forked from a template process that has already imported Patchbay.
 
-What such a process runs is what a new interpreter would run, in a process of its own, with its own signals, files and end; it only
-does not import ``patchbay`` and what that stands on again, which takes a second of CPU time. Not for tests about how a process begins
-(its imports, ``PYTHON…`` variables, ``-I``), nor for other programs.
+Such a process behaves like a new interpreter, with its own signals, files and exit status, but saves the imports, which take a second
+of CPU time. Not for tests of the start itself (imports, ``PYTHON…`` variables, ``-I``), nor for other programs.
 """
 
 from __future__ import annotations

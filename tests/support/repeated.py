@@ -1,4 +1,4 @@
-"""Hypothesis settings of tests whose examples cost much, and of those in which the drawn input drives what happens in real time."""
+"""Hypothesis settings for expensive examples, and for tests whose input drives real-time behaviour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _is_nightly() -> bool:
 
 
 def examples(count: int) -> int:
-    """So many examples in a usual run, and as many as other tests have with ``--hypothesis-profile nightly``."""
+    """Return ``count``, or the profile's number of examples with ``--hypothesis-profile nightly``."""
     return settings().max_examples if _is_nightly() else count
 
 

@@ -1,4 +1,4 @@
-"""The registration code of the seed's documentation, as it is printed there."""
+"""The registration code of the seed's documentation, verbatim."""
 
 from __future__ import annotations
 

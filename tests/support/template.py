@@ -1,4 +1,4 @@
-"""A process that has imported what most processes of tests import, and forks for each of them: see ``processes``."""
+"""The template process of ``processes``: imports what tests need, and forks on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two tools, a question that needs both, and what the scripted contract model makes of them."""
+"""Two tools, a question that needs both, and the scripted model's answer."""
 
 from __future__ import annotations
 
