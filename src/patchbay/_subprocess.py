@@ -6,7 +6,9 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,10 @@ T = TypeVar("T")
 
 HEAD: Final = 4096
 """How many bytes are kept of a line that is too long."""
+
+_READ_BYTES: Final = 64 * 1024
+_READ_AHEAD: Final = 16
+"""Reads whose lines wait for a slow consumer; then the thread waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,38 @@ class LineReader:
         self._rest = bytearray()  # not clear(): that would keep the memory
         self._skipping = True
         return [Overlong(head)]
+
+
+async def read_lines(descriptor: int, limit: int) -> AsyncIterator[bytes | Overlong]:
+    """Yield the lines of a file, a pipe or a terminal, of at most ``limit`` bytes each.
+
+    A daemon thread reads them, which nothing waits for at the end: a read of standard input cannot be cancelled. It reads without
+    a buffer of Python's, whose lock would be held at exit.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Queue[list[bytes | Overlong] | None] = asyncio.Queue(_READ_AHEAD)
+
+    def put(lines: list[bytes | Overlong] | None) -> None:
+        waiting: Coroutine[Any, Any, None] = found.put(lines)
+        try:
+            asyncio.run_coroutine_threadsafe(waiting, loop).result()
+        except RuntimeError:  # the loop is closed
+            waiting.close()
+            raise
+
+    def read() -> None:
+        reader = LineReader(limit)
+        with suppress(RuntimeError, CancelledError):  # the loop has ended
+            with suppress(OSError):  # there is no such file
+                while data := os.read(descriptor, _READ_BYTES):
+                    put(reader.feed(data))
+                put(reader.close())
+            put(None)
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    while (lines := await found.get()) is not None:
+        for line in lines:
+            yield line
 
 
 class PendingRequests(Generic[T]):

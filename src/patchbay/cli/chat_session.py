@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
-import threading
-from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Mapping
 from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from patchbay._subprocess import Overlong, read_lines
 from patchbay._text import one_line
 from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
 from patchbay.cli.terminal import COLOUR_CODE, sanitize_ansi, split_unfinished_escape
@@ -28,9 +26,8 @@ _SECONDS: Final = 15.0
 _MAX_FRAME: Final = 16 * 1024 * 1024
 _MAX_TEXT: Final = 65_536
 _MAX_LINE: Final = 4 * _MAX_TEXT + 4
-"""Bytes kept of a line: more than the longest valid one."""
+"""In bytes: more than the longest valid line."""
 
-_MAX_LINES: Final = 16
 _NO_SERVER: Final = "The server is not a Patchbay server."
 _NO_SUCH_SOCKET: Final = "no_such_socket"
 _FLAGS: Final = {"?takeover=1": "--takeover", "?realtime=": "--realtime", "?model=": "--model "}
@@ -280,15 +277,16 @@ class ChatSession:
     async def _send_lines(self, socket: ClientConnection) -> None:
         """Send line after line, then wait for the last response."""
         await self._free.wait()
-        async for line in _input_lines():
+        async for each in read_lines(0, _MAX_LINE):
             self._view.input_received()
-            if not line.strip():
+            line = None if isinstance(each, Overlong) else each.decode("utf-8", "replace").rstrip("\r")
+            if line is not None and not line.strip():
                 if self._free.is_set():
                     self._view.prompt()
                 continue
             if not self._interactive:
                 await self._free.wait()
-            if len(line) > _MAX_TEXT:
+            if line is None or len(line) > _MAX_TEXT:
                 self._failed = True
                 message = f"the line is longer than {_MAX_TEXT} characters and was not sent"
                 self._view.show({"type": "error", "error": {"message": message, "code": "invalid_request"}})
@@ -316,40 +314,6 @@ class ChatSession:
         self._view.note("(interrupted)" if self._ends_after_response else "(interrupted; Ctrl-C again ends)")
         self._sending = asyncio.get_running_loop().create_task(self._socket.send('{"type":"interrupt"}'))
         self._sending.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-async def _input_lines() -> AsyncIterator[str]:
-    """Yield the lines of standard input (a terminal, a pipe or a file), read by a thread into a bounded queue."""
-    lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_LINES)
-    reader = threading.Thread(target=_read_input, args=(asyncio.get_running_loop(), lines), name="standard input", daemon=True)
-    reader.start()
-    while (line := await lines.get()) is not None:
-        yield line
-
-
-def _read_input(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None]) -> None:
-    def put(line: bytes | None) -> None:
-        waiting = lines.put(None if line is None else line.decode("utf-8", "replace").rstrip("\r"))
-        try:
-            asyncio.run_coroutine_threadsafe(waiting, loop).result()
-        except RuntimeError:
-            waiting.close()
-            raise
-
-    # Unbuffered: a thread blocked in a buffered read would hold its lock at exit.
-    rest = b""
-    try:
-        while data := os.read(0, 65_536):
-            *complete, rest = (rest + data).split(b"\n")
-            for line in complete:
-                put(line)
-            rest = rest[:_MAX_LINE]  # too long to be sent anyway
-        if rest:
-            put(rest)
-        put(None)
-    except (OSError, RuntimeError, CancelledError):  # no standard input, or the event loop ended
-        with contextlib.suppress(RuntimeError):
-            put(None)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from patchbay._text import escape_controls
 from patchbay.cli.serving import load_format
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.formats import FORMATS, CallEnd, CallStart, Format, StreamParser
@@ -24,7 +25,6 @@ from patchbay.types import Reply, read_specs
 _MAX_MARKERS = 12
 _MAX_NAMES = 5
 _WORD = re.compile(r"[\w\s-]*")  # tool names and keys in a format's spec are no markers
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class UnknownTools(StrEnum):
@@ -293,8 +293,7 @@ def _marker(text: str, marker: Marker) -> str:
 
 def _block(texts: list[str]) -> str:
     lines = [line for text in texts for line in (text.splitlines() or [""])]
-    escaped = (_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line) for line in lines)
-    return "\n".join(f"  {line}".rstrip() for line in escaped)
+    return "\n".join(f"  {escape_controls(line)}".rstrip() for line in lines)
 
 
 def _place(text: str, position: int) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 import anyio
@@ -28,12 +26,10 @@ from mcp.shared.inbound import (
 )
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 
-from patchbay._subprocess import LineReader, Overlong
+from patchbay._subprocess import Overlong, read_lines
 from patchbay.mcp.limits import MAX_MESSAGE
 from patchbay.mcp.server import RegistryServer
 
-_PIECE: Final = 64 * 1024
-_READ_AHEAD: Final = 64
 _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 300.0
 """The longest silence of the server, which sends a comment every 15 seconds."""
@@ -118,24 +114,9 @@ async def _standard_streams() -> AsyncIterator[Any]:
         os.dup2(private, 0)  # ``private`` stays open: the thread may read it
 
 
-async def _lines(file: int) -> AsyncIterator[str]:
-    """Return the lines of a file, read by a thread that nothing waits for, since a read cannot be cancelled."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Queue[list[bytes | Overlong] | None] = asyncio.Queue(_READ_AHEAD)
-
-    def read() -> None:
-        lines = LineReader(MAX_MESSAGE)
-        with suppress(OSError, RuntimeError, CancelledError):  # nothing to read; or the loop has ended
-            while data := os.read(file, _PIECE):
-                asyncio.run_coroutine_threadsafe(found.put(lines.feed(data)), loop).result()
-            asyncio.run_coroutine_threadsafe(found.put(lines.close()), loop).result()
-        with suppress(RuntimeError):
-            asyncio.run_coroutine_threadsafe(found.put(None), loop)
-
-    threading.Thread(target=read, name="standard input", daemon=True).start()
-    while (lines := await found.get()) is not None:
-        for each in lines:
-            yield (each.head if isinstance(each, Overlong) else each).decode("utf-8", "replace")
+async def _lines(descriptor: int) -> AsyncIterator[str]:
+    async for line in read_lines(descriptor, MAX_MESSAGE):
+        yield (line.head if isinstance(line, Overlong) else line).decode("utf-8", "replace")
 
 
 class RequestHeaders:
