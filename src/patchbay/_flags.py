@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field is set on the command line, and by which environment variables (default: ``PATCHBAY_`` and its name).
+    """The flag of a field, and its environment variables (default: ``PATCHBAY_`` and its name).
 
     ``type`` and ``default`` are those of the command line where they differ from the field's; ``parse`` converts a value.
     """

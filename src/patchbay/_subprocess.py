@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 T = TypeVar("T")
 
 HEAD: Final = 4096
-"""How many bytes are kept of a line that is too long."""
+"""Bytes kept of a line that is too long."""
 
 _READ_BYTES: Final = 64 * 1024
 _READ_AHEAD: Final = 16
@@ -141,7 +141,7 @@ class PendingRequests(Generic[T]):
         return True
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
-        """Fail every request, each with an error of its own."""
+        """Fail every request, each with a new error."""
         for number in self._waiting:
             self.resolve(number, error())
 

@@ -45,7 +45,7 @@ class SizedCache(Generic[Key, Value]):
                 self._drop(next(iter(self._entries)))
 
     def pop(self, key: Key) -> Value | None:
-        """Return what is kept under ``key`` and forget it, or None."""
+        """Remove ``key`` and return its value, or None."""
         with self._lock:
             entry = self._entries.get(key)
             self._drop(key)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUSY_SECONDS = 30.0
-"""How long a transaction waits for another process's before it fails."""
+"""Seconds that a transaction waits for one of another process before it fails."""
 
 _POSTGRES_THREADS = 8
 _LIVENESS = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
-"""How a PostgreSQL server that has gone without a word is noticed: seconds, and unanswered probes."""
+"""Detection of a PostgreSQL server that is gone without closing its connections: seconds, and unanswered probes."""
 
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _WRITES = "patchbay_writes"
@@ -64,18 +64,18 @@ class _Open:
 
 
 # A forked child must not touch its parent's connections, and garbage collection would close them.
-_left_to_the_parent: list[_Open] = []
+_kept_for_parent: list[_Open] = []
 
 
 class Database:
     """One database with the tables of ``metadata``, which are created where they are missing.
 
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
-    database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver named in it
+    database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver in it
     (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A new SQLite file is readable by its owner only; any number of objects in
     any number of processes may use one file. ``version`` is that of the tables, under ``name``. Raises ConfigurationError for
     another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
-    ``shown`` is the URL as it was given, without a password.
+    ``display_url`` is the URL as it was given, without a password.
     """
 
     def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
@@ -182,7 +182,7 @@ class Database:
         if not opened.made:
             with opened.making:
                 if not opened.made:
-                    self._first(opened.engine)
+                    self._prepare(opened.engine)
                     opened.made = True
         return self._within(opened.engine, work, writes=writes)
 
@@ -195,7 +195,8 @@ class Database:
             with connection.begin():
                 return work(connection)
 
-    def _first(self, engine: Engine) -> None:
+    def _prepare(self, engine: Engine) -> None:
+        """Create the tables. Raises ConfigurationError for a database that cannot be opened, or has newer tables."""
         import sqlalchemy
 
         try:
@@ -210,14 +211,14 @@ class Database:
 
     def _why(self, error: DatabaseError) -> str:
         """Return why it cannot be opened, and the way out."""
-        said = " ".join(str(error.orig).split())
-        if not said.endswith((".", "?", "!")):
-            said += "."
+        problem = " ".join(str(error.orig).split())
+        if not problem.endswith((".", "?", "!")):
+            problem += "."
         if self.is_postgres:
-            return f"{said} See that the server runs, and that it has this database for this user."
+            return f"{problem} See that the server runs, and that it has this database for this user."
         if self.file is not None and not self.file.parent.exists():
             return f"there is no folder {self.file.parent}. Make it, or use a file in another one."
-        return f"{said} See that it is a SQLite file, or none yet, and that it can be written."
+        return f"{problem} See that it is a SQLite file, or none yet, and that it can be written."
 
     def _make_tables(self, connection: Connection) -> int:
         """Create missing tables, and return the version of the tables. Any number of processes may do this at once."""
@@ -241,7 +242,7 @@ class Database:
     def _opened(self) -> _Open:
         """Return the open engine, opening it if necessary. The caller holds the guard."""
         if self._open is not None and self._open.pid != os.getpid():
-            _left_to_the_parent.append(self._open)
+            _kept_for_parent.append(self._open)
             self._open = None
         if self._open is None:
             self._open = self._new_postgres() if self.is_postgres else self._new_sqlite()

@@ -1,4 +1,4 @@
-"""Every error that Patchbay raises. Nothing here does any work.
+"""The errors that Patchbay raises.
 
     PatchbayError                      code "patchbay_error"
     ├── InvalidRequestError            ValueError     "invalid_request"      the client's mistake; HTTP 400
@@ -6,17 +6,17 @@
     ├── ConfigurationError             ValueError     "configuration"        an option or flag that cannot work
     ├── UpstreamError                  RuntimeError   "upstream_error"       the model's server failed; HTTP 502
     │   └── UpstreamTimeoutError       TimeoutError   "upstream_timeout"     HTTP 504
-    ├── ToolChoiceError                RuntimeError   "tool_choice_unmet"    the model would not obey tool_choice; HTTP 502
+    ├── ToolChoiceError                RuntimeError   "tool_choice_unmet"    the model did not obey tool_choice; HTTP 502
     ├── ResponseFormatError            RuntimeError   "response_format_unmet" an answer is not the JSON asked for; HTTP 502
-    ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's ceiling, when asked to raise
+    ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's maximum of rounds
     ├── SessionNotFoundError           LookupError    "session_not_found"    there is no session with this id; HTTP 404
     ├── SessionExistsError             ValueError     "session_exists"       there is one already; HTTP 409
     ├── UnknownRoleError               LookupError    "unknown_role"         the registry has no such role; HTTP 404
-    ├── ToolSyncError                  RuntimeError   "tool_sync_failed"     a session was not told of its new tools
+    ├── ToolSyncError                  RuntimeError   "tool_sync_failed"     a session did not get its new tools
     ├── HookAbortError                 RuntimeError   "hook_abort"           a hook ended the turn
     ├── ApprovalNotFoundError          LookupError    "approval_not_found"   no request for approval has this id; HTTP 404
     ├── ApprovalConflictError          ValueError     "approval_conflict"    it is decided, or cannot be decided so; HTTP 409
-    ├── ApprovalForbiddenError         PermissionError "approval_forbidden"  who decided is not one of those who may; HTTP 403
+    ├── ApprovalForbiddenError         PermissionError "approval_forbidden"  the policy lets others decide; HTTP 403
     └── ToolError                      Exception      "tool_error"           one call failed; becomes a result
         ├── UnknownToolError           LookupError    "unknown_tool"
         ├── ToolArgumentsError         ValueError     "invalid_arguments"
@@ -33,8 +33,8 @@
 Clients repeat a request after a 5xx or a 409 by themselves. ``x-should-retry: false`` prevents that unless the error is
 ``retryable``: only a failure of the model's server may be transient.
 
-Two voices: ``str(error)`` is for the operator; ``error.for_model`` tells the model what to do next. ``code`` is stable:
-programs may compare it.
+``str(error)`` is for the operator; ``error.for_model`` tells the model what to do next. ``code`` is stable: programs may
+compare it.
 """
 
 from __future__ import annotations

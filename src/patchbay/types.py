@@ -1,7 +1,6 @@
-"""The nouns of the core: spec, call, result, reply, usage. Plain data, standard library only, no I/O.
+"""The data types of the core: spec, call, result, reply, usage. Standard library only, no I/O.
 
-Messages stay what they are on the wire: OpenAI chat-completions dicts (``Message``), converted once at each edge. What parses
-text lives in ``formats``, what runs calls in ``executor``.
+Messages are OpenAI chat-completions dicts (``Message``), as on the wire, and other formats are converted at the edges.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ DEFAULT_RESULT_TAG: Final = "tool_result"
 """The labels of the contract's fenced blocks."""
 
 PLAIN_TEXT: Final = "text/plain"
-"""What the schema of a parameter for plain text says as its ``contentMediaType``."""
+"""The ``contentMediaType`` in the schema of a parameter for plain text."""
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-"""The audio that OpenAI's ``input_audio`` takes, by its name there."""
+"""The formats of OpenAI's ``input_audio``, by media type."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ class ToolSpec:
 
     @property
     def text_parameter(self) -> str | None:
-        """The one parameter of a tool that takes plain text: its schema says ``"contentMediaType": "text/plain"`` of it.
+        """The only parameter of a tool that takes plain text: its schema has ``"contentMediaType": "text/plain"``.
 
-        A model that writes its calls as text may write such an argument as it is, without JSON's escapes.
+        A model that writes its calls as text may write such an argument without JSON's escapes.
         """
         properties = self.parameters.get("properties")
         if not isinstance(properties, Mapping) or len(properties) != 1:
@@ -86,7 +85,7 @@ class ToolSpec:
         return name if is_text else None
 
     def to_openai(self) -> dict[str, Any]:
-        """The element of OpenAI's ``tools`` for this spec."""
+        """Return the element of OpenAI's ``tools`` for this spec."""
         function: dict[str, Any] = {"name": self.name}
         if self.description:
             function["description"] = self.description
@@ -112,9 +111,9 @@ def read_specs(tools: Any, *, param: str = "tools") -> tuple[ToolSpec, ...]:
 class ToolCall:
     """One request of a model to run a tool.
 
-    ``raw_arguments`` is JSON text as the model wrote it (digits, keys and their order kept); ``arguments`` is that text read,
-    ``{}`` where it is not a JSON object (``ToolValidator`` says what is wrong with it). ``extra`` holds what else the server put
-    into the call and wants to see again with it, by its name on the wire (``extra_content``: Gemini's signature of a thought).
+    ``raw_arguments`` is JSON text as the model wrote it, with digits and the order of keys; ``arguments`` is its value, ``{}``
+    where it is not a JSON object (``ToolValidator`` reports that). ``extra`` has other fields of the call that the server needs
+    again with it, by their names on the wire (``extra_content``: Gemini's signature of a thought).
     """
 
     id: str
@@ -132,7 +131,7 @@ class ToolCall:
         return value if isinstance(value, dict) else {}
 
     def to_openai(self) -> dict[str, Any]:
-        """The element of OpenAI's ``message.tool_calls`` for this call."""
+        """Return the element of OpenAI's ``message.tool_calls`` for this call."""
         function = {"name": self.name, "arguments": self.raw_arguments}
         return {**(self.extra or {}), "id": self.id, "type": "function", "function": function}
 
@@ -147,13 +146,13 @@ class IncompleteCall:
     raw: str
 
     def to_openai(self) -> dict[str, Any]:
-        """As OpenAI shows a call that was cut off: with the arguments so far (goes with finish_reason "length")."""
+        """Return it as OpenAI does: with the arguments so far (and finish_reason "length")."""
         return ToolCall(self.id, self.name, self.raw_arguments).to_openai()
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """An image or a file for a tool to return: ``data`` as it is in the file, and its media type, such as "image/png"."""
+    """An image or a file that a tool returns: its content, and its media type, such as "image/png"."""
 
     data: bytes = field(repr=False)
     media_type: str
@@ -161,13 +160,13 @@ class Attachment:
 
     @property
     def kind(self) -> str:
-        """What a model must be able to take to be shown it: "image", "audio", or "file" for all else."""
+        """The kind of content that a model must accept for it: "image", "audio", or "file" for all others."""
         kind = self.media_type.partition("/")[0]
         is_image = kind == "image" and self.media_type != "image/svg+xml"  # which no model takes as one
         return kind if is_image or self.media_type in _AUDIO else "file"
 
     def to_openai(self) -> dict[str, Any]:
-        """The part of a user's message in OpenAI's words."""
+        """Return it as a part of a user's message."""
         encoded = base64.b64encode(self.data).decode()
         if self.kind == "audio":
             return {"type": "input_audio", "input_audio": {"data": encoded, "format": _AUDIO[self.media_type]}}
@@ -182,7 +181,7 @@ class Attachment:
 
 @dataclass(frozen=True)
 class Illustrated:
-    """What a tool returned, ``output`` (any JSON), and the images that it gave along with it."""
+    """A tool's result with attachments; ``output`` is any JSON value."""
 
     output: Any
     attachments: tuple[Attachment, ...]
@@ -190,10 +189,10 @@ class Illustrated:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The one answer to one call.
+    """The result of a call.
 
-    ``content`` is what the model is shown; ``code`` names the error's class when there is one. ``attachments`` are what it is
-    shown besides, in a user's message behind the results (``patchbay.loop``).
+    ``content`` is its text for the model; ``code`` that of the error, if there is one. ``attachments`` are sent to the model in a
+    user's message after the results (``patchbay.loop``).
     """
 
     call_id: str
@@ -204,13 +203,13 @@ class ToolResult:
     attachments: tuple[Attachment, ...] = ()
 
     def to_message(self) -> Message:
-        """The OpenAI ``role: tool`` message."""
+        """Return the OpenAI ``role: tool`` message."""
         return {"role": "tool", "tool_call_id": self.call_id, "content": self.content}
 
 
 @dataclass(frozen=True)
 class Repair:
-    """One thing that had to be read leniently. ``position`` counts characters from the start of the text."""
+    """A place that was read leniently. ``position`` is in characters from the start of the text."""
 
     kind: str
     position: int
@@ -218,10 +217,10 @@ class Repair:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one text of a model holds. ``content`` and ``reasoning`` are None where there is none.
+    """A model's response, read from its text. ``content`` and ``reasoning`` are None where there is none.
 
-    ``extra`` holds the fields of the message that its server wants to see again in the same turn, by their names on the wire
-    (``reasoning_content``, ``extra_content``); a history that keeps them must keep them unchanged.
+    ``extra`` has the fields of the message that the server needs again in the same turn, by their names on the wire
+    (``reasoning_content``, ``extra_content``); a history must keep them unchanged.
     """
 
     content: str | None
@@ -232,7 +231,7 @@ class Reply:
     extra: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_message(self) -> Message:
-        """The OpenAI ``role: assistant`` message, calls that were cut off left out."""
+        """Return the OpenAI ``role: assistant`` message, without calls that were cut off."""
         message: Message = {**(self.extra or {}), "role": "assistant", "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
@@ -248,7 +247,7 @@ class Usage:
     total_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        # Most servers that are asked in a loop say nothing in most answers, and these are added up for every one.
+        # Often called: the usage of every response is added up, and many servers send none.
         if other is NO_USAGE or not other.is_known:
             return self
         if self is NO_USAGE or not self.is_known:
@@ -265,7 +264,7 @@ class Usage:
         return bool(self.total_tokens or self.prompt_tokens or self.completion_tokens)
 
     def counts(self) -> dict[str, int] | None:
-        """Return the counts under their names on the wire; None where the server said nothing."""
+        """Return the counts by their names on the wire; None where the server sent none."""
         if self is NO_USAGE or not self.is_known:
             return None
         return {
@@ -284,4 +283,4 @@ class Usage:
 
 
 NO_USAGE: Final = Usage()
-"""What is known of an answer whose server said nothing."""
+"""The usage of a response whose server sent none."""

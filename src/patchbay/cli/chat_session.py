@@ -330,7 +330,7 @@ def _on_interrupt(loop: asyncio.AbstractEventLoop, do: Any) -> Any:
 
 
 def _decode(data: str | bytes) -> dict[str, Any]:
-    """Decode a frame. Raises ServerUnavailableError if it is no JSON object."""
+    """Decode a frame. Raises ServerUnavailableError if it is not a JSON object."""
     try:
         frame = json.loads(data) if isinstance(data, str) else None
     except ValueError:

@@ -14,7 +14,7 @@ from patchbay.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """How a client is started: environment variables, the shell command, and a file below the home folder with its text."""
+    """A client's environment variables, its shell command, and a file in the home folder with its text."""
 
     variables: dict[str, str]
     command: str = ""
@@ -22,7 +22,7 @@ class ClientSettings:
     text: str = ""
 
     def lines(self) -> str:
-        """The settings for a person to copy."""
+        """Return the settings as text to copy."""
         exports = [f"export {name}={value}" for name, value in self.variables.items()]
         shell = "\n".join([*exports, *([self.command] if self.command else [])]) + "\n"
         return f"# ~/{self.file}\n{self.text}\n# in the shell\n{shell}" if self.file else shell
@@ -100,14 +100,14 @@ def client_settings(client: str, *, origin: str, base_path: str, model: str = "M
     root = origin + base_path.removesuffix("/v1")
     values = {"origin": origin, "root": root, "base": origin + base_path, "model": model, "key": key}
 
-    def filled(text: str) -> str:
+    def substitute(text: str) -> str:
         return Template(text).substitute(values)
 
-    variables = {name: filled(value) for name, value in settings.variables.items()}
-    return ClientSettings(variables, filled(settings.command), settings.file, filled(settings.text))
+    variables = {name: substitute(value) for name, value in settings.variables.items()}
+    return ClientSettings(variables, substitute(settings.command), settings.file, substitute(settings.text))
 
 
 def origin_of(host: str, port: int) -> str:
-    """The URL by which clients of the same machine reach a server that listens on ``host``."""
+    """Return the URL at which clients on the same machine reach a server that listens on ``host``."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{name}:{port}"

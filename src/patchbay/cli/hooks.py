@@ -119,7 +119,7 @@ def _print(verdicts: Sequence[Verdict]) -> None:
 
 
 def _check_order(target: Sequence[str], config: Path | None) -> None:
-    """Warn about options of ours after the command, which the hook gets. Raises ConfigurationError after a name."""
+    """Warn about our options after the command, which are passed to the hook. Raises ConfigurationError after a name."""
     misplaced = [each for each in target[1:] if each.partition("=")[0] in ("--config", "--timeout", "--strict", "--json")]
     if not misplaced:
         return

@@ -249,7 +249,7 @@ def login(name: Name, config: McpConfig = None) -> None:
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the error says it
     try:
         done = asyncio.run(log_in(server, lambda url: print(f"Open this URL to log in to {name}:\n  {url}", flush=True)))
-    except Exception as error:  # noqa: BLE001  (the SDK raises groups of whatever happened)
+    except Exception as error:  # noqa: BLE001  (the SDK raises groups of any exceptions)
         fail(f"the login to {name!r} failed: {describe_failure(error, server)}", 1)
     print(f"Logged in to {name}." if done else f"{name} asks for no login.")
 

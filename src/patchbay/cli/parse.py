@@ -24,7 +24,7 @@ from patchbay.types import Reply, read_specs
 
 _MAX_MARKERS = 12
 _MAX_NAMES = 5
-_WORD = re.compile(r"[\w\s-]*")  # tool names and keys in a format's spec are no markers
+_WORD = re.compile(r"[\w\s-]*")  # tool names and keys in a format's spec are not markers
 
 
 class UnknownTools(StrEnum):

@@ -85,7 +85,7 @@ def serve_proxy(values: dict[str, Any]) -> int:
 
 
 def _warn_of_servers(config: Path) -> None:
-    """Print that the proxy, which has no tools of its own, mounts no MCP servers. Raises ConfigurationError."""
+    """Warn that the proxy does not mount MCP servers. Raises ConfigurationError."""
     if (path := config.expanduser()).is_file() and mcp_servers(Path(_NONE), path):
         print(f"patchbay: warning: {config}: mcpServers are for patchbay serve: see its --upstream.", file=sys.stderr)
 

@@ -144,7 +144,7 @@ class McpServer:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of its process: the harmless part of ours, and ``env``."""
+        """Return the environment of its process: ``env``, and the variables of ours that hold no secrets."""
         inherited = {
             name: value for name, value in os.environ.items() if any(fnmatchcase(name, pattern) for pattern in _INHERITED)
         }

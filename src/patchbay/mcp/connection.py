@@ -37,13 +37,13 @@ T = TypeVar("T")
 _FIRST_DELAY: Final = 0.5
 _LONGEST_DELAY: Final = 60.0
 _STABLE: Final = 30.0
-"""Seconds after which a connection that ends is a first failure again, as it is once it has answered a call."""
+"""Seconds after which, as after a call that was answered, the end of a connection counts as a first failure."""
 _WAIT_FOR_START: Final = 10.0
 """Seconds that a call waits for a connection that is starting."""
 _RELIST_INTERVAL: Final = 0.2
-"""Seconds between two lists of a server that changes them all the time."""
+"""Minimum seconds between two requests for the list of tools."""
 _PING_INTERVAL: Final = 30.0
-"""Seconds between two looks whether a server over HTTP with a session is there, which no stream shows."""
+"""Seconds between pings of a server over HTTP with a session, whose end no stream shows."""
 _PING_SECONDS: Final = 10.0
 _SESSION_GONE: Final = frozenset({"session terminated", "session not found"})
 """Messages for a session that the server does not know: the SDK's for HTTP 404, and those of servers."""
@@ -198,7 +198,7 @@ class Connection:
             try:
                 await self._live()
                 self.problem = "" if self.state == "idle" else "the connection has ended"
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is this connection's end alone)
+            except Exception as error:  # noqa: BLE001  (any error ends this connection alone)
                 self.problem = self._redact.text(describe_failure(error, self.server))
             self.client = self._starting = None
             self._ready.clear()

@@ -1,4 +1,4 @@
-"""Small files of the user that are replaced as a whole: servers, accepted definitions, tokens."""
+"""Atomic replacement of the user's small files: servers, accepted definitions, tokens."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the SDK: 1.9 s
 
 EXTRA: Final = "pip install 'patchbay[mcp]'"
 _PINS_INTERVAL: Final = 2.0
-"""Seconds between two looks at the file of accepted definitions, while one waits to be accepted."""
+"""Seconds between checks of the file of accepted definitions, while a change waits to be accepted."""
 
 _logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class McpHost:
             await asyncio.gather(*(each.connection.wait_started() for each in self._mounts.values()))
 
     async def update(self, servers: Iterable[McpServer]) -> str:
-        """Have these servers in the place of the present ones, of which those that are the same stay; return a summary.
+        """Replace the servers; those that did not change stay connected. Return a summary.
 
         Raises ConfigurationError, and changes nothing then.
         """
@@ -179,7 +179,7 @@ class McpToolset(Toolset):
 
 
 class _Mount:
-    """One server of a host: its connection, and its tools in the registry by name."""
+    """A server of a host: its connection, and its tools in the registry by name."""
 
     def __init__(self, host: McpHost, server: McpServer) -> None:
         from patchbay.mcp.connection import Connection

@@ -16,7 +16,7 @@ SESSION_IDLE: Final = 30 * 60.0
 """Seconds without a request or an open stream after which a session ends."""
 
 MAX_STREAM_SECONDS: Final = 3600.0
-"""How long a stream of notifications may last; clients open another one."""
+"""Maximum duration of a stream of notifications; clients open another one."""
 
 
 class HttpSessions:
@@ -58,7 +58,7 @@ class HttpSessions:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one HTTP request."""
-        # Blanks around a value are no part of it (RFC 9110, 5.5); the parser leaves those behind it.
+        # Blanks around a value do not belong to it (RFC 9110, 5.5); the parser leaves those at its end.
         scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         if scope["method"] != "GET":
             await self._manager.handle_request(scope, receive, send)
@@ -71,7 +71,7 @@ class HttpSessions:
             await send(message)
 
         await self._manager.handle_request(scope, self._until_stopped(receive), watch)
-        if is_open:  # the transport ends a stream without a word, since it believes that the client has gone
+        if is_open:  # the transport does not finish the response, since it believes that the client has gone
             await send({"type": "http.response.body", "body": b""})
 
     async def _run(self) -> None:

@@ -18,12 +18,12 @@ MAX_PROGRESS: Final = 1_000
 """Progress notifications of one call that are passed on."""
 
 TOO_LARGE: Final = -32_090
-"""Code of our own error in the place of a message that is too large."""
+"""Code of our error that replaces a message that is too large."""
 
 REFUSED: Final = -32_091
-"""Code of our own error in the place of HTTP 401 and 403: the request was not carried out."""
+"""Code of our error that replaces HTTP 401 and 403: the request did not run."""
 
 
 def too_large() -> types.ErrorData:
-    """Return the error in the place of a response that is too large."""
+    """Return the error that replaces a response that is too large."""
     return types.ErrorData(code=TOO_LARGE, message=f"the result is larger than {MAX_MESSAGE} bytes")

@@ -44,7 +44,7 @@ def describe_invalid(error: ValidationError) -> str:
 
 
 def _leave_out_invalid(client: Client, on_invalid: OnInvalid) -> None:
-    """Have the client read only the valid tools of each list from now on: also where the SDK lists them by itself."""
+    """Make the client drop invalid tools from every list from now on, also where the SDK itself requests one."""
     dispatcher: Any = client.session._dispatcher  # noqa: SLF001  (results are validated right behind it)
     send = dispatcher.send_raw_request
 

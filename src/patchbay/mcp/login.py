@@ -32,7 +32,7 @@ from patchbay.mcp.files import write_private
 from patchbay.mcp.http import http_transport
 
 LOGIN_SECONDS: Final = 300.0
-"""How long a person may take."""
+"""Time for a person to log in."""
 
 _MAX_REQUEST: Final = 16 * 1024
 _PAGE: Final = b"You are logged in, and can close this page.\n"
@@ -67,12 +67,12 @@ class TokenStore:
         self.save()
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return how we are registered."""
+        """Return our registration as a client."""
         found = self.content.get("client")
         return OAuthClientInformationFull.model_validate(found) if found else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Store how we are registered."""
+        """Store our registration as a client."""
         self.content["client"] = client_info.model_dump(mode="json")
         self.save()
 
@@ -98,7 +98,7 @@ class TokenStore:
         try:
             return Fernet(path.read_bytes().strip())
         except ValueError:
-            raise ConfigurationError(f"{path}: this is no key: remove it, and log in again.") from None
+            raise ConfigurationError(f"{path}: this is not a key: remove it, and log in again.") from None
 
     @property
     def is_current(self) -> bool:
@@ -128,9 +128,9 @@ def newer_auth(server: McpServer, used: httpx2.Auth | None) -> httpx2.Auth | Non
 
 
 async def login(server: McpServer, show: Callable[[str], None]) -> bool:
-    """Log in to a server: ``show`` gets the URL that the person opens. Return False if the server asks for no login.
+    """Log in to a server: ``show`` gets the URL to open in a browser. Return False if the server does not require a login.
 
-    Raises ConfigurationError for a command, TimeoutError after LOGIN_SECONDS, and what the SDK raises.
+    Raises ConfigurationError for a command, TimeoutError after LOGIN_SECONDS, and the SDK's errors.
     """
     if not server.url:
         raise ConfigurationError(f"the MCP server {server.name!r} is a command: only servers with a URL have a login.")
@@ -214,7 +214,7 @@ class LoginRefusedError(PatchbayError):
 
 
 class _Callback:
-    """A page of this machine that the browser is sent to after the login."""
+    """The local page that the browser is redirected to after the login."""
 
     def __init__(self) -> None:
         self.url = ""

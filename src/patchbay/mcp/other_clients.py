@@ -21,7 +21,7 @@ _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The servers in a file, and notes about those that cannot be taken over."""
+    """The servers in a file, and notes about those that cannot be imported."""
 
     path: Path
     servers: tuple[McpServer, ...]
@@ -30,7 +30,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Where a client keeps its servers, and how its entries are turned into ours."""
+    """A client's configuration files, and the conversion of its entries to ours."""
 
     title: str
     files: Callable[[Path, Path], Iterator[Path]]
@@ -138,7 +138,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _application_folder(home: Path) -> Path:
-    """Return where applications of the desktop keep their settings."""
+    """Return the folder of desktop applications' settings."""
     if sys.platform == "darwin":
         return home / "Library" / "Application Support"
     return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming") if sys.platform == "win32" else home / ".config"

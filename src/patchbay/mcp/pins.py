@@ -23,8 +23,8 @@ _logger = logging.getLogger(__name__)
 class Pins:
     """The definitions in a file, by server and tool. Several processes may use it; the last writer wins per file.
 
-    A server's first definition of a tool is accepted: that its operator has added it is the consent. Where the file cannot be
-    read or written, definitions are pinned for the life of this object, and that is logged.
+    A server's first definition of a tool is accepted, since the operator has added the server. Where the file cannot be read or
+    written, definitions are pinned for the life of this object, and that is logged.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -80,7 +80,7 @@ class Pins:
         self._write(must=True)
 
     def forget(self, server: McpServer) -> None:
-        """Remove what is known of a server's tools."""
+        """Remove a server's definitions."""
         if self._content.pop(_key(server), None) is not None:
             self._write()
 

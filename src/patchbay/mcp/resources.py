@@ -36,7 +36,7 @@ Request = Callable[[Callable[[Client], Awaitable[Any]], str], Awaitable[Any]]
 
 
 class _Reader(Tool):
-    """Base of the tools that read the resources and prompts of a server."""
+    """Base class of the tools that read the resources and prompts of a server."""
 
     annotations = {"read_only": True}  # noqa: RUF012  (it is not changed)
 

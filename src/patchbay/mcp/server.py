@@ -45,7 +45,7 @@ MAX_CALLS: Final = 1000
 """Calls that may run at the same time, in all sessions of a role; further ones fail at once."""
 
 MAX_CALL_SECONDS: Final = 3600.0
-"""The time limit of tools that have none of their own: a client may have gone without a word."""
+"""The time limit of tools without one: a client may be gone without closing its connection."""
 
 MAX_LISTENERS: Final = 1000
 """Streams of changes (``subscriptions/listen``) that may be open at the same time."""
@@ -68,7 +68,7 @@ _STEP: Final = 0.001
 _logger = logging.getLogger(__name__)
 
 Extend = Callable[["Server[Any]"], object]
-"""Adds handlers of the program's own to a new server: prompts, resources, completions."""
+"""Adds a program's handlers to a new server: prompts, resources, completions."""
 
 
 class RegistryServer:
@@ -187,7 +187,7 @@ class RegistryServer:
             context={"inbound": inbound, "scope": {"role": self.role}},
         )
 
-    # What happens meanwhile
+    # Notifications
 
     @asynccontextmanager
     async def _running(self, _sdk: Server[Any]) -> AsyncIterator[dict[str, Any]]:
@@ -263,9 +263,9 @@ def _client_of(context: ServerRequestContext[Any, Any]) -> str:
 
 
 class _RunningCall:
-    """What one call sends to its client: progress in numbers that always grow, and the question whether it may run.
+    """A running call: sends its client increasing progress numbers, and the question whether it may run.
 
-    The numbers are in percent once the tool has reported a fraction.
+    The numbers are percentages once the tool has reported a fraction.
     """
 
     def __init__(self, context: ServerRequestContext[Any, Any], approvals: ApprovalService | None) -> None:
@@ -284,7 +284,7 @@ class _RunningCall:
         await self._context.session.report_progress(self._value, self._total, progress.message)
 
     def follow(self, request: ApprovalRequest) -> None:
-        """Have the client wait for a pending request, whose rule may let its user decide; end that with any other."""
+        """Report a pending approval to the client, and ask its user where the rule allows that; stop once it is decided."""
         if request.state != "pending":
             for task in self._waiting:
                 task.cancel()
@@ -294,7 +294,7 @@ class _RunningCall:
                 self._waiting.append(asyncio.create_task(self._ask_user(request, self._approvals)))
 
     async def aclose(self) -> None:
-        """End what waits."""
+        """Stop waiting for approval."""
         for task in self._waiting:
             task.cancel()
         if self._waiting:
@@ -306,7 +306,7 @@ class _RunningCall:
             await asyncio.sleep(WAITING_INTERVAL)
 
     async def _ask_user(self, request: ApprovalRequest, approvals: ApprovalService) -> None:
-        """Let the client's user decide, by a form without fields. Without such a client only the other deciders are left."""
+        """Ask the client's user by a form without fields; where the client cannot, others decide."""
         session, able = self._context.session, self._context.session.client_capabilities
         verdict: Literal["approve", "deny"] = "deny"
         reason = "its MCP client cannot ask its user"

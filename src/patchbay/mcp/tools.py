@@ -25,7 +25,7 @@ from patchbay.tools.tool import ForeignTool, checked_annotations
 from patchbay.types import Attachment, Illustrated
 
 MAX_TOOL_NAME: Final = 64
-"""The longest name of a tool that every provider takes."""
+"""Maximum length of a tool's name for all providers."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
@@ -47,7 +47,7 @@ class McpCallError(ToolError):
 
     @property
     def for_model(self) -> str:
-        """Say what is known of the call."""
+        """State whether the tool ran."""
         note = {"no": " The tool did not run.", "unknown": " The tool may have run.", "yes": ""}[self.ran]
         return f"Error: {self}.{note}"
 
@@ -80,7 +80,7 @@ def tool_name(server: McpServer, tool: str) -> str:
 
 
 class McpTool(ForeignTool):
-    """A tool of an MCP server. ``definition`` is what the server has said of it; ``call`` sends its calls."""
+    """A tool of an MCP server. ``definition`` is the server's; ``call`` sends its calls."""
 
     def __init__(self, server: McpServer, definition: types.Tool, call: Call) -> None:
         super().__init__(
@@ -171,7 +171,7 @@ def _attach(data: str, media_type: str, name: str | None, texts: list[str], atta
 
 
 def _is_same(text: str, structured: Mapping[str, Any]) -> bool:
-    """Whether a text is the structured content as JSON, or its only member, as FastMCP wraps a value that is no object."""
+    """Return whether a text is the structured content as JSON, or its only member: FastMCP wraps values that are not objects."""
     if structured.keys() == {"result"} and structured["result"] == text:
         return True
     try:

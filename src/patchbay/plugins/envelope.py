@@ -68,7 +68,7 @@ class Body(str):
 
 
 def as_json(value: Any) -> str:
-    """Return any value as JSON text, as it is rendered for models; what JSON cannot express becomes text."""
+    """Return any value as JSON text, as rendered for models; values that JSON cannot express become text."""
     if value is None:
         return "null"
     # In a list: alone, a string would be rendered without quotes.

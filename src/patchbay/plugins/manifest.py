@@ -23,7 +23,7 @@ _HOSTS: Final = frozenset({"plugin", "plugin_runtime"})
 _POLICIES: Final = ("warn", "fail", "ignore")
 
 DEFAULT_STARTUP: Final = 10.0
-"""The seconds that a startup may take where the file does not say."""
+"""Default of ``startup_timeout``, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def load_class(entry: str, folder: Path | None) -> type[NekoPluginBase]:
     if not isinstance(found, type):
         raise PluginError(f"There is no class {class_name!r} in {module_name!r}.")
     if not issubclass(found, NekoPluginBase):
-        raise PluginError(f"{class_name!r} is no plugin: it must extend NekoPluginBase (PluginBase).")
+        raise PluginError(f"{class_name!r} is not a plugin: it must extend NekoPluginBase (PluginBase).")
     return found
 
 
@@ -148,7 +148,7 @@ class _UncachedLoader(SourceFileLoader):
 
 
 def _compile_always(folder: Path) -> None:
-    """Import the modules of ``folder`` without cached bytecode from now on, but for packages installed below it."""
+    """Import the modules of ``folder`` without cached bytecode from now on, except for packages installed in it."""
 
     def finder(path: str) -> FileFinder:
         if not Path(path).is_relative_to(folder) or "site-packages" in path:

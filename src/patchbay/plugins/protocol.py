@@ -53,7 +53,7 @@ _LENGTH: Final = struct.Struct(">I")
 _COMPACT_ABOVE: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 _MAX_READS: Final = 16
-"""More than a kernel buffers of a peer that is gone; a peer that lives could go on for ever."""
+"""More than a kernel buffers for a dead peer; a live one could send for ever."""
 
 _logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Start(_Message, frozen=True, tag="START"):
 
 
 class StartupResult(_Message, frozen=True, tag="STARTUP_RESULT"):
-    """How the startup hook ended; tools are registered after it. ``hooks``: the lifecycle ids that the plugin handles."""
+    """The result of the startup hook; tools are registered after it. ``hooks``: the lifecycle ids that the plugin handles."""
 
     status: Literal["ready", "failed"]
     startup_error: str | None = None
@@ -182,7 +182,7 @@ class Progress(_Message, frozen=True, tag="PROGRESS"):
 
 
 class Result(_Message, frozen=True, tag="RESULT"):
-    """The one answer to a TRIGGER, FREEZE, UNFREEZE or CONFIG_UPDATE.
+    """The answer to a TRIGGER, FREEZE, UNFREEZE or CONFIG_UPDATE.
 
     ``data`` is JSON text: for a TRIGGER the whole body of the callback's answer (``envelope``). ``error`` is the short name of
     what failed, None on success. ``ran`` is False where no handler was reached: the same call may run when it comes again.
@@ -467,7 +467,7 @@ class Connection(asyncio.Protocol):
                 _logger.exception("Handling a %s failed", type(message).__name__)
 
     def _read_to_end(self) -> None:
-        """Read what the other side sent before it closed: a write that fails ends the transport whatever is unread.
+        """Read what the other side sent before it closed: a failed write ends the transport before everything is read.
 
         Without this, a call whose BEGUN is unread would be reported as not run. Its test:
         test_messages_sent_before_the_end_are_read_despite_a_failed_write.
@@ -483,12 +483,12 @@ class Connection(asyncio.Protocol):
                     self._error = self._decode(data)
                 if not data or self._error is not None:
                     return
-        except OSError:  # the other side lives, or the platform cannot do this: not read to its end
+        except OSError:  # the other side is alive, or the platform does not support this
             return
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True):
-    """How a worker finds its host: one line of JSON on its standard input.
+    """The host's address and token for a worker: one line of JSON on its standard input.
 
     Not on the command line, which other users can read, nor in the environment, which child processes inherit. ``address`` is
     ``unix:PATH``; HELLO shows ``token``. The pipe stays open: its end tells that the host is gone.

@@ -8,7 +8,7 @@ from pathlib import Path
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.sdk import check_name
 
-# Each file of each plugin has a name of its own, so that the tests of many can run together.
+# File names are different in each plugin, so that the tests of several plugins can run together.
 
 _TOML = """\
 [plugin]

@@ -1,4 +1,4 @@
-"""What a plugin is written with: the base class, its decorators, its configuration and its tools."""
+"""The names for plugin authors: the base class, its decorators, its configuration and its tools."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ IDS: Final = ("startup", "shutdown", "reload", "freeze", "unfreeze", "config_cha
 
 _HOOK_MARK: Final = "__patchbay_lifecycle__"
 _BY_NAME: Final = {"startup": "on_start", "shutdown": "on_shutdown"}
-"""Methods that are hooks by name, where no method is marked."""
+"""Methods that are hooks by their names, unless another method is marked."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -172,7 +172,7 @@ def _takes(hook: Callable[..., Any], name: str) -> bool:
 
 
 _INTERNAL: Final = ("plugin_id", "registration")
-"""Members of a registration that are of no interest to a plugin's author."""
+"""Fields of a registration that are not for a plugin's author."""
 
 _TOOL_MARK: Final = "__patchbay_llm_tool__"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -180,11 +180,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 @dataclass(frozen=True)
 class LlmToolMeta:
-    """What a tool is registered with. ``parameters`` None: what the handler's signature says. ``timeout`` is in seconds.
+    """The options of a tool. ``parameters`` None: derived from the handler's signature. ``timeout`` is in seconds.
 
-    ``annotations`` are what the tool says of itself, by our names. Raises TypeError for what is of the wrong type,
-    ConfigurationError (a ValueError) for a name that cannot stand in a URL, for a timeout that is not above 0 and at most 300,
-    and for annotations that are no booleans.
+    ``annotations`` describe the tool to approvers. Raises TypeError for an option of the wrong type, ConfigurationError (a
+    ValueError) for a name that is invalid in a URL, for a timeout that is not above 0 and at most 300, and for annotations that
+    are not booleans.
     """
 
     name: str
@@ -217,7 +217,7 @@ class LlmToolMeta:
 
 
 def check_name(name: str, *, what: str = "A tool's name") -> None:
-    """Raise ConfigurationError for a name that a URL's path cannot have as it is, TypeError for another type."""
+    """Raise ConfigurationError for a name that a URL's path would have to escape, TypeError for another type."""
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}.")
     if _NAME.fullmatch(name) is None:
@@ -242,9 +242,9 @@ def llm_tool(**options: Unpack[LlmToolOptions]) -> Callable[[F], F]: ...
 def llm_tool(method: F | None = None, /, **options: Unpack[LlmToolOptions]) -> F | Callable[[F], F]:
     """Mark a method, sync or async, that a model may call with keyword arguments.
 
-    ``name`` is the method's where none is given, ``description`` what its docstring says, ``parameters`` (a JSON Schema) what its
-    signature says. ``timeout`` is in seconds, at most 300; ``role`` None is for all roles. ``annotations`` are what the tool says
-    of itself, for who approves its calls: ``{"destructive": True}``. Raises what LlmToolMeta raises.
+    By default ``name`` is the method's, ``description`` comes from its docstring, ``parameters`` (a JSON Schema) from its
+    signature. ``timeout`` is in seconds, at most 300; ``role`` None is for all roles. ``annotations`` describe the tool to
+    approvers of its calls: ``{"destructive": True}``. Raises as LlmToolMeta.
     """
 
     def mark(method: F) -> F:
@@ -258,7 +258,7 @@ def llm_tool(method: F | None = None, /, **options: Unpack[LlmToolOptions]) -> F
 
 
 def tools_of(plugin_class: type) -> Iterator[tuple[str, LlmToolMeta]]:
-    """Yield the names of a class's marked methods, in their order, and what each is registered with."""
+    """Yield the names of a class's marked methods, sorted, with their options."""
     for name, function in functions_of(plugin_class):
         if (meta := getattr(function, _TOOL_MARK, None)) is not None:
             yield name, meta
@@ -270,8 +270,8 @@ class PluginTool(FunctionTool):
     Values that a generator yields are sent as progress at once: a str as message, a Progress as it is, others as data. The last
     one that is not a Progress is the result, unless the generator returns one; an ``Ok`` or ``Err`` is the result at once.
 
-    ``limit`` is the tool's own in seconds; ``timeout`` stays None, since what a caller was promised may be less. Raises
-    ConfigurationError for a schema that cannot be used, or that has not what the handler needs.
+    ``limit`` is the tool's own in seconds; ``timeout`` stays None, since a call's may be shorter. Raises ConfigurationError for
+    a schema that is invalid, or that lacks a parameter of the handler.
     """
 
     def __init__(self, handler: Callable[..., Any], meta: LlmToolMeta) -> None:
@@ -303,7 +303,7 @@ class PluginTool(FunctionTool):
         return body_of(value)
 
     def _takes_a_dict(self, schema: Mapping[str, Any]) -> None:
-        """Never: handlers are called by keyword. Raises ConfigurationError for one that its schema can never satisfy."""
+        """Return None, since handlers are called by keyword. Raises ConfigurationError for one that its schema cannot satisfy."""
         properties = schema.get("properties")
         for name, parameter in self._schema.signature.parameters.items():
             required = parameter.default is parameter.empty and parameter.kind not in _VARIABLE
@@ -449,9 +449,9 @@ class ToolTable:
         return self._states[name]
 
     async def registered(self, names: Iterable[str] = ()) -> None:
-        """Wait until models can call these tools (none: all there are then). Raises RegistrationError for one that is refused.
+        """Wait until models can call these tools (default: all there are now). Raises RegistrationError for a refused one.
 
-        A tool that is removed meanwhile is not waited for; a name that is none raises KeyError.
+        A tool that is removed meanwhile is not waited for; an unknown name raises KeyError.
         """
         with self._lock:
             wanted = {name: self._numbers[name] for name in (tuple(names) or tuple(self.tools))}
@@ -590,7 +590,7 @@ class NekoPluginBase:
         return self.ctx.tools.state(name)
 
     async def registered(self, *names: str, timeout: float | None = None) -> None:  # noqa: ASYNC109  (one line for authors)
-        """Wait until models can call these tools (none given: all there are), through every restart of the server.
+        """Wait until models can call these tools (default: all), through restarts of the server.
 
         ``timeout`` is in seconds. Raises TimeoutError, RegistrationError for a tool that is refused, and RuntimeError in the
         startup hook: tools are registered after it, so start a task there that waits.

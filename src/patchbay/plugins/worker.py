@@ -82,7 +82,7 @@ _MAX_TRACEBACK_CHARS: Final = 16 * 1024
 _MAX_TRACEBACK_FRAMES: Final = 5
 _OWN_FOLDER: Final = str(Path(__file__).parent) + os.sep
 _LASTING: Final = (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, PluginError)
-"""Errors in the plugin's source. Anything else (a missing file, a server that is away) may be gone at the next start."""
+"""Errors in the plugin's source. Others (a missing file, an unreachable server) may be gone at the next start."""
 
 _logger = logging.getLogger("patchbay.plugins.worker")
 
@@ -405,7 +405,7 @@ class ParentWatchdog:
 
 
 def _exit_within(seconds: float, code: int, *, first: Callable[[], object] = lambda: None) -> None:
-    """Exit in ``seconds`` whatever the process does then (threads, atexit functions, endless loops); call ``first`` before."""
+    """Exit in ``seconds`` despite threads, atexit functions and endless loops; call ``first`` before."""
 
     def exit_now() -> None:
         first()

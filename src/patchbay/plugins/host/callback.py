@@ -1,7 +1,7 @@
 """``POST /api/llm-tools/callback/{plugin_id}/{tool_name}``: the ASGI app that takes the server's calls of plugins' tools.
 
-A call is answered with 200 whatever becomes of it: a failure is in the body. Other statuses are for requests that are not calls.
-Arguments and results are passed on as the JSON text that they are.
+Calls are answered with 200, and failures are in the body; other statuses are for invalid requests. Arguments and results are
+passed on as JSON text.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class CallbackApp:
 
 
 class ProgressStream:
-    """An answer in lines: begins ``reply`` with the first progress, and writes in a task of its own."""
+    """A response in lines: starts ``reply`` at the first progress, and writes in a separate task."""
 
     __slots__ = ("_bytes", "_changed", "_is_over", "_left", "_pending", "_reply", "_task")
 

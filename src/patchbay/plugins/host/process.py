@@ -32,15 +32,15 @@ from patchbay.plugins.protocol import (
 
 MOST_LINES: Final = 2000
 MOST_CHARS: Final = 512 * 1024
-"""What is kept of one plugin's log; the oldest lines go first."""
+"""Bounds of one plugin's log; the oldest lines are dropped first."""
 MOST_LINE_BYTES: Final = 4096
 """The rest of a longer line is left out."""
 MOST_LINES_AT_ONCE: Final = 500
-"""Of one piece of output; the last are kept. Endless output must not cost the host its time."""
+"""Lines kept of one read of output, the last ones: endless output must not take all of the host's time."""
 
 _FLOOD_BYTES = 256 * 1024
 _FLOOD_SECONDS = 0.1
-"""Output beyond this rate stays in the pipe for as long."""
+"""Reading pauses for so long after so many bytes."""
 _PIPES_SECONDS = 1.0
 """For reading the pipes to their ends, once the process and its group are gone."""
 _STREAMS = {1: "stdout", 2: "stderr"}

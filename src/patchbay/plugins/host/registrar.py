@@ -33,7 +33,7 @@ _IN_ALL = 16
 _ANNOUNCE_SECONDS = 0.1
 """Tools that are registered within this time are announced together."""
 _MAX_MENDS = 20
-"""A tool that is edited or taken again and again is registered again at last every ``refused_retry`` times this."""
+"""A tool that is edited or taken again and again is registered at most every ``refused_retry`` times this."""
 
 SUSPENDED = "the plugin is frozen"
 """Why a tool of a suspended plugin is pending."""
@@ -143,8 +143,8 @@ class Registrar:
     """Registers the plugins' tools with the server ``api``. For one event loop: ``start`` it there, and ``aclose`` it.
 
     ``on_state`` is called with a plugin's id and each change of the state of one of its tools, ``registered`` with a plugin's id,
-    the names of tools that the server has just accepted, and the roles that have them. Each plugin's requests are sent in order
-    by a task of its own, so that a plugin with many tools delays no other.
+    the names of tools that the server has just accepted, and the roles that have them. A task per plugin sends its requests in
+    order, so that a plugin with many tools does not delay others.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ _socket_numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class HostServices:
-    """What all plugins of a host share.
+    """The services that all plugins of a host share.
 
     ``sockets`` is a folder that no other user can enter, ``starting`` bounds how many workers start at a time. ``callback_url``
     builds the URL of a plugin's tool; ``changed`` is called after every change.
@@ -188,7 +188,7 @@ class PluginInstance:
         watched: tuple[asyncio.Future[Any], ...] = (ending, self._disconnected)
         while not ending.done():
             if connection.is_closed:
-                # The process has the time of its own exit, and no more: it cannot get a request.
+                # Without a connection the process cannot be asked to stop: it only gets the time to exit.
                 await asyncio.wait({ending}, timeout=self._policy.exit_margin)
                 if not ending.done():
                     return "its connection is gone"
@@ -205,7 +205,7 @@ class PluginInstance:
         return await self._process.ended(within=within)
 
     async def stop(self, reason: StopReason) -> bool:
-        """Have it stop, wait as long as that may take, and return whether it has."""
+        """Send STOP, wait as long as stopping may take, and return whether the process is gone."""
         policy, connection = self._policy, self._process.connection
         if connection is None or not self._process.is_running:
             return True

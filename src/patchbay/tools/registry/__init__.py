@@ -1,6 +1,6 @@
-"""The registry in memory: which tools exist, for which role, from which source; readers get immutable snapshots.
+"""The registry of tools by role and source, in memory; readers get immutable snapshots.
 
-No I/O and no clock: what watches the health of callbacks calls ``hide`` and ``show``. ``patchbay.registrations`` stores it.
+No I/O and no clock: the monitor of callbacks calls ``hide`` and ``show``. ``patchbay.registrations`` stores it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The registry: which tools exist, for which role, and from which source; in memory, without I/O or a clock."""
+"""The registry of tools by role and source: in memory, without I/O or a clock."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ DEFAULT_ROLE: Final = "default"
 
 
 class ToolRegistry:
-    """Which tools exist, for which role, from which source. Thread-safe.
+    """The registered tools by role and source. Thread-safe.
 
     ``make_remote`` makes the tool that runs the calls of a registration with a ``callback_url``; without one each such call
     fails. ``register`` raises what it raises. ``reserved`` are the sources that only trusted callers may claim. With
@@ -300,7 +300,7 @@ class ToolRegistry:
 
         return self._change("restore", work)
 
-    # What all of them do
+    # Shared by all changes
 
     def _entry(self, registration: Registration) -> Entry:
         registration.check()
