@@ -27,8 +27,7 @@ from patchbay.mcp.config import McpServer
 from patchbay.mcp.limits import MAX_MESSAGE, too_large
 
 _MAX_LOG_LINE: Final = 1024
-_QUEUED: Final = 64
-"""Messages that are read ahead; then the process waits."""
+_READ_BYTES: Final = 64 * 1024
 _EXIT_AFTER: Final = 0.5
 """Seconds from the end of a process's output to its exit status."""
 _TERMINATE_AFTER: Final = 2.0
@@ -36,19 +35,16 @@ _KILL_AFTER: Final = 2.0
 _RESPONSE_ID: Final = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")\s*,')
 
 _logger = logging.getLogger(__name__)
-_Message = SessionMessage | Exception
 
 
 class _Stream:
-    """What both of the transport's streams have: an end, and being a context manager that brings it about."""
+    """Base of the transport's two streams for the SDK: leaving its context closes it."""
 
     def __init__(self) -> None:
         self.is_closed = False
-        self._changed = asyncio.Event()
 
     def close(self) -> None:
         self.is_closed = True
-        self._changed.set()
 
     async def aclose(self) -> None:
         self.close()
@@ -59,46 +55,47 @@ class _Stream:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    async def _wait(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
 
 class _Messages(_Stream):
-    """The server's messages, in order; ends with its output. ``resume`` is called when the queue can take more."""
+    """The server's messages, in order, parsed from its output by ``parse``; ends with the output.
 
-    def __init__(self, resume: Callable[[], object]) -> None:
+    ``output`` pauses the process's pipe while the SDK does not read.
+    """
+
+    def __init__(self, parse: Callable[[bytes | Overlong], types.JSONRPCMessage | None]) -> None:
         super().__init__()
-        self._queue: deque[_Message] = deque()
-        self._resume = resume
+        self.output = asyncio.StreamReader()
         self.has_ended = False
+        self._lines = LineReader(MAX_MESSAGE)
+        self._parse = parse
+        self._parsed: deque[SessionMessage] = deque()
 
-    def put(self, message: SessionMessage) -> bool:
-        """Queue a message; return whether the queue can take more."""
-        self._queue.append(message)
-        self._changed.set()
-        return len(self._queue) < _QUEUED
+    def feed(self, data: bytes) -> None:
+        """Receive output; after the end it is dropped."""
+        if not self.has_ended:
+            self.output.feed_data(data)
 
     def end(self) -> None:
+        """Receive the end of the output."""
         self.has_ended = True
-        self._changed.set()
+        self.output.feed_eof()
 
-    async def receive(self) -> _Message:
-        while not self._queue:
-            if self.is_closed:
-                raise anyio.ClosedResourceError
-            if self.has_ended:
-                raise anyio.EndOfStream
-            await self._wait()
-        message = self._queue.popleft()
-        if len(self._queue) == _QUEUED // 2:
-            self._resume()
-        return message
+    def close(self) -> None:
+        super().close()
+        self.end()
+
+    async def receive(self) -> SessionMessage:
+        while not self._parsed:
+            if not (data := await self.output.read(_READ_BYTES)):
+                raise anyio.ClosedResourceError if self.is_closed else anyio.EndOfStream
+            parsed = map(self._parse, self._lines.feed(data))
+            self._parsed += (SessionMessage(message) for message in parsed if message is not None)
+        return self._parsed.popleft()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> _Message:
+    async def __anext__(self) -> SessionMessage:
         try:
             return await self.receive()
         except anyio.EndOfStream:
@@ -129,26 +126,25 @@ class _ServerProcess(ChildProcess):
         super().__init__()
         self._on_end = on_end
         self._redact = server.redact
-        self.messages = _Messages(self._resume)
+        self.messages = _Messages(self._parse)
         self.writable = asyncio.Event()
         self.writable.set()
         self.stderr_tail: deque[str] = deque(maxlen=5)
-        self._lines = LineReader(MAX_MESSAGE)
         self._log_lines = LineReader(_MAX_LOG_LINE)
         self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", server.name, line))
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Implement asyncio.SubprocessProtocol."""
+        super().connection_made(transport)
+        self.messages.output.set_transport(self.pipe(1))
+
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Implement asyncio.SubprocessProtocol."""
-        if fd == 2:
-            for line in self._log_lines.feed(data):
-                self._log_line(line.head[:_MAX_LOG_LINE] if isinstance(line, Overlong) else line)
+        if fd == 1:
+            self.messages.feed(data)
             return
-        has_room = True
-        for line in self._lines.feed(data):
-            if (message := self._read(line)) is not None:
-                has_room = self.messages.put(SessionMessage(message))
-        if not has_room and (pipe := self.pipe(1)) is not None:
-            pipe.pause_reading()
+        for line in self._log_lines.feed(data):
+            self._log_line(line.head[:_MAX_LOG_LINE] if isinstance(line, Overlong) else line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Implement asyncio.SubprocessProtocol: the end of its output is the end of the connection."""
@@ -161,7 +157,7 @@ class _ServerProcess(ChildProcess):
         """Implement asyncio.SubprocessProtocol."""
         super().process_exited()
         self._log.flush()
-        self._end()
+        self._loop.call_soon(self._end)  # after what was read with it
 
     def pause_writing(self) -> None:
         """Implement asyncio.BaseProtocol."""
@@ -176,12 +172,7 @@ class _ServerProcess(ChildProcess):
         self.writable.set()
         self._on_end()
 
-    def _resume(self) -> None:
-        if self.is_running and (pipe := self.pipe(1)) is not None:
-            with suppress(RuntimeError):  # it was not paused
-                pipe.resume_reading()
-
-    def _read(self, line: bytes | Overlong) -> types.JSONRPCMessage | None:
+    def _parse(self, line: bytes | Overlong) -> types.JSONRPCMessage | None:
         """Parse a line; None for an invalid message, which is logged. A response that is too large becomes an error."""
         if isinstance(line, Overlong):
             self._log.log(f"a message of more than {MAX_MESSAGE} bytes is left out")
@@ -208,7 +199,10 @@ class _ServerProcess(ChildProcess):
         """Close its input; end its group if it does not end by itself, and what its leader has left. Each wait is bounded."""
         if (pipe := self.pipe(0)) is not None:
             pipe.close()
-        self._resume_all()
+        self.messages.close()
+        if self.is_running and (pipe := self.pipe(1)) is not None:
+            with suppress(RuntimeError):  # uvloop: it was not paused
+                pipe.resume_reading()  # so that a process that waits to write can end
         for limit, number in ((_TERMINATE_AFTER, signal.SIGTERM), (_KILL_AFTER, signal.SIGKILL)):
             if not self.exited.done():
                 await asyncio.wait([self.exited], timeout=limit)
@@ -220,11 +214,6 @@ class _ServerProcess(ChildProcess):
         if self._transport is not None:
             self._transport.close()
         await asyncio.wait([self.pipes_closed], timeout=_EXIT_AFTER)
-
-    def _resume_all(self) -> None:
-        """Read on, so that a process that waits to write can end."""
-        self.messages.close()
-        self._resume()
 
 
 @asynccontextmanager
