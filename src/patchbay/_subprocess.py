@@ -183,6 +183,20 @@ class ChildProcess(asyncio.SubprocessProtocol):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    async def terminate(self, *, eof_grace: float, term_grace: float, kill_grace: float) -> None:
+        """Close its input, then send its group SIGTERM after ``eof_grace`` seconds, and SIGKILL ``term_grace`` later.
+
+        Returns when it has exited. One that is stuck in the kernel is left behind after ``kill_grace``.
+        """
+        if (stdin := self.pipe(0)) is not None:
+            stdin.close()
+        for grace, number in ((eof_grace, signal.SIGTERM), (term_grace, signal.SIGKILL)):
+            await asyncio.wait({self.exited}, timeout=grace)
+            if self.exited.done():
+                return
+            self.signal_group(number)
+        await asyncio.wait({self.exited}, timeout=kill_grace)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Implement asyncio.SubprocessProtocol."""
         self._transport = cast("asyncio.SubprocessTransport", transport)  # uvloop's is not a subclass

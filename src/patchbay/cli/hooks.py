@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -43,24 +43,24 @@ def list_(
       patchbay hooks list --config patchbay.yaml
     """  # fmt: skip
     found = _read(config)
-    rows = _rows(found)
+    rows = list(_rows(found))
     for note in found.notes:
         print(f"patchbay: {note}", file=sys.stderr)
     if as_json:
-        print_json(rows, ensure_ascii=False)
+        print_json([asdict(row) for row in rows], ensure_ascii=False)
         return
     if not found.enabled:
         print("hooks.enabled is false: no hook runs")
     elif not rows:
         print(f"{config} has no hooks")
-    width = max((len(row["name"]) for row in rows), default=0)
+    width = max((len(row.name) for row in rows), default=0)
     for row in rows:
-        about = ", ".join([f"priority {row['priority']}", *(["required"] if row["required"] else [])])
-        modes = f"; {', '.join(row['modes'])}" if row["modes"] else ""
-        modes += f"; calls of {', '.join(row['tools'])}" if row["tools"] else ""
-        print(f"{row['name']:<{width}}  " + (f"{row['kind']}  {about}{modes}" if row["kind"] else row["state"]))
-        if row["command"]:
-            print(f"{'':<{width}}  {shlex.join(row['command'])}")
+        about = f"priority {row.priority}{', required' if row.required else ''}"
+        about += f"; {', '.join(row.modes)}" if row.modes else ""
+        about += f"; calls of {', '.join(row.tools)}" if row.tools else ""
+        print(f"{row.name:<{width}}  " + (f"{row.kind}  {about}" if row.kind else row.state))
+        if row.command:
+            print(f"{'':<{width}}  {shlex.join(row.command)}")
 
 
 @hooks.command(context_settings={**CONTEXT, "allow_interspersed_args": False, "ignore_unknown_options": False})
@@ -144,23 +144,35 @@ def _process(found: HooksConfig, target: Sequence[str]) -> ProcessSpec:
     return specs[target[0]]
 
 
-def _rows(found: HooksConfig) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Row:
+    """A hook in the list. ``kind`` is "builtin" or "process", "" for a disabled one."""
+
+    name: str
+    kind: str = ""
+    state: str = "enabled"
+    priority: int = 0
+    required: bool = False
+    modes: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    command: Sequence[str] = ()
+
+
+def _rows(found: HooksConfig) -> Iterator[_Row]:
     from patchbay.hooks.process.protocol import MODES
 
-    rows: list[dict[str, Any]] = [
-        _row(each.name, "builtin", each.priority, required=each.required, tools=each.tools)
-        for each in sorted(found.builtins, key=lambda each: (each.priority, each.name))
-    ]
-    rows += [
-        _row(each.spec.name, "process", each.priority, required=each.required, tools=each.tools)
-        | {"modes": [mode for mode in MODES if mode in each.spec.modes], "command": list(each.spec.command)}
-        for each in sorted(found.processes, key=lambda each: (each.priority, each.spec.name))
-    ]
-    return rows + [{**_row(name, "", 0, required=False), "state": "disabled"} for name in found.disabled]
-
-
-def _row(name: str, kind: str, priority: int, *, required: bool, tools: Sequence[str] = ()) -> dict[str, Any]:
-    return {
-        "name": name, "kind": kind, "state": "enabled", "priority": priority, "required": required, "modes": [],
-        "tools": list(tools), "command": [],
-    }  # fmt: skip
+    for builtin in sorted(found.builtins, key=lambda each: (each.priority, each.name)):
+        yield _Row(builtin.name, "builtin", priority=builtin.priority, required=builtin.required, tools=builtin.tools)
+    for each in sorted(found.processes, key=lambda each: (each.priority, each.spec.name)):
+        modes = [mode for mode in MODES if mode in each.spec.modes]
+        yield _Row(
+            each.spec.name,
+            "process",
+            priority=each.priority,
+            required=each.required,
+            modes=modes,
+            tools=each.tools,
+            command=each.spec.command,
+        )
+    for name in found.disabled:
+        yield _Row(name, state="disabled")

@@ -123,7 +123,7 @@ def serve(
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
-    from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, reject_itself, text_options
+    from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, text_options
     from patchbay.mcp.pins import Pins
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
@@ -142,13 +142,8 @@ def serve(
         from patchbay.server.live_sessions.app import key_problem
 
         key_warning = key_problem(realtime)
-    proxied = chat = None
-    if upstream:
-        reject_flags_as_keys(upstream_key=values["upstream_key"])
-        given = {name: values[name] for name in ("upstream_key", "upstream_timeout", "response_days")}
-        proxied = build(ProxySettings, given, upstream=upstream)
-        reject_itself(proxied.upstream, host, port)
-        chat = build(ChatSettings, values, options=text_options(values))
+    proxied = _proxy_settings(values, upstream, host, port) if upstream else None
+    chat = build(ChatSettings, values, options=text_options(values)) if upstream else None
     registrations = None if store == MEMORY else RegistrationStore(store)
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
     app = create_tools_app(
@@ -199,6 +194,17 @@ def _announce(
         path = f"/api/sessions/{quote(roles[0])}"
         print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {model}")
     print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream)'}", flush=True)
+
+
+def _proxy_settings(values: dict[str, Any], upstream: str, host: str, port: int) -> ProxySettings:
+    """Create the settings of the upstream. Raises ConfigurationError."""
+    from patchbay.cli.serving import reject_itself
+
+    reject_flags_as_keys(upstream_key=values["upstream_key"])
+    given = {name: values[name] for name in ("upstream_key", "upstream_timeout", "response_days")}
+    settings = build(ProxySettings, given, upstream=upstream)
+    reject_itself(settings.upstream, host, port)
+    return settings
 
 
 def _realtime_settings(values: dict[str, Any]) -> RealtimeSettings | None:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import re
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -197,19 +196,11 @@ class _ServerProcess(ChildProcess):
 
     async def stop(self) -> None:
         """Close its input; end its group if it does not end by itself, and what its leader has left. Each wait is bounded."""
-        if (pipe := self.pipe(0)) is not None:
-            pipe.close()
         self.messages.close()
         if self.is_running and (pipe := self.pipe(1)) is not None:
             with suppress(RuntimeError):  # uvloop: it was not paused
                 pipe.resume_reading()  # so that a process that waits to write can end
-        for limit, number in ((_TERMINATE_AFTER, signal.SIGTERM), (_KILL_AFTER, signal.SIGKILL)):
-            if not self.exited.done():
-                await asyncio.wait([self.exited], timeout=limit)
-            if self.exited.done():
-                break
-            self.signal_group(number)
-        await asyncio.wait([self.exited], timeout=_KILL_AFTER)
+        await self.terminate(eof_grace=_TERMINATE_AFTER, term_grace=_KILL_AFTER, kill_grace=_KILL_AFTER)
         self.signal_group()
         if self._transport is not None:
             self._transport.close()

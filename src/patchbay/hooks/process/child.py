@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -369,14 +368,8 @@ class HookProcess(ChildProcess):
 
     async def _end(self, transport: asyncio.SubprocessTransport) -> None:
         try:
-            if self._stdin is not None:
-                self._stdin.close()
-            for grace, number in ((self._limits.eof_grace, signal.SIGTERM), (self._limits.term_grace, signal.SIGKILL)):
-                await asyncio.wait({self.exited}, timeout=grace)
-                if self.exited.done():
-                    break
-                self.signal_group(number)
-            await asyncio.wait({self.exited}, timeout=_UNKILLABLE)
+            limits = self._limits
+            await self.terminate(eof_grace=limits.eof_grace, term_grace=limits.term_grace, kill_grace=_UNKILLABLE)
             # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
             await asyncio.wait({self.pipes_closed}, timeout=_LAST_WORDS)
         finally:

@@ -41,7 +41,7 @@ MOST_LINES_AT_ONCE: Final = 500
 _FLOOD_BYTES = 256 * 1024
 _FLOOD_SECONDS = 0.1
 """Reading pauses for so long after so many bytes."""
-_PIPES_SECONDS = 1.0
+PIPES_SECONDS: Final = 1.0
 """For reading the pipes to their ends, once the process and its group are gone."""
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -198,7 +198,7 @@ class PluginProcess(ChildProcess):
         if self._transport is not None:
             await asyncio.wait({self.exited})
             # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
-            await asyncio.wait({self.pipes_closed}, timeout=_PIPES_SECONDS)
+            await asyncio.wait({self.pipes_closed}, timeout=PIPES_SECONDS)
             self._transport.close()
 
     # The socket.
