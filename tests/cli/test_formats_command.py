@@ -10,7 +10,6 @@ import pytest
 
 import patchbay as patchbay_package
 from patchbay.checkpoint import load_format
-from patchbay.cli.commands import run
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
 
@@ -22,19 +21,6 @@ DECLARED = {
     "start_anchor": "<A>",
     "fields": {"content": {}, "tool_calls": {"open": "<c>", "close": "</c>", "content": "json"}},
 }
-
-
-@pytest.fixture
-def patchbay(capsys):
-    """Run a command line in this process; its status, output and errors."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            run(arguments)
-        text = capsys.readouterr()
-        return left.value.code, text.out, text.err
-
-    return call
 
 
 def facts(printed: str) -> dict[str, str]:
@@ -51,9 +37,6 @@ def test_all_formats_are_listed(patchbay) -> None:
     status, out, err = patchbay("formats")
     assert (0, "") == (status, err)
     assert list(FORMATS) == [line.split()[0] for line in out.splitlines()[1:] if not line.startswith(" ")]
-
-
-def test_all_formats_are_listed_as_json(patchbay) -> None:
     status, out, _ = patchbay("formats", "--json")
     listed = json.loads(out)
     assert (0, list(FORMATS)) == (status, [row["name"] for row in listed])
@@ -196,13 +179,6 @@ def test_invalid_usage_is_a_one_line_error(arguments: list[str], message: str, p
     status, out, err = patchbay("formats", *(places.get(argument, argument) for argument in arguments))
     assert (2, "", 1) == (status, out, err.count("\n"))
     assert message in err
-
-
-@pytest.mark.parametrize("command", [[], ["show"], ["model"], ["derive"]])
-def test_help_shows_an_example(command: list[str], patchbay) -> None:
-    status, out, _ = patchbay("formats", *command, "--help")
-    assert 0 == status
-    assert " ".join(["patchbay formats", *command]) in out
 
 
 OWN = 'name = "own"\n[[calls]]\nopen = "<own>"\n'

@@ -6,12 +6,10 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from patchbay import StreamParser
-from patchbay.cli.commands import run
 
 TOOLS = [{"type": "function", "function": {"name": "tide_table", "parameters": {"type": "object", "properties": {}}}}]
 TEXT = """\
@@ -21,19 +19,6 @@ I ask.
 {"name": "tide_table", "arguments": {"harbour": "Brest",}}
 ```
 """
-
-
-@pytest.fixture
-def patchbay(capsys):
-    """Run a command line in this process; its status, output and errors."""
-
-    def call(*arguments: Any) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            run([str(argument) for argument in arguments])
-        reply = capsys.readouterr()
-        return left.value.code, reply.out, reply.err
-
-    return call
 
 
 @pytest.fixture
@@ -160,11 +145,6 @@ def test_unreadable_text_or_unknown_format_is_a_usage_error(patchbay, text, tmp_
     assert (2, True) == (status, "nowhere.txt cannot be read: No such file or directory" in reply)
     status, _, reply = patchbay("parse", text, "--format", "morse")
     assert (2, True) == (status, "Unknown format 'morse'" in reply)
-
-
-def test_the_help_has_examples(patchbay):
-    status, shown, _ = patchbay("parse", "--help")
-    assert (0, True) == (status, "patchbay parse answer.txt --tools tools.json" in shown)
 
 
 def test_documented_example_is_the_output(patchbay, tmp_path, tools):

@@ -227,13 +227,6 @@ def test_host_has_exited_when_stop_returns(folder):
         assert "no plugin host runs" in patchbay("list", "--port", port).stderr
 
 
-@pytest.mark.parametrize("command", ["run", "list", "new", "reload", "freeze", "unfreeze", "stop", "logs"])
-def test_every_command_shows_how_it_is_used(command):
-    shown = patchbay(command, "--help")
-    assert 0 == shown.returncode
-    assert re.search(rf"Examples?\b.*patchbay plugins {command}", shown.stdout, re.DOTALL)
-
-
 def test_failed_plugin_commands_are_one_line_errors(folder):
     with running(folder) as (_, port):
         failed = patchbay("reload", "nobody", "--port", port)
@@ -259,13 +252,6 @@ def test_a_folder_that_others_can_enter_is_not_used(folder):
     failed = patchbay_run(folder, "--port", "0")
     assert 2 == failed.returncode
     assert "not a folder of this user alone" in failed.stderr
-
-
-def test_watch_reloads_a_changed_plugin(folder):
-    with running(folder, "--watch") as (_, port):
-        main = folder / "greeter" / "main.py"
-        main.write_text(main.read_text() + "\nprint('as it is now')\n")
-        assert "[greeter]" in followed(port, "as it is now")
 
 
 @contextmanager

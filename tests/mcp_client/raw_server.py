@@ -13,6 +13,7 @@ HOW = sys.argv[1] if len(sys.argv) > 1 else ""
 STATE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 lock = threading.Lock()
 asked: list[object] = []
+abilities: dict = {}
 
 
 def send(message: dict) -> None:
@@ -75,7 +76,8 @@ def call(number: object, params: dict) -> None:
     elif name == "big":
         answer(number, text("x" * int(arguments["size"])))
     elif name == "env":
-        answer(number, text(json.dumps({"env": sorted(os.environ), "pgid": os.getpgid(0), "pid": os.getpid()})))
+        about = {"env": sorted(os.environ), "pgid": os.getpgid(0), "pid": os.getpid(), "client": abilities}
+        answer(number, text(json.dumps(about)))
     elif name == "ask":
         asked.append(number)
         form = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S", "M"]}}, "required": ["size"]}
@@ -119,6 +121,7 @@ def main() -> None:
         if number == "question":
             answer(asked.pop(), text(json.dumps(message["result"])))
         elif method == "initialize":
+            abilities.update(message["params"]["capabilities"])
             version = message["params"]["protocolVersion"]
             about = {"protocolVersion": version, "serverInfo": {"name": "raw", "version": "1"}}
             answer(number, {**about, "capabilities": {"tools": {"listChanged": True}}})

@@ -99,11 +99,7 @@ async def test_elicitation_is_cancelled_without_a_person(http_server):
     assert "cancel" == (await ask_person(raw_server(), params)).action
 
 
-async def test_sampling_is_refused(http_server):
-    async with mounted(http_server) as there:
-        connection = there.host._mounts["sdk"].connection
-        assert connection.client is not None
-        assert (None, True) == (
-            connection.client.session._build_capabilities("2025-11-25").sampling,
-            connection.client.session._build_capabilities("2025-11-25").elicitation is not None,
-        )
+async def test_elicitation_is_offered_to_servers_and_sampling_is_not():
+    async with mounted(raw_server()) as there:
+        offered = json.loads((await there.call("mcp__raw__env")).content)["client"]
+        assert ("elicitation" in offered, "sampling" in offered) == (True, False)

@@ -50,23 +50,20 @@ async def pending(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("decision", "text"), [("approve", "deleted /tmp/a"), ("deny", "not that file")])
-def test_pending_approval_is_reported_as_progress_to_the_client(server: Server, era: str, decision: str, text: str) -> None:
+async def test_pending_approval_is_reported_as_progress_to_the_client(server: Server, era: str, decision: str, text: str) -> None:
     received: list[str | None] = []
 
     async def note(_progress: float, _total: float | None, message: str | None) -> None:
         received.append(message)
 
-    async def ask() -> Any:
-        async with connected(server.port, era) as client:
-            call = asyncio.create_task(client.call_tool("delete_file", {"path": "/tmp/a"}, progress_callback=note))
-            request = await pending(server)
-            while not received:
-                await asyncio.sleep(0.01)
-            body = {"decision": decision, "reason": "not that file"}
-            await asyncio.to_thread(server.ask, "POST", f"/api/approvals/{request['id']}", body)
-            return request, await call
-
-    request, done = run(ask())
+    async with connected(server.port, era) as client:
+        call = asyncio.create_task(client.call_tool("delete_file", {"path": "/tmp/a"}, progress_callback=note))
+        request = await pending(server)
+        while not received:
+            await asyncio.sleep(0.01)
+        body = {"decision": decision, "reason": "not that file"}
+        await asyncio.to_thread(server.ask, "POST", f"/api/approvals/{request['id']}", body)
+        done = await call
     assert ("delete_file", {"path": "/tmp/a"}, "ann") == (request["tool"], request["arguments"], request["role"])
     assert [WAITING] == received
     assert decision == ("deny" if done.is_error else "approve")
@@ -91,18 +88,15 @@ def test_cancelled_client_request_withdraws_its_approval(server: Server, era: st
 
 @pytest.mark.parametrize("server", ['["mcp"]', '["http", "mcp"]'], indirect=True)
 @pytest.mark.parametrize(("action", "text"), [("accept", "deleted /tmp/a"), ("decline", "the user's answer was decline")])
-def test_rule_can_let_the_clients_user_decide(server: Server, action: Any, text: str) -> None:
+async def test_rule_can_let_the_clients_user_decide(server: Server, action: Any, text: str) -> None:
     asked: list[str] = []
 
     async def answer(_context: Any, params: Any) -> types.ElicitResult:
         asked.append(params.message)
         return types.ElicitResult(action=action, content={} if action == "accept" else None)
 
-    async def ask() -> Any:
-        async with connected(server.port, "legacy", elicitation_callback=answer) as client:
-            return await client.call_tool("delete_file", {"path": "/tmp/a"})
-
-    done = run(ask())
+    async with connected(server.port, "legacy", elicitation_callback=answer) as client:
+        done = await client.call_tool("delete_file", {"path": "/tmp/a"})
     assert ['May the tool delete_file run with {"path": "/tmp/a"}?'] == asked
     assert (action == "decline", True) == (done.is_error, text in done.content[0].text)
     [decided] = server.ask("GET", "/api/approvals?all=1").json["approvals"]
@@ -111,9 +105,6 @@ def test_rule_can_let_the_clients_user_decide(server: Server, action: Any, text:
 
 @pytest.mark.parametrize("server", ['["mcp"]'], indirect=True)
 @pytest.mark.parametrize("era", ERAS)
-def test_a_call_that_only_a_client_without_a_user_could_decide_is_denied(server: Server, era: str) -> None:
-    async def ask() -> Any:
-        async with connected(server.port, era) as client:
-            return await client.call_tool("delete_file", {"path": "/tmp/a"})
-
-    assert "its MCP client cannot ask its user" in run(ask()).content[0].text
+async def test_a_call_that_only_a_client_without_a_user_could_decide_is_denied(server: Server, era: str) -> None:
+    async with connected(server.port, era) as client:
+        assert "its MCP client cannot ask its user" in (await client.call_tool("delete_file", {"path": "/tmp/a"})).content[0].text

@@ -78,34 +78,29 @@ def test_tools_of_a_role_are_listed_with_their_annotations(server: Server, era: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_call_returns_text_structured_content_and_errors_for_the_model(server: Server, era: str) -> None:
-    async def ask() -> None:
-        async with connected(server.port, era) as client:
-            done = await client.call_tool("add", {"a": 1})
-            assert ('{"sum": 3}', {"sum": 3}, False) == (only_text(done), done.structured_content, done.is_error)
+async def test_a_call_returns_text_structured_content_and_errors_for_the_model(server: Server, era: str) -> None:
+    async with connected(server.port, era) as client:
+        done = await client.call_tool("add", {"a": 1})
+        assert ('{"sum": 3}', {"sum": 3}, False) == (only_text(done), done.structured_content, done.is_error)
 
-            wrong = await client.call_tool("add", {"a": "x"})
-            assert wrong.is_error
-            assert "/a" in only_text(wrong)
-            assert ("invalid_arguments", "no") == (wrong.meta["patchbay/code"], wrong.meta["patchbay/ran"])
+        wrong = await client.call_tool("add", {"a": "x"})
+        assert wrong.is_error
+        assert "/a" in only_text(wrong)
+        assert ("invalid_arguments", "no") == (wrong.meta["patchbay/code"], wrong.meta["patchbay/ran"])
 
-            mismatch = await client.session.call_tool("wrong_sum", {})
-            assert mismatch.is_error
-            assert "/sum must be integer" in only_text(mismatch)
+        mismatch = await client.session.call_tool("wrong_sum", {})
+        assert mismatch.is_error
+        assert "/sum must be integer" in only_text(mismatch)
 
-            with pytest.raises(MCPError, match="Unknown tool: nothing"):
-                await client.call_tool("nothing", {})
-
-    run(ask())
+        with pytest.raises(MCPError, match="Unknown tool: nothing"):
+            await client.call_tool("nothing", {})
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_files_of_a_result_are_content_of_their_kind(server: Server, era: str) -> None:
-    async def ask() -> Any:
-        async with connected(server.port, era) as client:
-            return (await client.call_tool("files", {})).content, (await client.call_tool("answer_the_user", {})).content
-
-    [text, image, sound, note, paper], [shown, to_user, picture] = run(ask())
+async def test_files_of_a_result_are_content_of_their_kind(server: Server, era: str) -> None:
+    async with connected(server.port, era) as client:
+        [text, image, sound, note, paper] = (await client.call_tool("files", {})).content
+        [shown, to_user, picture] = (await client.call_tool("answer_the_user", {})).content
     assert "four files" in text.text
     assert ("image/png", PIXEL) == (image.mime_type, base64.b64decode(image.data))
     assert ("audio/wav", b"RIFF----WAVE") == (sound.mime_type, base64.b64decode(sound.data))
@@ -117,27 +112,21 @@ def test_files_of_a_result_are_content_of_their_kind(server: Server, era: str) -
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_progress_reaches_the_client_in_numbers_that_grow(server: Server, era: str) -> None:
+async def test_progress_reaches_the_client_in_numbers_that_grow(server: Server, era: str) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, total, message))
 
-    async def ask() -> str:
-        async with connected(server.port, era) as client:
-            return only_text(await client.call_tool("step_by_step", {}, progress_callback=note))
-
-    assert "done" == run(ask())
+    async with connected(server.port, era) as client:
+        assert "done" == only_text(await client.call_tool("step_by_step", {}, progress_callback=note))
     assert [(0.0, None, "begun"), (50.0, 100.0, "half"), (50.001, 100.0, "back"), (100.0, 100.0, None)] == seen
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_hooks_and_audit_see_a_call_with_its_role_client_and_session(server: Server, notes: Notes, era: str) -> None:
-    async def ask() -> None:
-        async with connected(server.port, era) as client:
-            await client.call_tool("add", {"a": 40})
-
-    run(ask())
+async def test_hooks_and_audit_see_a_call_with_its_role_client_and_session(server: Server, notes: Notes, era: str) -> None:
+    async with connected(server.port, era) as client:
+        await client.call_tool("add", {"a": 40})
     call = notes.calls[-1]
     assert ("add", {"a": 40, "b": 2}, "ann") == (call.tool, call.arguments, call.meta.agent_id)
     assert ("mcp", "ann") == (call.context["inbound"]["channel"], call.context["scope"]["role"])
@@ -150,7 +139,7 @@ def test_hooks_and_audit_see_a_call_with_its_role_client_and_session(server: Ser
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_cancelled_call_stops_its_tool(server: Server, era: str) -> None:
+async def test_cancelled_call_stops_its_tool(server: Server, era: str) -> None:
     started, stopped = [], []
 
     @tool
@@ -163,22 +152,19 @@ def test_cancelled_call_stops_its_tool(server: Server, era: str) -> None:
 
     server.app.managers["ann"].register_tool(wait_long)
 
-    async def ask() -> None:
-        async with connected(server.port, era) as client:
-            call = asyncio.create_task(client.call_tool("wait_long", {}))
-            while not started:
-                await asyncio.sleep(0.01)
-            call.cancel()
-            while not stopped:
-                await asyncio.sleep(0.01)
-            assert 3 == (await client.call_tool("add", {"a": 1})).structured_content["sum"]
-
-    run(ask())
+    async with connected(server.port, era) as client:
+        call = asyncio.create_task(client.call_tool("wait_long", {}))
+        while not started:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        while not stopped:
+            await asyncio.sleep(0.01)
+        assert 3 == (await client.call_tool("add", {"a": 1})).structured_content["sum"]
     server.app.managers["ann"].unregister_tool("wait_long")
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_change_of_the_list_is_announced_to_the_clients_of_its_role_alone(server: Server, era: str) -> None:
+async def test_a_change_of_the_list_is_announced_to_the_clients_of_its_role_alone(server: Server, era: str) -> None:
     seen: dict[str, list[Any]] = {"ann": [], "ben": []}
 
     async def listen(role: str, ready: asyncio.Event) -> None:
@@ -194,24 +180,21 @@ def test_a_change_of_the_list_is_announced_to_the_clients_of_its_role_alone(serv
                 async for event in events:
                     seen[role].append(event)
 
-    async def ask() -> None:
-        ready = [asyncio.Event(), asyncio.Event()]
-        listening = [asyncio.create_task(listen(role, each)) for role, each in zip(seen, ready, strict=True)]
-        for each in ready:
-            await each.wait()
-        number = 0
-        while not seen["ann"]:  # the client's stream opens after its handshake: what changes before is not told
-            number += 1
-            server.app.managers["ann"].register_tool(tool(add.function, name=f"add_{number}"))
-            await asyncio.sleep(0.1)
-        assert [] == seen["ben"]
-        for each in listening:
-            each.cancel()
-        await asyncio.wait(listening)
-        for each in range(1, number + 1):
-            server.app.managers["ann"].unregister_tool(f"add_{each}")
-
-    run(ask())
+    ready = [asyncio.Event(), asyncio.Event()]
+    listening = [asyncio.create_task(listen(role, each)) for role, each in zip(seen, ready, strict=True)]
+    for each in ready:
+        await each.wait()
+    number = 0
+    while not seen["ann"]:  # the client's stream opens after its handshake: what changes before is not told
+        number += 1
+        server.app.managers["ann"].register_tool(tool(add.function, name=f"add_{number}"))
+        await asyncio.sleep(0.1)
+    assert [] == seen["ben"]
+    for each in listening:
+        each.cancel()
+    await asyncio.wait(listening)
+    for each in range(1, number + 1):
+        server.app.managers["ann"].unregister_tool(f"add_{each}")
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -90,7 +90,7 @@ def test_tools_of_a_module_are_served_without_a_server(tmp_path: Path, era: str)
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(server: Server, token: str, era: str) -> None:
+async def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(server: Server, token: str, era: str) -> None:
     begun, stopped, changed, seen = [], [], asyncio.Event(), []
     region = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
@@ -109,33 +109,30 @@ def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(server: Ser
         if "ToolListChanged" in type(message).__name__:
             changed.set()
 
-    async def ask() -> None:
-        where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token, "--role", "ann")
-        async with started(era, *where, message_handler=note) as client:
-            assert 5 == (await client.call_tool("add", {"a": 3})).structured_content["sum"]
-            await client.call_tool("step_by_step", {}, progress_callback=note_progress)
-            assert 4 == len(seen)
+    where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token, "--role", "ann")
+    async with started(era, *where, message_handler=note) as client:
+        assert 5 == (await client.call_tool("add", {"a": 3})).structured_content["sum"]
+        await client.call_tool("step_by_step", {}, progress_callback=note_progress)
+        assert 4 == len(seen)
 
-            manager = server.app.managers["ann"]
-            manager.register_tool(wait_long)
-            call = asyncio.create_task(client.call_tool("wait_long", {}))
-            while not begun:
-                await asyncio.sleep(0.01)
-            call.cancel()
-            while not stopped:
-                await asyncio.sleep(0.01)
+        manager = server.app.managers["ann"]
+        manager.register_tool(wait_long)
+        call = asyncio.create_task(client.call_tool("wait_long", {}))
+        while not begun:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        while not stopped:
+            await asyncio.sleep(0.01)
 
-            async with client.listen(tools_list_changed=True) if era == "auto" else contextlib.nullcontext() as events:
-                manager.register_tool(tool(lambda arguments: arguments["region"], name="where", parameters=region))
-                await (anext(aiter(events)) if events is not None else changed.wait())
-            await client.list_tools()
-            assert "EU" == (await client.call_tool("where", {"region": "EU"})).content[0].text
-            for name in ("wait_long", "where"):
-                manager.unregister_tool(name)
-            with pytest.raises(MCPError, match="Unknown tool: where"):
-                await client.call_tool("where", {"region": "EU"})
-
-    run(ask())
+        async with client.listen(tools_list_changed=True) if era == "auto" else contextlib.nullcontext() as events:
+            manager.register_tool(tool(lambda arguments: arguments["region"], name="where", parameters=region))
+            await (anext(aiter(events)) if events is not None else changed.wait())
+        await client.list_tools()
+        assert "EU" == (await client.call_tool("where", {"region": "EU"})).content[0].text
+        for name in ("wait_long", "where"):
+            manager.unregister_tool(name)
+        with pytest.raises(MCPError, match="Unknown tool: where"):
+            await client.call_tool("where", {"region": "EU"})
 
 
 def test_unservable_tools_are_an_error_before_any_output(tmp_path: Path, token: str) -> None:

@@ -47,10 +47,25 @@ def write_plugin(folder: Path, source: str, toml: str = "") -> Path:
     return folder
 
 
-class RigHost:
-    """Starts one child, and keeps what it says; ``async with`` stops it. ``fresh`` for an interpreter of its own."""
+class RigConnection(Connection):
+    """A connection whose transport tests may write to."""
 
-    def __init__(self, folder: Path, *, entry: str = "main:Plugin", fresh: bool = False, **start: Any) -> None:
+    transport: asyncio.BaseTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport = transport
+
+
+class RigHost:
+    """Starts one child, and keeps what it says; ``async with`` stops it.
+
+    ``fresh`` is for a new interpreter; without ``sends_start`` the connection is closed after HELLO.
+    """
+
+    def __init__(
+        self, folder: Path, *, entry: str = "main:Plugin", fresh: bool = False, sends_start: bool = True, **start: Any
+    ) -> None:
         self.start_process = subprocess.Popen if fresh else Process
         self.folder = folder
         self.start = Start(plugin_id=folder.name, folder=str(folder), entry=entry, **start)
@@ -58,7 +73,8 @@ class RigHost:
         self.hello: Hello | None = None
         self.said: list[Message] = []
         self.closed = asyncio.Event()
-        self.connection: Connection
+        self.sends_start = sends_start
+        self.connection: RigConnection
         self.process: Process | subprocess.Popen[bytes]
         self._unread: deque[Message] = deque()
         self._news = asyncio.Event()
@@ -66,7 +82,7 @@ class RigHost:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self.connection = Connection(self._receive, lambda _error: self.closed.set(), limit=MAX_HELLO_BYTES)
+        self.connection = RigConnection(self._receive, lambda _error: self.closed.set(), limit=MAX_HELLO_BYTES)
         path = self.folder / "host.sock"
         self._server = await loop.create_unix_server(lambda: self.connection, str(path))
         address = f"unix:{path}"
@@ -160,6 +176,9 @@ class RigHost:
             assert isinstance(message, Hello)
             assert self.token == message.token
             self.hello = message
+            if not self.sends_start:
+                self.connection.abort()
+                return
             self.connection.trust()
             self.connection.send(self.start)
             return

@@ -6,7 +6,8 @@ import asyncio
 import re
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,4 +88,12 @@ class Stand:
             end()
 
 
-__all__ = ["BOUND", "QUICK", "Stand"]
+@asynccontextmanager
+async def registered(*folders: Path, policy: HostPolicy = QUICK) -> AsyncIterator[tuple[ToolServer, Stand]]:
+    """A server and a host whose plugins have registered all of their tools."""
+    async with ToolServer() as server, Stand(*folders, server=server, policy=policy) as stand:
+        await stand.registered()
+        yield server, stand
+
+
+__all__ = ["BOUND", "QUICK", "Stand", "registered"]

@@ -21,7 +21,6 @@ from patchbay.plugins.protocol import (
     Trigger,
     encode,
 )
-from plugins.host_rig import run
 
 CALL = Trigger(req_id="r", entry_id="t")
 BIG = Result(req_id="r", success=True, data=bytes(8 * 1024 * 1024))
@@ -32,6 +31,7 @@ class End:
 
     def __init__(self, **options):
         self.taken = []
+        self.failing = []  # each raises when it is taken, once
         self.closed = asyncio.get_running_loop().create_future()
         self.news = asyncio.Event()
         self.arrived = asyncio.Event()
@@ -46,6 +46,9 @@ class End:
         self.connection.data_received = watched
 
     def _take(self, message):
+        if message in self.failing:
+            self.failing.remove(message)
+            raise ValueError("not this one")
         self.taken.append(message)
         self.news.set()
 
@@ -126,14 +129,11 @@ async def test_only_droppable_messages_are_dropped_under_backpressure():
         assert not end.connection.offer(Progress(req_id="\ud800"))
 
 
-def test_unreading_peer_is_disconnected_at_the_buffer_limit():
-    async def main():
-        async with one_end() as end:
-            for _ in range(MAX_UNSENT // len(BIG.data) + 2):
-                end.connection.send(BIG)
-            return str(await end.closed)
-
-    assert "The other side does not read" in run(main())
+async def test_unreading_peer_is_disconnected_at_the_buffer_limit():
+    async with one_end() as end:
+        for _ in range(MAX_UNSENT // len(BIG.data) + 2):
+            end.connection.send(BIG)
+        assert "The other side does not read" in str(await end.closed)
 
 
 async def test_close_waits_until_everything_is_sent():
@@ -182,25 +182,17 @@ async def test_messages_before_garbage_are_read_and_garbage_closes_the_connectio
         assert [Ping()] == end.taken
 
 
-def test_connection_end_within_a_message_is_an_error():
-    async def main(data):
-        async with one_end() as end:
-            await end.say(data)
-            end.socket.close()
-            return await asyncio.shield(end.closed)
-
-    assert "cut off" in str(run(main(encode(Ping())[:-1])))
-    assert None is run(main(encode(Ping())))
+@pytest.mark.parametrize(("data", "error"), [(encode(Ping())[:-1], "cut off"), (encode(Ping()), "None")])
+async def test_connection_end_within_a_message_is_an_error(data, error):
+    async with one_end() as end:
+        await end.say(data)
+        end.socket.close()
+        assert error in str(await asyncio.shield(end.closed))
 
 
 async def test_undeliverable_message_is_logged_and_the_next_one_handled(caplog):
     async with one_end() as end:
-
-        def fail(message):
-            end.connection._on_message = end._take
-            raise ValueError("not this one")
-
-        end.connection._on_message = fail
+        end.failing = [Ping()]
         await end.say(encode(Ping()) + encode(Ping()))
         assert [Ping()] == end.taken
     assert "Handling a Ping failed" in caplog.text

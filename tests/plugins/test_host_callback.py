@@ -26,6 +26,7 @@ class Plugin:
 
     def __init__(self) -> None:
         self.heard = []
+        self.begun = 0  # the calls that the host knows to have begun
         self._news = asyncio.Event()
 
     def take(self, message) -> None:
@@ -38,47 +39,46 @@ class Plugin:
             await self._news.wait()
         return found
 
+    async def until_begun(self) -> None:
+        """Wait until the host knows that every call has begun."""
+        while self.begun < len([each for each in self.heard if isinstance(each, Trigger)]):
+            await asyncio.sleep(0)
+
     async def answer(self, trigger, value) -> None:
         data = envelope.body_of(value).encode()
         self.connection.send(Result(req_id=trigger.req_id, success=True, data=data))
 
 
-async def all_begun(calls):
-    """Wait until all calls in flight have begun."""
-    while not all(call.begun for call in calls._calls.values()):
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
-async def connected(calls, tmp_path):
+async def connected(tmp_path, calls=None):
     """Connect calls to a plugin, over a real socket."""
-    plugin = Plugin()
+    plugin, calls = Plugin(), InFlightCalls("p") if calls is None else calls
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
+
+    class HostEnd(Connection):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            ready.set_result(self)
 
     def take(message):
         if isinstance(message, Begun):
             calls.on_begun(message.req_id)
+            plugin.begun += 1
         else:
             (calls.on_progress if isinstance(message, Progress) else calls.on_result)(message)
 
-    def accept():
-        connection = Connection(take, lambda _error: calls.detach(connection))
-        ready.set_result(connection)
-        return connection
-
-    server = await loop.create_unix_server(accept, str(tmp_path / "s"))
+    server = await loop.create_unix_server(lambda: HostEnd(take, lambda _: calls.detach(plugin.host_end)), str(tmp_path / "s"))
     _, plugin.connection = await loop.create_unix_connection(
         lambda: Connection(plugin.take, lambda _error: None, is_worker=True), str(tmp_path / "s")
     )
-    while (await ready)._transport is None:
-        await asyncio.sleep(0)
-    calls.attach(await ready)
+    plugin.host_end = await ready
+    calls.attach(plugin.host_end)
     try:
-        yield plugin
+        yield plugin, calls
     finally:
         plugin.connection.abort()
-        (await ready).abort()
+        plugin.host_end.abort()
         server.close()
 
 
@@ -100,8 +100,7 @@ def failure(message, error, code, ran):
 
 
 async def test_arguments_and_results_are_forwarded_unchanged(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         raw = (
             b'{"name": "t", "arguments": {"n": 1.10, "big": 12345678901234567890123}, "call_id": "call_1", "raw_arguments": "x"}'
         )
@@ -120,8 +119,7 @@ async def test_arguments_and_results_are_forwarded_unchanged(tmp_path):
 
 @pytest.mark.parametrize("arguments", ["[1]", '"text"', "null", "7"])
 async def test_non_object_arguments_are_empty(tmp_path, arguments):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
         [trigger] = await plugin.hear(Trigger)
         assert "{}" == trigger.args
@@ -138,8 +136,7 @@ async def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
 
 
 async def test_timed_out_plugin_call_is_an_error_and_cancelled(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
+    async with connected(tmp_path) as (plugin, calls), served(calls, timeout=0.2) as url:
         assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
         [trigger] = await plugin.hear(Trigger)
         [cancel] = await plugin.hear(CancelRun)
@@ -150,8 +147,7 @@ async def test_timed_out_plugin_call_is_an_error_and_cancelled(tmp_path):
 
 
 async def test_disconnected_caller_cancels_the_call(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         asking = asyncio.create_task(post(url, {}))
         [trigger] = await plugin.hear(Trigger)
         asking.cancel()
@@ -160,12 +156,11 @@ async def test_disconnected_caller_cancels_the_call(tmp_path):
 
 
 async def test_call_of_a_lost_plugin_states_whether_it_may_have_run(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path) as (plugin, calls):
         begun = asyncio.create_task(calls.call("t", "{}", within=30))
         await plugin.hear(Trigger)
-        await all_begun(calls)
-        plugin.connection._transport.pause_reading()
+        await plugin.until_begun()
+        plugin.connection.pause_writing()  # a worker whose BEGUN cannot be sent reads nothing more
         sent = asyncio.create_task(calls.call("t", "{}", within=30))
         await asyncio.sleep(0)
         plugin.connection.abort()
@@ -178,18 +173,16 @@ async def test_call_of_a_lost_plugin_states_whether_it_may_have_run(tmp_path):
 
 
 async def test_call_of_a_disconnected_plugin_may_have_run(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
-        plugin.connection._transport.pause_reading()
+    async with connected(tmp_path) as (plugin, calls):
+        plugin.connection.pause_writing()
         sent = asyncio.create_task(calls.call("t", "{}", within=30))
         await asyncio.sleep(0)
-        calls.detach(calls._connection)
+        calls.detach(plugin.host_end)
         assert "may have run" in json.loads(await sent)["output"]["error"]
 
 
 async def test_excess_calls_are_refused_and_the_others_continue(tmp_path):
-    calls = InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path, InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))) as (plugin, calls):
         under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
         triggers = await plugin.hear(Trigger, 2)
         assert "PLUGIN_BUSY" == json.loads(await calls.call("t", "{}", within=30))["error"]
@@ -292,8 +285,7 @@ async def line_of(answer, kept):
 
 
 async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         say = partial(Progress, req_id=trigger.req_id)
         plugin.connection.send(say(message="half", fraction=0.5))
@@ -308,8 +300,7 @@ async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
 
 
 async def test_progress_received_with_the_result_precedes_it(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         for number in range(100):
             plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
@@ -321,32 +312,21 @@ async def test_progress_received_with_the_result_precedes_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [[], [(b"Accept", b"*/*")], [(b"Accept", b"application/json")]],
+    ("headers", "call"),
+    [([], ""), ([(b"Accept", b"*/*")], ""), ([(b"Accept", b"application/json")], ""), (IN_LINES, "another")],
 )
-async def test_callback_without_accept_ndjson_gets_one_json_response(tmp_path, headers):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url, headers) as asking:
+async def test_call_without_accept_ndjson_or_without_progress_gets_one_json_response(tmp_path, headers, call):
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url, headers) as asking:
         [trigger] = await plugin.hear(Trigger)
-        plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
+        plugin.connection.send(Progress(req_id=call or trigger.req_id, message="half"))
         await plugin.answer(trigger, 1)
         answer = await asking
         assert ("application/json", "29") == (answer.content_type, answer.header(b"content-length"))
         assert b'{"output":1,"is_error":false}' == await answer.read()
 
 
-async def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
-        [trigger] = await plugin.hear(Trigger)
-        plugin.connection.send(Progress(req_id="another", message="not of this call"))
-        await plugin.answer(trigger, 1)
-        assert ("application/json", "29") == ((answer := await asking).content_type, answer.header(b"content-length"))
-
-
 async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
         for number in range(1500):
@@ -359,8 +339,7 @@ async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
 
 
 async def test_caller_disconnected_during_progress_cancels_the_call(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         async with send_call(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
@@ -370,8 +349,7 @@ async def test_caller_disconnected_during_progress_cancels_the_call(tmp_path):
 
 
 async def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url, send_call(url) as asking:
+    async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
         answer, kept = await asking, bytearray()

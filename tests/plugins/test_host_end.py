@@ -17,7 +17,7 @@ from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host import process as process_module
 from patchbay.plugins.host.control import ControlServer, NoHostError, ask, make_folder, socket_path
 from plugins.host_rig import BOUND, write_plugin
-from plugins.host_stand import QUICK, Stand
+from plugins.host_stand import QUICK, Stand, registered
 from plugins.tool_server import ToolServer
 
 WAITING = """
@@ -55,8 +55,7 @@ def control_responses(folder, **what):
 
 async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
     file = tmp_path / "go"
-    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
-        await stand.registered()
+    async with registered(waiting(tmp_path / "one")) as (_, stand):
         call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(file)}))
         await stand.said("one", "waits")
         plugin = stand.host.plugins["one"]
@@ -72,8 +71,7 @@ async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
 
 
 async def test_reload_in_progress_starts_nothing_after_a_kill(tmp_path):
-    async with ToolServer() as server, Stand(waiting(tmp_path / "one"), server=server) as stand:
-        await stand.registered()
+    async with registered(waiting(tmp_path / "one")) as (_, stand):
         call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(tmp_path / "never")}))
         await stand.said("one", "waits")
         plugin = stand.host.plugins["one"]
@@ -89,8 +87,7 @@ async def test_reload_in_progress_starts_nothing_after_a_kill(tmp_path):
 async def test_slow_stop_of_one_plugin_does_not_block_other_reloads(tmp_path):
     file = tmp_path / "go"
     slow, quick = waiting(tmp_path / "slow"), waiting(tmp_path / "quick")
-    async with ToolServer() as server, Stand(slow, quick, server=server, policy=replace(QUICK, drain=3 * BOUND)) as stand:
-        await stand.registered()
+    async with registered(slow, quick, policy=replace(QUICK, drain=3 * BOUND)) as (_, stand):
         call = asyncio.create_task(stand.call("slow", "wait_slow", {"path": str(file)}))
         await stand.said("slow", "waits")
         await stand.host.watch(interval=0.05)
@@ -113,7 +110,7 @@ async def touch_until(folder, stand, holds):
 
 
 async def test_calls_are_answered_at_once_when_a_plugin_dies_despite_its_child(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_module, "_PIPES_SECONDS", 10 * BOUND)
+    monkeypatch.setattr(process_module, "PIPES_SECONDS", 10 * BOUND)
     pid_file = tmp_path / "pid"
     folder = write_plugin(
         tmp_path / "parent",
@@ -135,8 +132,7 @@ async def test_calls_are_answered_at_once_when_a_plugin_dies_despite_its_child(t
                 os._exit(1)
         """,
     )
-    async with ToolServer() as server, Stand(folder, server=server) as stand:
-        await stand.registered()
+    async with registered(folder) as (_, stand):
         try:
             answer = await stand.call("parent", "fork_and_die")
         finally:

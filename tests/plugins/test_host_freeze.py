@@ -11,8 +11,7 @@ import pytest
 
 from patchbay.plugins.errors import PluginError
 from plugins.host_rig import write_plugin
-from plugins.host_stand import QUICK, Stand
-from plugins.tool_server import ToolServer
+from plugins.host_stand import QUICK, registered
 
 HEATER = """
 import asyncio
@@ -63,8 +62,7 @@ def heater(tmp_path):
 
 
 async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen(heater):
-    async with ToolServer() as server, Stand(heater, server=server) as stand:
-        await stand.registered()
+    async with registered(heater) as (server, stand):
         pid = stand.host.plugins["heater"].pid
         await stand.host.freeze("heater")
         assert set() == server.names()
@@ -86,8 +84,7 @@ async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen
 async def test_freeze_waits_for_running_calls(heater, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=30)) as stand:
-        await stand.registered()
+    async with registered(heater, policy=replace(QUICK, drain=30)) as (_, stand):
         reading = asyncio.create_task(stand.call("heater", "read", {"path": str(pipe)}))
         await stand.said("heater", "reading")
         freezing = asyncio.create_task(stand.host.freeze("heater"))
@@ -101,8 +98,7 @@ async def test_freeze_waits_for_running_calls(heater, tmp_path):
 
 
 async def test_a_call_that_does_not_end_is_stopped_before_the_hook_is_run(heater):
-    async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, drain=0.05)) as stand:
-        await stand.registered()
+    async with registered(heater, policy=replace(QUICK, drain=0.05)) as (_, stand):
         hanging = asyncio.create_task(stand.call("heater", "hang"))
         await stand.said("heater", "hanging")
         await stand.host.freeze("heater")
@@ -110,8 +106,7 @@ async def test_a_call_that_does_not_end_is_stopped_before_the_hook_is_run(heater
 
 
 async def test_a_plugin_stays_frozen_through_a_crash_and_a_reload_and_not_through_a_stop(heater):
-    async with ToolServer() as server, Stand(heater, server=server) as stand:
-        await stand.registered()
+    async with registered(heater) as (server, stand):
         plugin = stand.host.plugins["heater"]
         await stand.host.freeze("heater")
         pid = plugin.pid
@@ -131,8 +126,7 @@ async def test_a_plugin_stays_frozen_through_a_crash_and_a_reload_and_not_throug
 
 
 async def test_plugin_unfrozen_while_stopped_returns_with_its_tools(heater):
-    async with ToolServer() as server, Stand(heater, server=server, policy=replace(QUICK, backoff_first=0.3)) as stand:
-        await stand.registered()
+    async with registered(heater, policy=replace(QUICK, backoff_first=0.3)) as (_, stand):
         plugin = stand.host.plugins["heater"]
         await stand.host.freeze("heater")
         os.kill(plugin.pid, signal.SIGKILL)
@@ -156,8 +150,7 @@ async def test_a_tool_that_is_registered_while_the_plugin_is_frozen_waits(tmp_pa
                 return 1
         """,
     )
-    async with ToolServer() as server, Stand(folder, server=server) as stand:
-        await stand.registered()
+    async with registered(folder) as (server, stand):
         await stand.host.freeze("late")
         await stand.host.until(lambda: ["late"] == [*stand.host.plugins["late"].tools.states()])
         assert set() == server.names()
@@ -188,8 +181,7 @@ async def test_failing_freeze_hook_is_an_error_and_the_plugin_stays_frozen(tmp_p
                 return "hot"
         """,
     )
-    async with ToolServer() as server, Stand(folder, server=server) as stand:
-        await stand.registered()
+    async with registered(folder) as (server, stand):
         with pytest.raises(PluginError, match="is frozen, but its freeze hook failed: OSError: no valve"):
             await stand.host.freeze("broken")
         with pytest.raises(PluginError, match=r"stays frozen: its unfreeze hook failed: .*no fuel"):
@@ -214,15 +206,13 @@ async def test_plugin_that_dies_in_its_freeze_hook_is_an_error_at_once(tmp_path)
                 return "hot"
         """,
     )
-    async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, grace=60)) as stand:
-        await stand.registered()
+    async with registered(folder, policy=replace(QUICK, grace=60)) as (_, stand):
         with pytest.raises(PluginError, match="ended before it answered"):
             await stand.host.freeze("dies")
 
 
 async def test_invalid_freeze_and_unfreeze_are_errors(heater):
-    async with ToolServer() as server, Stand(heater, server=server) as stand:
-        await stand.registered()
+    async with registered(heater) as (_, stand):
         with pytest.raises(PluginError, match="is not frozen: it is running"):
             await stand.host.unfreeze("heater")
         await stand.host.stop_plugin("heater")
@@ -243,8 +233,7 @@ def configure(folder, units, more=""):
 async def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
     folder = tmp_path / "p"
     configure(folder, "C")
-    async with ToolServer() as server, Stand(folder, server=server) as stand:
-        await stand.registered()
+    async with registered(folder) as (_, stand):
         pid = stand.host.plugins["p"].pid
         await stand.host.change_config("p")  # nothing is new
         configure(folder, "F")
@@ -264,8 +253,7 @@ async def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
 async def test_watch_delivers_configuration_and_reloads_for_other_changes(tmp_path):
     folder = tmp_path / "p"
     configure(folder, "C")
-    async with ToolServer() as server, Stand(folder, server=server) as stand:
-        await stand.registered()
+    async with registered(folder) as (_, stand):
         plugin = stand.host.plugins["p"]
         pid = plugin.pid
         changing = asyncio.create_task(stand.said("p", "changed C F"))
@@ -282,8 +270,7 @@ async def test_watch_delivers_configuration_and_reloads_for_other_changes(tmp_pa
 
 
 async def test_watch_reloads_a_plugin_without_a_config_hook(heater):
-    async with ToolServer() as server, Stand(heater, server=server) as stand:
-        await stand.registered()
+    async with registered(heater) as (_, stand):
         plugin = stand.host.plugins["heater"]
         pid = plugin.pid
         await stand.host.watch(interval=0.05)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from plugins.host_rig import write_plugin
-from plugins.host_stand import QUICK, Stand
+from plugins.host_stand import QUICK, Stand, registered
 from plugins.tool_server import ToolServer
 
 WEATHER = """
@@ -75,8 +75,7 @@ async def test_plugin_tools_are_registered_called_and_unregistered_at_its_stop(w
 
 
 async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
-    async with ToolServer() as server, Stand(weather, server=server) as stand:
-        await stand.registered()
+    async with registered(weather) as (server, stand):
         calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
         for n in range(20):
             await stand.said("weather", f"began {n}")
@@ -96,8 +95,7 @@ async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
 
 
 async def test_plugin_just_answered_is_awaited(weather):
-    async with ToolServer() as server, Stand(weather, server=server) as stand:
-        await stand.registered()
+    async with registered(weather) as (_, stand):
         plugin = stand.host.plugins["weather"]
         under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
         await stand.said("weather", "began n")
@@ -118,8 +116,7 @@ async def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
 
 
 async def test_call_of_a_stopped_plugin_is_an_error(weather):
-    async with ToolServer() as server, Stand(weather, server=server) as stand:
-        await stand.registered()
+    async with registered(weather) as (server, stand):
         await stand.host.stop_plugin("weather")
         assert set() == server.names()
         body = await stand.call("weather", "get_weather", {"city": "Rome"})
@@ -145,8 +142,7 @@ async def test_stop_unregisters_tools_first_and_finishes_calls(tmp_path):
                 return "done"
         """,
     )
-    async with ToolServer() as server, Stand(slow, server=server, policy=replace(QUICK, drain=60)) as stand:
-        await stand.registered()
+    async with registered(slow, policy=replace(QUICK, drain=60)) as (server, stand):
         call = asyncio.create_task(stand.call("slow", "wait"))
         await stand.said("slow", "waiting")
         stopping = asyncio.create_task(stand.host.stop_plugin("slow"))
@@ -171,8 +167,7 @@ async def test_children_of_a_plugin_end_with_it(tmp_path):
                 return child.pid
         """,
     )
-    async with ToolServer() as server, Stand(folder, server=server) as stand:
-        await stand.registered()
+    async with registered(folder) as (_, stand):
         child = (await stand.call("parent", "spawn"))["output"]
         assert not is_gone(child)
         watched = os.pidfd_open(child)
@@ -185,8 +180,7 @@ async def test_children_of_a_plugin_end_with_it(tmp_path):
 
 
 async def test_reload_runs_the_current_files(weather):
-    async with ToolServer() as server, Stand(weather, server=server) as stand:
-        await stand.registered()
+    async with registered(weather) as (server, stand):
         write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
         await stand.host.reload("weather")
         await stand.registered()
@@ -197,8 +191,7 @@ async def test_reload_runs_the_current_files(weather):
 
 async def test_watch_reloads_only_edited_plugins(weather, tmp_path):
     other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
-    async with ToolServer() as server, Stand(weather, other, server=server) as stand:
-        await stand.registered()
+    async with registered(weather, other) as (server, stand):
         pids = {key: plugin.pid for key, plugin in stand.host.plugins.items()}
         await stand.host.watch(interval=0.05)
         while "get_forecast" not in server.names():
@@ -341,8 +334,7 @@ async def test_plugin_that_reads_nothing_is_restarted(tmp_path):
         """,
     )
     policy = replace(QUICK, ping_interval=0.05, stuck_after=1.5)
-    async with ToolServer() as server, Stand(stuck, server=server, policy=policy) as stand:
-        await stand.registered()
+    async with registered(stuck, policy=policy) as (_, stand):
         plugin = stand.host.plugins["stuck"]
         body = await stand.call("stuck", "sleep")
         assert ("TOOL_TIMEOUT", {"error": "tool 'sleep' timed out after 1.0s"}) == (body["error"], body["output"])
@@ -353,8 +345,7 @@ async def test_plugin_that_reads_nothing_is_restarted(tmp_path):
 
 async def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, weather):
     other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
-    async with ToolServer() as server, Stand(weather, other, server=server) as stand:
-        await stand.registered()
+    async with registered(weather, other) as (_, stand):
         hanging = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(64)]
         for n in range(64):
             await stand.said("weather", f"began {n}")
@@ -404,8 +395,7 @@ async def test_blocking_handler_does_not_delay_other_plugins(tmp_path, weather):
                 time.sleep(60)  # in the event loop: nothing in this process runs any more
         """,
     )
-    async with ToolServer() as server, Stand(stuck, weather, server=server) as stand:
-        await stand.registered()
+    async with registered(stuck, weather) as (_, stand):
         calls = [asyncio.create_task(stand.call("stuck", "block")) for _ in range(64)]
         await stand.said("stuck", "blocking")
         bodies = await asyncio.gather(*(stand.call("weather", "get_weather", {"city": "Rome"}) for _ in range(20)))

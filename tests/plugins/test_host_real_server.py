@@ -112,14 +112,6 @@ def test_a_server_that_is_killed_has_the_tools_again_and_calls_work(deployment):
     assert sorted(NAMES) == sorted(row["name"] for row in deployment.rows())
 
 
-def test_tools_are_registered_again_after_the_server_lost_its_store(deployment):
-    deployment.server.kill()
-    for file in deployment.folder.glob("tools.db*"):
-        file.unlink()
-    deployment.server.start()
-    poll_until(lambda: deployment.names() == NAMES and temperature(deployment) == 22, what="the tools")
-
-
 def test_call_survives_a_killed_server_and_its_repetition_gets_the_result(deployment):
     folder = deployment.plugins / "weather"
     with ThreadPoolExecutor(1) as threads:
@@ -131,31 +123,6 @@ def test_call_survives_a_killed_server_and_its_repetition_gets_the_result(deploy
         deployment.server.start()
         poll_until(lambda: deployment.names() == NAMES, what="the tools")
         assert ("done", ["slow"]) == (deployment.call("slow", key="k")["output"], recorded_runs(folder))
-
-
-def test_a_call_that_is_made_again_after_the_server_was_killed_runs_once(deployment):
-    folder = deployment.plugins / "weather"
-    with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(deployment.call, "once", key="k", wait=False)
-        assert "k" == lost.result(BOUND)["output"]
-    deployment.server.kill()
-    deployment.server.start()
-    poll_until(lambda: deployment.names() == NAMES, what="the tools")
-    answer = poll_until(lambda: deployment.call("once", key="k", wait=False))
-    assert (True, "k", ["k"]) == (answer["ok"], answer["output"], recorded_runs(folder))
-    other = deployment.call("once", key="k", wait=True)
-    assert "stands for another call" in other["content"]
-    assert ["k"] == recorded_runs(folder)
-
-
-def test_calls_of_one_key_at_once_run_once(deployment):
-    folder = deployment.plugins / "weather"
-    with ThreadPoolExecutor(4) as threads:
-        calls = [threads.submit(deployment.call, "once", key="k", wait=True) for _ in range(4)]
-        poll_until(lambda: recorded_runs(folder))
-        (folder / "go").touch()
-        assert ["k"] * 4 == [call.result(BOUND)["output"] for call in calls]
-    assert ["k"] == recorded_runs(folder)
 
 
 def test_killed_plugin_answers_its_running_calls_and_restarts(deployment):

@@ -11,7 +11,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.registrar import DesiredTool, PluginTools, Registrar, ServerSnapshot
+from patchbay.plugins.host.registrar import DesiredTool, Registrar, ServerSnapshot
 from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
 from plugins.tool_server import ToolServer
 
@@ -33,6 +33,11 @@ class RecordedStates:
     def registered(self, plugin_id, names, roles):
         self.lines.append((plugin_id, set(names), tuple(roles)))
         self._news.set()
+
+    async def announced(self):
+        while not self.lines:
+            self._news.clear()
+            await self._news.wait()
 
     async def until(self, plugin_id, name, state, *, times=1):
         while sum((plugin_id, name, state) == each[:3] for each in self.states) < times:
@@ -61,11 +66,18 @@ def desire(reconciler, tool):
     reconciler.manage(tool.plugin_id).want(tool)
 
 
-@pytest.mark.parametrize("seed", [False, True])
-async def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
-    async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, outcome):
+@asynccontextmanager
+async def one_active(*, policy=QUICK, seed=False):
+    """A server with the tool ``one``, which models can call."""
+    async with ToolServer(seed=seed) as server, reconciling(server.url, policy=policy) as (reconciler, outcome):
         desire(reconciler, desired_tool("one"))
         await outcome.until("p", "one", "active")
+        yield server, reconciler, outcome
+
+
+@pytest.mark.parametrize("seed", [False, True])
+async def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
+    async with one_active(seed=seed) as (server, _, outcome):
         await server.stop()
         await outcome.until("p", "one", "stale")
         await server.restart()
@@ -90,9 +102,7 @@ async def test_tools_are_registered_once_a_late_server_is_up():
 
 
 async def test_recreated_role_gets_the_tools_again():
-    async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, outcome):
-        desire(reconciler, desired_tool("one"))
-        await outcome.until("p", "one", "active")
+    async with one_active(seed=True) as (server, _, outcome):
         server.tools["ben"] = {}
         server.changed()
         await outcome.until("p", "one", "active", times=2)
@@ -100,9 +110,7 @@ async def test_recreated_role_gets_the_tools_again():
 
 
 async def test_tool_removed_from_one_role_is_not_registered_again():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        desire(reconciler, desired_tool("one"))
-        await outcome.until("p", "one", "active")
+    async with one_active() as (server, _, outcome):
         del server.tools["ben"]["one"]
         server.changed()
         seen = server.listed
@@ -145,7 +153,7 @@ async def test_tool_that_differs_on_the_server_is_registered_again(edit):
 async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff():
     policy = replace(QUICK, poll_interval=0.02, refused_retry=1000)
     async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, outcome):
-        keep = server._register
+        keep = server.register
 
         def rewrite(asked):
             answer = keep(asked)
@@ -153,7 +161,7 @@ async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff(
                 tools["one"]["description"] = "what the server made of it"
             return answer
 
-        server._register = rewrite
+        server.register = rewrite
         desire(reconciler, desired_tool("one", description="mine"))
         await server.until(lambda: server.listed >= 12)
         assert 2 < len(server.requests) < 7
@@ -194,18 +202,9 @@ async def test_invalid_response_is_not_a_refusal():
 
 async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept():
     async with ToolServer() as server:
+        row = {"role": None, "description": "", "callback_url": "http://127.0.0.1:9/", "parameters": {}, "timeout_seconds": 1.0}
         for name, source in (("old", "plugin:p"), ("other", "plugin:px"), ("mine", "my_plugin")):
-            server._register(
-                {
-                    "name": name,
-                    "role": None,
-                    "source": source,
-                    "description": "",
-                    "callback_url": "http://127.0.0.1:9/",
-                    "parameters": {},
-                    "timeout_seconds": 1.0,
-                }
-            )
+            server.register({"name": name, "source": source, **row})
         async with reconciling(server.url) as (reconciler, _):
             reconciler.manage("p")
             await server.until(lambda: "old" not in server.names())
@@ -226,9 +225,7 @@ async def test_clear_removes_all_tools_of_one_plugin():
 
 async def test_clear_reaches_a_restarted_server_before_the_next_poll():
     policy = replace(QUICK, poll_interval=600, poll_retry=600)
-    async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, outcome):
-        desire(reconciler, desired_tool("one"))
-        await outcome.until("p", "one", "active")
+    async with one_active(policy=policy) as (server, reconciler, outcome):
         await server.stop()
         desire(reconciler, desired_tool("two"))
         await outcome.until("p", "one", "stale")
@@ -273,9 +270,7 @@ async def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
 
 
 async def test_unchanged_list_is_not_sent_again():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        desire(reconciler, desired_tool("one"))
-        await outcome.until("p", "one", "active")
+    async with one_active() as (server, _, _):
         await server.until(lambda: server.unchanged > 3)
         assert 1 == len(server.requests)
 
@@ -354,24 +349,11 @@ def test_list_requested_before_a_registration_does_not_undo_it():
     assert DesiredTool(desired_tool("one"), settled=5).settled > snapshot.requested
 
 
-async def test_tools_registered_together_are_announced_together(monkeypatch):
+async def test_tools_registered_together_are_announced_together():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        in_a_while = []
-        loop = asyncio.get_running_loop()
-        later = loop.call_later
-
-        def call_later(delay, work, *arguments):
-            if getattr(work, "__func__", None) is not PluginTools._announce:
-                return later(delay, work, *arguments)
-            return in_a_while.append(work)
-
-        monkeypatch.setattr(loop, "call_later", call_later)
         for name in ("one", "two"):
             desire(reconciler, desired_tool(name))
-            await outcome.until("p", name, "active")
-        assert [] == outcome.lines
-        [tell] = in_a_while
-        tell()
+        await outcome.announced()
         assert [("p", {"one", "two"}, ("ann", "ben"))] == outcome.lines
 
 

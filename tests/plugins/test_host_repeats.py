@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.plugins.host.calls import IdempotencyCache, InFlightCalls, KeyReusedError
 from patchbay.plugins.protocol import CancelRun, Result, Trigger
-from plugins.test_host_callback import all_begun, connected, served
+from plugins.test_host_callback import connected, served
 from plugins.tool_server import post
 
 DONE = {"output": 1, "is_error": False}
@@ -26,21 +26,26 @@ def ask(calls, key="k", args="{}", name="t"):
     return asyncio.create_task(calls.call(name, args, within=30, idempotency_key=key))
 
 
-def callers(calls):
-    return sum(len(call.callers) for call in calls._calls.values())
+class CountedCalls(InFlightCalls):
+    """Counts the callers that wait for an answer."""
 
+    callers = 0
 
-async def concurrent_calls(calls, count):
-    """So many of the same call, all of them under way."""
-    asking = [ask(calls) for _ in range(count)]
-    await asyncio.sleep(0)
-    return asking
+    async def call(self, *arguments, **options):
+        self.callers += 1
+        try:
+            return await super().call(*arguments, **options)
+        finally:
+            self.callers -= 1
+
+    async def until(self, callers):
+        while self.callers != callers:
+            await asyncio.sleep(0)
 
 
 async def test_concurrent_calls_of_one_key_are_one_call(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
-        asking = await concurrent_calls(calls, 5)
+    async with connected(tmp_path) as (plugin, calls):
+        asking = [ask(calls) for _ in range(5)]
         [trigger] = await plugin.hear(Trigger)
         assert ("k", 1) == (trigger.idempotency_key, len(calls))
         await plugin.answer(trigger, 1)
@@ -49,8 +54,7 @@ async def test_concurrent_calls_of_one_key_are_one_call(tmp_path):
 
 
 async def test_finished_call_is_answered_again_without_running(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path) as (plugin, calls):
         first = ask(calls)
         [trigger] = await plugin.hear(Trigger)
         await plugin.answer(trigger, 1)
@@ -61,8 +65,7 @@ async def test_finished_call_is_answered_again_without_running(tmp_path):
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("other", [{"args": '{"a": 1}'}, {"name": "u"}])
 async def test_different_call_under_a_used_key_is_refused(tmp_path, over, other):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path) as (plugin, calls):
         first = ask(calls)
         [trigger] = await plugin.hear(Trigger)
         if over:
@@ -78,8 +81,7 @@ async def test_different_call_under_a_used_key_is_refused(tmp_path, over, other)
 
 
 async def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path) as (plugin, calls):
         asking = [ask(calls, key) for key in ("", "", "a", "b")]
         triggers = await plugin.hear(Trigger, 4)
         assert ["", "", "a", "b"] == [each.idempotency_key for each in triggers]
@@ -89,16 +91,15 @@ async def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_ow
 
 
 async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path) as (plugin, calls):
         first = ask(calls)
         await plugin.hear(Trigger)
-        await all_begun(calls)
+        await plugin.until_begun()
     text = json.loads(await first)
     assert "PLUGIN_NOT_RUNNING" == text["error"]
     assert "may have run" in text["output"]["error"]
     (tmp_path / "s").unlink(missing_ok=True)  # Python 3.13 removes it
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path, calls) as (plugin, _):
         assert text == json.loads(await ask(calls))
         assert [] == plugin.heard
 
@@ -106,7 +107,7 @@ async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
 async def test_call_that_reached_no_handler_runs_when_repeated(tmp_path):
     calls = InFlightCalls("p")
     assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path, calls) as (plugin, _):
         second = ask(calls)
         [trigger] = await plugin.hear(Trigger)
         plugin.connection.send(Result(req_id=trigger.req_id, success=False, data=b'"frozen"', error="X", ran=False))
@@ -118,40 +119,32 @@ async def test_call_that_reached_no_handler_runs_when_repeated(tmp_path):
 
 
 async def test_call_stops_when_its_last_caller_leaves_and_its_outcome_is_stored(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+    async with connected(tmp_path, CountedCalls("p")) as (plugin, calls), served(calls) as url:
         headers = [(b"Idempotency-Key", b"k")]
         one, other = (asyncio.create_task(post(url, {}, headers=headers)) for _ in range(2))
         [trigger] = await plugin.hear(Trigger)
-        while callers(calls) < 2:
-            await asyncio.sleep(0)
+        await calls.until(callers=2)
         one.cancel()
-        while callers(calls) > 1:
-            await asyncio.sleep(0)
+        await calls.until(callers=1)
         assert [] == [each for each in plugin.heard if isinstance(each, CancelRun)]
         other.cancel()
         [cancel] = await plugin.hear(CancelRun)
         assert trigger.run_id == cancel.run_id
         again = asyncio.create_task(post(url, {}, headers=headers))
-        while not callers(calls):
-            await asyncio.sleep(0)
+        await calls.until(callers=1)
         await plugin.answer(trigger, 1)
         assert DONE == await again
         assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
 
 
 async def test_call_without_a_caller_continues_for_its_grace_and_stores_its_result(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin, served(calls) as url:
+    async with connected(tmp_path, CountedCalls("p")) as (plugin, calls), served(calls) as url:
         headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
         lost = asyncio.create_task(post(url, {}, headers=headers))
         [trigger] = await plugin.hear(Trigger)
-        while not callers(calls):
-            await asyncio.sleep(0)
         lost.cancel()
-        while callers(calls):
-            await asyncio.sleep(0)
-        await all_begun(calls)
+        await calls.until(callers=0)
+        await plugin.until_begun()
         await plugin.answer(trigger, 1)
         while calls:
             await asyncio.sleep(0)
@@ -160,27 +153,21 @@ async def test_call_without_a_caller_continues_for_its_grace_and_stores_its_resu
 
 
 async def test_call_is_stopped_after_its_grace_unless_its_caller_returns(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
-        for back in (True, False):
-            lost = asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=f"{back}", grace=0.01))
-            [*_, trigger] = await plugin.hear(Trigger, 1 if back else 2)
-            lost.cancel()
-            await asyncio.wait([lost])
-            if back:
-                again = ask(calls, f"{back}")
-                while not callers(calls):
-                    await asyncio.sleep(0)
-                assert calls._calls[trigger.req_id].grace is None
-                await plugin.answer(trigger, 1)
-                assert DONE == json.loads(await again)
+    async with connected(tmp_path, CountedCalls("p")) as (plugin, calls):
+        lost = [asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=key, grace=0.01)) for key in "ab"]
+        triggers = await plugin.hear(Trigger, 2)
+        for each in lost:
+            each.cancel()
+        await calls.until(callers=0)
+        again = ask(calls, "a")
         [cancel] = await plugin.hear(CancelRun)
-        assert trigger.run_id == cancel.run_id
+        assert triggers[1].run_id == cancel.run_id
+        await plugin.answer(triggers[0], 1)
+        assert DONE == json.loads(await again)
 
 
 async def test_timeout_is_stored(tmp_path):
-    calls = InFlightCalls("p")
-    async with connected(calls, tmp_path) as plugin:
+    async with connected(tmp_path) as (plugin, calls):
         first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
         assert ("TOOL_TIMEOUT", first) == (first["error"], json.loads(await ask(calls)))
         assert 1 == len(await plugin.hear(Trigger))

@@ -9,8 +9,7 @@ import signal
 import pytest
 
 from plugins.host_rig import BOUND, write_plugin
-from plugins.host_stand import Stand
-from plugins.tool_server import ToolServer
+from plugins.host_stand import registered
 
 uvloop = pytest.importorskip("uvloop")
 
@@ -32,8 +31,7 @@ class Plugin(NekoPluginBase):
 
 def test_host_on_uvloop_calls_plugins_and_detects_their_end(tmp_path):
     async def main():
-        async with ToolServer() as server, Stand(write_plugin(tmp_path / "weather", PLUGIN), server=server) as stand:
-            await stand.registered()
+        async with registered(write_plugin(tmp_path / "weather", PLUGIN)) as (_, stand):
             bodies = await asyncio.gather(*(stand.call("weather", "get_weather", {"city": str(n)}) for n in range(16)))
             assert [{"output": {"city": str(n)}, "is_error": False} for n in range(16)] == bodies
             big = "x" * 1_000_000

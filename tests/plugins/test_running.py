@@ -72,18 +72,15 @@ def test_handler_is_called_by_keyword_without_named_properties():
         assert "Rome" == called(handler, options={"parameters": parameters}, city="Rome").output
 
 
-def test_without_parameters_the_schema_is_that_of_the_signature():
+async def test_without_parameters_the_schema_is_that_of_the_signature():
     async def handler(self, *, city: str, days: int = 1):
         """Look up the weather.
 
         :param city: its name
         """
 
-    async def main():
-        async with run_plugin(plugin_with(handler)) as plugin:
-            return plugin.tools["tool"]
-
-    tool = run(main())
+    async with run_plugin(plugin_with(handler)) as plugin:
+        tool = plugin.tools["tool"]
     assert "Look up the weather." == tool.description
     expected = {
         "type": "object",
@@ -114,21 +111,18 @@ def test_non_object_arguments_do_not_reach_the_handler(raw):
     assert "INVALID_ARGUMENTS" == called(handler, raw=raw).error
 
 
-def test_sync_handlers_run_concurrently_in_threads():
+async def test_sync_handlers_run_concurrently_in_threads():
     inside = threading.Barrier(2)
 
     def handler(self):
         inside.wait(BOUND)
         return threading.current_thread() is threading.main_thread()
 
-    async def main():
-        async with run_plugin(plugin_with(handler)) as plugin:
-            return await asyncio.gather(plugin.call("tool"), plugin.call("tool"))
-
-    assert [False, False] == [result.output for result in run(main())]
+    async with run_plugin(plugin_with(handler)) as plugin:
+        assert [False, False] == [result.output for result in await asyncio.gather(plugin.call("tool"), plugin.call("tool"))]
 
 
-def test_async_calls_run_concurrently():
+async def test_async_calls_run_concurrently():
     class Plugin(NekoPluginBase):
         def __init__(self, ctx):
             super().__init__(ctx)
@@ -139,14 +133,11 @@ def test_async_calls_run_concurrently():
             await self.both.wait()
             return "met"
 
-    async def main():
-        async with run_plugin(Plugin) as plugin:
-            return await asyncio.gather(plugin.call("meet"), plugin.call("meet"))
-
-    assert ["met", "met"] == [result.output for result in run(main())]
+    async with run_plugin(Plugin) as plugin:
+        assert ["met", "met"] == [result.output for result in await asyncio.gather(plugin.call("meet"), plugin.call("meet"))]
 
 
-def test_static_and_class_methods_may_be_tools():
+async def test_static_and_class_methods_may_be_tools():
     class Plugin(NekoPluginBase):
         @llm_tool
         @staticmethod
@@ -158,37 +149,28 @@ def test_static_and_class_methods_may_be_tools():
         def of_class(cls, n: int):
             return [cls.__name__, n]
 
-    async def main():
-        async with run_plugin(Plugin) as plugin:
-            return [(await plugin.call(name, n=3)).output for name in ("alone", "of_class")]
-
-    assert [3, ["Plugin", 3]] == run(main())
+    async with run_plugin(Plugin) as plugin:
+        assert [3, ["Plugin", 3]] == [(await plugin.call(name, n=3)).output for name in ("alone", "of_class")]
 
 
-def test_tool_context_is_injected_and_not_in_the_schema():
+async def test_tool_context_is_injected_and_not_in_the_schema():
     async def handler(self, city: str, tool_context: ToolContext):
         return [tool_context.name, tool_context.call_id]
 
-    async def main():
-        async with run_plugin(plugin_with(handler)) as plugin:
-            result = await plugin.call_json("tool", '{"city": "Rome"}', call_id="call_9")
-            return result.output, list(plugin.tools["tool"].parameters["properties"])
-
-    assert (["tool", "call_9"], ["city"]) == run(main())
+    async with run_plugin(plugin_with(handler)) as plugin:
+        result = await plugin.call_json("tool", '{"city": "Rome"}', call_id="call_9")
+        assert (["tool", "call_9"], ["city"]) == (result.output, list(plugin.tools["tool"].parameters["properties"]))
 
 
-def test_handlers_of_a_tool_have_context_variables_of_their_own():
+async def test_handlers_of_a_tool_have_context_variables_of_their_own():
     seen: ContextVar[int] = ContextVar("seen", default=0)
 
     async def handler(self):
         seen.set(seen.get() + 1)
         return seen.get()
 
-    async def main():
-        async with run_plugin(plugin_with(handler)) as plugin:
-            return [(await plugin.call("tool")).output for _ in range(2)]
-
-    assert [1, 1] == run(main())
+    async with run_plugin(plugin_with(handler)) as plugin:
+        assert [1, 1] == [(await plugin.call("tool")).output for _ in range(2)]
 
 
 # -- results
@@ -339,20 +321,15 @@ def raising(kind: str, error: BaseException):
     [SystemExit(3), GeneratorExit(), asyncio.CancelledError(), KeyboardInterrupt(), BaseExceptionGroup("x", [SystemExit()])],
     ids=lambda error: type(error).__name__,
 )
-def test_no_exception_of_a_handler_ends_the_plugin(error, kind):
-    async def main():
-        async with run_plugin(plugin_with(raising(kind, error))) as plugin:
-            return (await plugin.call("tool", bad=True)).is_error, (await plugin.call("tool", bad=False)).output
-
-    assert (True, "fine") == run(main())
+async def test_no_exception_of_a_handler_ends_the_plugin(error, kind):
+    async with run_plugin(plugin_with(raising(kind, error))) as plugin:
+        assert (await plugin.call("tool", bad=True)).is_error
+        assert "fine" == (await plugin.call("tool", bad=False)).output
 
 
-def test_an_unknown_tool_is_an_error_result():
-    async def main():
-        async with run_plugin(plugin_with(lambda self: 1)) as plugin:
-            return (await plugin.call("nothing")).body
-
-    body = run(main())
+async def test_an_unknown_tool_is_an_error_result():
+    async with run_plugin(plugin_with(lambda self: 1)) as plugin:
+        body = (await plugin.call("nothing")).body
     assert {"error": "tool 'nothing' is not registered for plugin 'test'"} == body["output"]
     assert (True, "TOOL_NOT_REGISTERED") == (body["is_error"], body["error"])
 
@@ -479,24 +456,21 @@ def test_a_generator_that_raises_is_a_failure():
     assert ("ValueError", ("one",)) == (result.error, result.progress)
 
 
-def test_progress_arrives_while_the_tool_runs():
-    async def main():
-        outcome = asyncio.Event()
+async def test_progress_arrives_while_the_tool_runs():
+    outcome = asyncio.Event()
 
-        async def handler(self):
-            yield "first"
-            await outcome.wait()
-            yield "second"
+    async def handler(self):
+        yield "first"
+        await outcome.wait()
+        yield "second"
 
-        async with run_plugin(plugin_with(handler)) as plugin:
-            call = asyncio.create_task(plugin.call("tool"))
-            text = plugin._progress
-            while not any(text.values()):
-                await asyncio.sleep(0)
-            outcome.set()
-            return (await call).progress
-
-    assert ("first", "second") == run(main())
+    async with run_plugin(plugin_with(handler)) as plugin:
+        call = asyncio.create_task(plugin.call("tool"))
+        text = plugin._progress
+        while not any(text.values()):
+            await asyncio.sleep(0)
+        outcome.set()
+        assert ("first", "second") == (await call).progress
 
 
 # -- tools that come and go
@@ -508,11 +482,7 @@ class Shop(NekoPluginBase):
         return city
 
 
-def test_a_plugin_lists_its_tools_as_plain_dicts():
-    async def main():
-        async with run_plugin(Shop) as plugin:
-            return plugin.plugin.list_llm_tools()
-
+async def test_a_plugin_lists_its_tools_as_plain_dicts():
     expected = {
         "name": "open_shop",
         "description": "Open the shop.",
@@ -521,7 +491,8 @@ def test_a_plugin_lists_its_tools_as_plain_dicts():
         "role": "clerk",
         "annotations": {"destructive": True},
     }
-    assert [expected] == run(main())
+    async with run_plugin(Shop) as running:
+        assert [expected] == running.plugin.list_llm_tools()
 
 
 async def test_a_tool_may_be_registered_and_unregistered_while_the_plugin_runs():
@@ -544,14 +515,11 @@ async def test_a_tool_may_be_registered_and_unregistered_while_the_plugin_runs()
         assert plugin.register_llm_tool("add", "Add.", schema, add)
 
 
-def test_taken_name_is_a_conflict_without_changes():
-    async def main():
-        async with run_plugin(Shop) as running:
-            with pytest.raises(EntryConflictError, match="open_shop"):
-                running.plugin.register_llm_tool("open_shop", "", {}, lambda: 1)
-            return (await running.call("open_shop", city="Rome")).output
-
-    assert "Rome" == run(main())
+async def test_taken_name_is_a_conflict_without_changes():
+    async with run_plugin(Shop) as running:
+        with pytest.raises(EntryConflictError, match="open_shop"):
+            running.plugin.register_llm_tool("open_shop", "", {}, lambda: 1)
+        assert "Rome" == (await running.call("open_shop", city="Rome")).output
 
 
 @pytest.mark.parametrize(
@@ -571,50 +539,40 @@ def test_taken_name_is_a_conflict_without_changes():
         ({"description": "\ud800"}, ValueError),
     ],
 )
-def test_invalid_tool_is_refused_at_registration(options, error):
-    async def main():
-        async with run_plugin(Shop) as running:
-            with pytest.raises(error):
-                running.plugin.register_llm_tool(**{"name": "new", "handler": lambda: 1, **options})
-            return [tool["name"] for tool in running.plugin.list_llm_tools()]
-
-    assert ["open_shop"] == run(main())
+async def test_invalid_tool_is_refused_at_registration(options, error):
+    async with run_plugin(Shop) as running:
+        with pytest.raises(error):
+            running.plugin.register_llm_tool(**{"name": "new", "handler": lambda: 1, **options})
+        assert ["open_shop"] == [tool["name"] for tool in running.plugin.list_llm_tools()]
 
 
-def test_tools_may_be_registered_from_any_thread():
-    async def main():
-        async with run_plugin(Shop) as running:
-            plugin = running.plugin
-            names = [f"tool_{n}" for n in range(50)]
+async def test_tools_may_be_registered_from_any_thread():
+    async with run_plugin(Shop) as running:
+        plugin = running.plugin
+        names = [f"tool_{n}" for n in range(50)]
 
-            def register(name):
-                plugin.register_llm_tool(name, "", None, lambda: name)
+        def register(name):
+            plugin.register_llm_tool(name, "", None, lambda: name)
 
-            await asyncio.gather(*(asyncio.to_thread(register, name) for name in names))
-            await plugin.registered(timeout=BOUND)
-            return names, sorted(running.tools)
-
-    names, found = run(main())
-    assert sorted([*names, "open_shop"]) == found
+        await asyncio.gather(*(asyncio.to_thread(register, name) for name in names))
+        await plugin.registered(timeout=BOUND)
+        assert sorted([*names, "open_shop"]) == sorted(running.tools)
 
 
-def test_waiting_ends_with_the_reason_when_a_tool_is_refused():
-    async def main():
-        async with run_plugin(Shop) as running:
-            plugin, runtime = running.plugin, running._runtime
-            number = running.tools["open_shop"].registration
-            runtime.receive(LlmToolState(name="open_shop", state="stale", registration=number))
-            waiting = asyncio.create_task(plugin.registered())
-            await asyncio.sleep(0)
-            runtime.receive(LlmToolState(name="open_shop", state="active", registration=number + 1))  # of another one
-            with pytest.raises(TimeoutError):
-                await plugin.registered(timeout=0)
-            runtime.receive(LlmToolState(name="open_shop", state="refused", reason="taken", registration=number))
-            with pytest.raises(RegistrationError, match="'open_shop' was refused: taken"):
-                await waiting
-            return plugin.llm_tool_state("open_shop")
-
-    state = run(main())
+async def test_waiting_ends_with_the_reason_when_a_tool_is_refused():
+    async with run_plugin(Shop) as running:
+        plugin, runtime = running.plugin, running._runtime
+        number = running.tools["open_shop"].registration
+        runtime.receive(LlmToolState(name="open_shop", state="stale", registration=number))
+        waiting = asyncio.create_task(plugin.registered())
+        await asyncio.sleep(0)
+        runtime.receive(LlmToolState(name="open_shop", state="active", registration=number + 1))  # of another one
+        with pytest.raises(TimeoutError):
+            await plugin.registered(timeout=0)
+        runtime.receive(LlmToolState(name="open_shop", state="refused", reason="taken", registration=number))
+        with pytest.raises(RegistrationError, match="'open_shop' was refused: taken"):
+            await waiting
+        state = plugin.llm_tool_state("open_shop")
     assert ("refused", "taken") == (state.state, state.reason)
 
 
@@ -756,7 +714,7 @@ async def test_startup_timeout_stops_a_hook_that_ignores_cancellation():
 
 
 @pytest.mark.parametrize("error", [ValueError("too hot"), asyncio.CancelledError("too hot"), SystemExit("too hot")])
-def test_failing_lifecycle_hook_is_reported_and_the_plugin_continues(error):
+async def test_failing_lifecycle_hook_is_reported_and_the_plugin_continues(error):
     class Plugin(Shop):
         @lifecycle(id="freeze")
         async def cool(self):
@@ -766,13 +724,13 @@ def test_failing_lifecycle_hook_is_reported_and_the_plugin_continues(error):
         async def shutdown(self):
             raise error
 
-    async def main():
-        async with run_plugin(Plugin) as running:
-            frozen = await running.freeze()
-            await running.unfreeze()
-            return frozen.error, (await running.call("open_shop", city="Rome")).output
-
-    assert ("ValueError" if isinstance(error, ValueError) else "PluginError", "Rome") == run(main())
+    async with run_plugin(Plugin) as running:
+        frozen = await running.freeze()
+        await running.unfreeze()
+        assert ("ValueError" if isinstance(error, ValueError) else "PluginError", "Rome") == (
+            frozen.error,
+            (await running.call("open_shop", city="Rome")).output,
+        )
 
 
 async def test_running_calls_are_cancelled_when_the_plugin_stops():
@@ -802,7 +760,7 @@ async def test_init_without_super_call_is_an_error():
             pass
 
 
-def test_a_plugin_may_set_itself_up_after_its_tools_are_found():
+async def test_a_plugin_may_set_itself_up_after_its_tools_are_found():
     class Plugin(NekoPluginBase):
         def __init__(self, ctx):
             super().__init__(ctx)
@@ -812,8 +770,5 @@ def test_a_plugin_may_set_itself_up_after_its_tools_are_found():
         def greet(self):
             return self.config["greeting"]
 
-    async def main():
-        async with run_plugin(Plugin) as running:
-            return (await running.call("greet")).output
-
-    assert "hello" == run(main())
+    async with run_plugin(Plugin) as running:
+        assert "hello" == (await running.call("greet")).output

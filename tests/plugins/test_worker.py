@@ -7,8 +7,8 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ from patchbay.plugins.protocol import (
     child_command,
     read_bootstrap,
 )
-from plugins.host_rig import BOUND, RigHost, run, write_plugin
+from plugins.host_rig import BOUND, RigHost, write_plugin
 
 WEATHER = """
 import asyncio, os, sys, threading
@@ -101,7 +101,7 @@ async def test_a_plugin_starts_registers_answers_and_stops(weather):
         assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
 
 
-def test_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
+async def test_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -111,12 +111,9 @@ def test_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
         """,
     )
 
-    async def main():
-        async with RigHost(folder, fresh=True) as host:
-            await host.register()
-            return host.token, await host.call("look")
-
-    token, answer = run(main())
+    async with RigHost(folder, fresh=True) as host:
+        await host.register()
+        token, answer = (host.token, await host.call("look"))
     assert token not in json.dumps(answer)
     assert "" == answer["output"][3]
 
@@ -183,19 +180,16 @@ async def test_a_plugin_that_blocks_answers_no_ping(tmp_path):
         await host.expect(Pong)
 
 
-def test_repeated_request_runs_once(weather):
-    async def main():
-        async with RigHost(weather) as host:
-            await host.register(2)
-            twice = Trigger(req_id="r", entry_id="__llm_tool__hang", run_id="x")
-            host.send(twice)
-            host.send(twice)
-            host.send(CancelRun(run_id="x"))
-            await host.result("r")
-            await host.call("get_weather", arguments={"city": "Rome"})
-            return [message.req_id for message in host.said if isinstance(message, Result)].count("r")
-
-    assert 1 == run(main())
+async def test_repeated_request_runs_once(weather):
+    async with RigHost(weather) as host:
+        await host.register(2)
+        twice = Trigger(req_id="r", entry_id="__llm_tool__hang", run_id="x")
+        host.send(twice)
+        host.send(twice)
+        host.send(CancelRun(run_id="x"))
+        await host.result("r")
+        await host.call("get_weather", arguments={"city": "Rome"})
+        assert 1 == [message.req_id for message in host.said if isinstance(message, Result)].count("r")
 
 
 async def test_call_has_the_given_or_a_new_idempotency_key(tmp_path):
@@ -291,7 +285,7 @@ async def test_oversized_result_is_an_error_and_the_plugin_continues(tmp_path):
         assert 5_000_000 == len((await host.call("much", arguments={"size": 5_000_000}))["output"])
 
 
-def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
+async def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
     folder = plugin_of(
         tmp_path,
         """
@@ -304,12 +298,9 @@ def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
         """,
     )
 
-    async def main():
-        async with RigHost(folder) as host:
-            await host.register()
-            return await host.call("flood")
-
-    assert "done" == run(main())["output"]
+    async with RigHost(folder) as host:
+        await host.register()
+        assert "done" == (await host.call("flood"))["output"]
 
 
 # -- logs and prints
@@ -365,29 +356,6 @@ async def test_unloadable_plugin_reports_its_cause_and_line_and_exits(tmp_path, 
         assert "llm_tool.py" not in crash.traceback
         assert "importlib" not in crash.traceback
         assert 1 == await host.exited()
-
-
-@pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
-async def test_failed_startup_ends_the_plugin_only_with_policy_fail(tmp_path, policy):
-    folder = plugin_of(
-        tmp_path,
-        """
-        @lifecycle(id="startup")
-        async def startup(self):
-            return Err("no key")
-
-        @llm_tool
-        def ask(self): ...
-        """,
-    )
-    async with RigHost(folder, startup_failure=policy) as host:
-        started = await host.ready()
-        assert "failed" == started.status
-        assert "no key" in started.startup_error
-        if policy == "fail":
-            assert 1 == await host.exited()
-        else:
-            await host.register()
 
 
 async def test_a_startup_that_blocks_its_process_and_ends_beyond_its_limit_has_failed(tmp_path):
@@ -550,17 +518,14 @@ async def test_children_of_a_plugin_do_not_outlive_the_host(tmp_path):
 async def test_garbage_from_the_host_ends_the_plugin(weather):
     async with RigHost(weather) as host:
         await host.register(2)
-        host.connection._transport.write(b"\xff" * 64)
+        host.connection.transport.write(b"\xff" * 64)
         await host.exited()
         assert "shutdown stop\n" in host.stdout
 
 
 async def test_host_that_sends_no_start_is_left(tmp_path):
     folder = write_plugin(tmp_path / "p", "class Plugin(NekoPluginBase): ...")
-    host = RigHost(folder)
-    host.start = None
-    host._receive = lambda _hello: host.connection.abort()
-    async with host:
+    async with RigHost(folder, sends_start=False) as host:
         assert 70 == await host.exited()
 
 
@@ -597,29 +562,15 @@ def test_remote_host_is_refused(address):
         _ = Bootstrap(address=address, token="t").path
 
 
-def test_the_path_of_a_socket_is_read():
-    assert "/a:b" == Bootstrap(address="unix:/a:b", token="t").path
-
-
-def test_token_is_hidden():
-    assert "secret" not in repr(Bootstrap(address="unix:/x", token="secret"))
+def test_bootstrap_has_a_socket_path_and_hides_its_token():
+    bootstrap = Bootstrap(address="unix:/a:b", token="secret")
+    assert ("/a:b", False) == (bootstrap.path, "secret" in repr(bootstrap))
 
 
 def test_line_may_arrive_in_pieces():
-    read, write = os.pipe()
-    line = Bootstrap(address="unix:/x", token="t").line()
-    with os.fdopen(write, "wb", buffering=0) as pipe:
-        done = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import sys,time\nfor c in sys.stdin.buffer.read(): sys.stdout.buffer.write(bytes([c])); sys.stdout.flush()",
-            ],
-            stdin=subprocess.PIPE,
-            stdout=pipe,
-        )
-    done.communicate(line, timeout=BOUND)
-    try:
-        assert Bootstrap(address="unix:/x", token="t") == read_bootstrap(read)
-    finally:
-        os.close(read)
+    bootstrap = Bootstrap(address="unix:/x", token="t")
+    read, write = socket.socketpair(type=socket.SOCK_SEQPACKET)  # each read gets one piece
+    with read, write:
+        for byte in bootstrap.line():
+            write.send(bytes([byte]))
+        assert bootstrap == read_bootstrap(read.fileno())

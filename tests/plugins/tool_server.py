@@ -143,7 +143,7 @@ class ToolServer:
         else:
             asked = json.loads(body)
             self.requests.append((path.rpartition("/")[2], asked))
-            status, answer = getattr(self, "_" + path.rpartition("/")[2])(asked)
+            status, answer = getattr(self, path.rpartition("/")[2])(asked)
             if self.held_answers is not None:
                 await self.held_answers.wait()
         if not self.seed and answer is not None:
@@ -155,7 +155,7 @@ class ToolServer:
         await send({"type": "http.response.body", "body": data})
         self._news.set()
 
-    def _register(self, asked: Any) -> tuple[int, Any]:
+    def register(self, asked: Any) -> tuple[int, Any]:
         name, role = asked["name"], asked["role"]
         if name in self.fail:
             return 503, {"detail": "not now"}
@@ -183,7 +183,7 @@ class ToolServer:
             self.secrets[name] = answer["secret"] = asked["secret"]
         return 200, answer
 
-    def _unregister(self, asked: Any) -> tuple[int, Any]:
+    def unregister(self, asked: Any) -> tuple[int, Any]:
         removed = []
         for role, tools in self.tools.items():
             row = tools.get(asked["name"])
@@ -193,7 +193,7 @@ class ToolServer:
         self.changed()
         return 200, {"ok": True, "removed": bool(removed), "name": asked["name"], "affected_roles": removed, "failed_roles": []}
 
-    def _clear(self, asked: Any) -> tuple[int, Any]:
+    def clear(self, asked: Any) -> tuple[int, Any]:
         count = 0
         for tools in self.tools.values():
             for name in [n for n, row in tools.items() if row["source"] == asked["source"]]:

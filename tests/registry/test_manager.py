@@ -196,32 +196,28 @@ def test_change_without_an_event_loop_is_sent_on_sync():
 # Sessions that come, take over and go
 
 
-def test_prepared_session_has_the_tools_and_takes_over_when_the_active_one_is_idle():
-    async def work():
-        manager = LLMSessionManager("ann")
-        manager.register_tool(definition("a"))
-        first, second = Session(), Session()
-        await manager.prepare(first)
-        assert (None, first, None) == (await manager.swap(), manager.active, manager.pending)
-        first.idle = False
-        await manager.prepare(second)
-        await manager.register_tool_and_sync(definition("b"))
-        swapping = asyncio.ensure_future(manager.swap())
-        await second.gate.wait()
-        assert first is manager.active
-        first.idle = True
-        assert first is await swapping
-        assert (second, None) == (manager.active, manager.pending)
-        await manager.register_tool_and_sync(definition("c"))
-        manager.leave(second)
-        manager.leave(second)
-        await manager.unregister_tool_and_sync("a")
-        assert (None, ["b", "c"]) == (manager.active, [each.name for each in manager.list_tools()])
-        return first.told, second.told
-
-    first, second = run(work())
-    assert [["a"], ["a", "b"]] == first
-    assert [["a"], ["a", "b"], ["a", "b", "c"]] == second
+async def test_prepared_session_has_the_tools_and_takes_over_when_the_active_one_is_idle():
+    manager = LLMSessionManager("ann")
+    manager.register_tool(definition("a"))
+    first, second = Session(), Session()
+    await manager.prepare(first)
+    assert (None, first, None) == (await manager.swap(), manager.active, manager.pending)
+    first.idle = False
+    await manager.prepare(second)
+    await manager.register_tool_and_sync(definition("b"))
+    swapping = asyncio.ensure_future(manager.swap())
+    await second.gate.wait()
+    assert first is manager.active
+    first.idle = True
+    assert first is await swapping
+    assert (second, None) == (manager.active, manager.pending)
+    await manager.register_tool_and_sync(definition("c"))
+    manager.leave(second)
+    manager.leave(second)
+    await manager.unregister_tool_and_sync("a")
+    assert (None, ["b", "c"]) == (manager.active, [each.name for each in manager.list_tools()])
+    assert [["a"], ["a", "b"]] == first.told
+    assert [["a"], ["a", "b"], ["a", "b", "c"]] == second.told
 
 
 async def test_only_one_synced_session_can_be_pending():

@@ -25,15 +25,15 @@ class Session:
         self.told: list[list[str]] = []
         self.asked = 0
         self.news = asyncio.Event()
-        self._failures = failures
-        self._hangs = hangs
+        self.failures = failures
+        self.hangs = hangs
 
     async def use_tools(self, snapshot: Any) -> None:
         self.asked += 1
         self.news.set()
-        if self.asked <= self._hangs:
+        if self.asked <= self.hangs:
             await asyncio.Event().wait()
-        if self.asked <= self._failures:
+        if self.asked <= self.failures:
             raise ConnectionError(f"gone {self.asked}")
         self.told.append([*snapshot.tools])
 
@@ -84,7 +84,7 @@ async def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
     session = manager.active = Session(1, hangs=0)
     with pytest.raises(ToolSyncError):
         await manager.register_tool_and_sync(definition("a"))
-    session._hangs, session._failures = 2, 0
+    session.hangs, session.failures = 2, 0
     await session.until(2)
     await manager.register_tool_and_sync(definition("b"))
     assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)

@@ -124,28 +124,22 @@ def test_a_row_that_cannot_be_read_spares_the_others(tmp_path, caplog):
     assert (["d"], 3) == ([each.name for each in run(stored(str(file)))], len(caplog.records))
 
 
-def test_the_file_is_for_its_owner_only(tmp_path):
+async def test_the_file_is_for_its_owner_only(tmp_path):
     file = tmp_path / "tools.db"
 
-    async def work():
-        registry = registry_of()
-        async with RegistrationStore(f"sqlite:///{file}") as store:
-            await store.save(registry, registry.register(remote("t", secret="hush")))
-            return {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
-
-    modes = run(work())
+    registry = registry_of()
+    async with RegistrationStore(f"sqlite:///{file}") as store:
+        await store.save(registry, registry.register(remote("t", secret="hush")))
+        modes = {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
     assert {"tools.db", "tools.db-wal"} <= modes.keys()
     assert {"-rw-------"} == {*modes.values()}
 
 
-def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
-    async def work():
-        registry = registry_of()
-        async with RegistrationStore("sqlite://") as store:
-            await store.save(registry, registry.register(remote("t")))
-            return await store.load()
-
-    assert ["t"] == [each.name for each in run(work())]
+async def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
+    registry = registry_of()
+    async with RegistrationStore("sqlite://") as store:
+        await store.save(registry, registry.register(remote("t")))
+        assert ["t"] == [each.name for each in await store.load()]
 
 
 def test_unopenable_database_is_a_configuration_error(tmp_path):
@@ -287,43 +281,37 @@ def test_two_processes_on_one_database_keep_each_others_changes(url):
         }
 
 
-def test_a_new_file_that_another_process_is_making_its_tables_in_is_waited_for(tmp_path):
+async def test_a_new_file_that_another_process_is_making_its_tables_in_is_waited_for(tmp_path):
     """SQLite itself does not wait there: the file is not in WAL mode yet, and a reader that would change that is turned away."""
     file = tmp_path / "tools.db"
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.execute("CREATE TABLE t (a)")
 
-    async def work():
-        async with RegistrationStore(file) as store:
-            loading = asyncio.create_task(store.load())
-            await asyncio.wait({loading}, timeout=0.3)  # long enough for it to be turned away, if it is
-            other.execute("COMMIT")
-            return await loading
-
-    assert [] == run(work())
+    async with RegistrationStore(file) as store:
+        loading = asyncio.create_task(store.load())
+        await asyncio.wait({loading}, timeout=0.3)  # long enough for it to be turned away, if it is
+        other.execute("COMMIT")
+        assert [] == await loading
     other.close()
 
 
-def test_save_error_does_not_contain_secrets(url):
+async def test_save_error_does_not_contain_secrets(url):
     registry = registry_of()
 
-    async def work():
-        async with RegistrationStore(url) as store:
-            await store.load()
-            engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-            with engine.begin() as connection:
-                connection.exec_driver_sql("ALTER TABLE patchbay_registrations RENAME COLUMN body TO other")
-            engine.dispose()
-            with pytest.raises(sa.exc.DBAPIError) as caught:
-                await store.save(registry, registry.register(remote("t", secret="hush")))
-            return str(caught.value)
-
-    text = run(work())
+    async with RegistrationStore(url) as store:
+        await store.load()
+        engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE patchbay_registrations RENAME COLUMN body TO other")
+        engine.dispose()
+        with pytest.raises(sa.exc.DBAPIError) as caught:
+            await store.save(registry, registry.register(remote("t", secret="hush")))
+        text = str(caught.value)
     assert (True, False) == ("body" in text, "hush" in text)
 
 
-def test_two_stores_on_one_file_keep_changes_of_another_process(tmp_path):
+async def test_two_stores_on_one_file_keep_changes_of_another_process(tmp_path):
     """A process that closes any handle of a file gives up all its locks on it, those of SQLite's own handles too."""
     file = tmp_path / "tools.db"
 
@@ -332,13 +320,10 @@ def test_two_stores_on_one_file_keep_changes_of_another_process(tmp_path):
         command = [sys.executable, "-c", reads, str(file)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
-    async def work():
-        registry = registry_of()
-        async with RegistrationStore(file) as first, RegistrationStore(file) as second:
-            await first.save(registry, registry.register(remote("a")))
-            await second.load()
-            before = count_elsewhere()
-            await first.save(registry, registry.register(remote("b")))
-            return before, count_elsewhere()
-
-    assert ("(1,)", "(2,)") == run(work())
+    registry = registry_of()
+    async with RegistrationStore(file) as first, RegistrationStore(file) as second:
+        await first.save(registry, registry.register(remote("a")))
+        await second.load()
+        before = count_elsewhere()
+        await first.save(registry, registry.register(remote("b")))
+        assert ("(1,)", "(2,)") == (before, count_elsewhere())

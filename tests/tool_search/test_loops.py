@@ -93,31 +93,25 @@ def test_the_tool_that_a_request_demands_is_offered():
     assert [["tool_search", "tool_7"]] * 2 == offered(model)
 
 
-def test_tool_removed_by_a_callback_is_not_found():
+async def test_tool_removed_by_a_callback_is_not_found():
     def policy(ctx: Any, request: Any) -> None:
         request.tools_dict.pop("tool_7", None)
 
-    async def main() -> None:
-        model = ScriptedModel([search("task7"), ToolCall("a", "tool_7"), ToolCall("b", "tool_7"), "done"])
-        events = await Chat(agent(model, *tools(), before_model_callback=policy)).say()
-        responses = [response for event in events for response in event.get_function_responses()]
-        assert ["tool_search", "tool_7", "tool_7"] == [response.name for response in responses]
-        assert not any("did it" in str(response.response) for response in responses)
-        assert not any("tool_7" in names for names in offered(model))
-
-    run(main())
+    model = ScriptedModel([search("task7"), ToolCall("a", "tool_7"), ToolCall("b", "tool_7"), "done"])
+    events = await Chat(agent(model, *tools(), before_model_callback=policy)).say()
+    responses = [response for event in events for response in event.get_function_responses()]
+    assert ["tool_search", "tool_7", "tool_7"] == [response.name for response in responses]
+    assert not any("did it" in str(response.response) for response in responses)
+    assert not any("tool_7" in names for names in offered(model))
 
 
-def test_a_search_has_another_name_than_the_callers_tools():
+async def test_a_search_has_another_name_than_the_callers_tools():
     model = ScriptedModel(["done"])
     mine = ToolSpec("tool_search")
 
-    async def main() -> None:
-        executor = Executor(tools(), search=ToolSearch())
-        async for _ in turn(model, executor.begin(reserved=["tool_search"]), [], external=[mine]):
-            pass
-
-    run(main())
+    executor = Executor(tools(), search=ToolSearch())
+    async for _ in turn(model, executor.begin(reserved=["tool_search"]), [], external=[mine]):
+        pass
     assert [["tool_search", "tool_search_"]] == offered(model)
 
 
@@ -136,17 +130,14 @@ def test_hostile_results_in_a_conversation_offer_nothing_but_tools_of_the_catalo
     assert [["tool_search"]] == offered(model)
 
 
-def test_an_agent_finds_tools_and_its_later_runs_still_have_them():
-    async def main() -> None:
-        sub = LlmAgent(name="helper", model=ScriptedModel([]))
-        model = ScriptedModel([search("task7"), ToolCall("a", "tool_7"), "done", "again"])
-        chat = Chat(agent(model, *tools(), sub_agents=[sub]))
-        await chat.say()
-        await chat.say("more")
-        start = ["transfer_to_agent", "tool_search"]
-        assert [start, [*start, "tool_7"], [*start, "tool_7"], [*start, "tool_7"]] == offered(model)
-
-    run(main())
+async def test_an_agent_finds_tools_and_its_later_runs_still_have_them():
+    sub = LlmAgent(name="helper", model=ScriptedModel([]))
+    model = ScriptedModel([search("task7"), ToolCall("a", "tool_7"), "done", "again"])
+    chat = Chat(agent(model, *tools(), sub_agents=[sub]))
+    await chat.say()
+    await chat.say("more")
+    start = ["transfer_to_agent", "tool_search"]
+    assert [start, [*start, "tool_7"], [*start, "tool_7"], [*start, "tool_7"]] == offered(model)
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -199,14 +190,11 @@ def test_a_text_models_call_of_a_tool_that_it_has_not_found_is_answered_and_not_
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-def test_a_realtime_session_finds_tools(provider):
-    async def main() -> None:
-        script = [Call("tool_search", {"query": "task7", "limit": 1}), Call("tool_7"), Quote(), Quote()]
-        with provider(script) as fake:
-            async with playing(fake, *tools()) as played:
-                assert ["tool_search"] == list(fake.tools)
-                await played.session.send_text("Go.")
-                await played.until(lambda: "7 did it" in played.text)
-                await fake.until(lambda: ["tool_search", "tool_7"] == list(fake.tools))
-
-    run(main())
+async def test_a_realtime_session_finds_tools(provider):
+    script = [Call("tool_search", {"query": "task7", "limit": 1}), Call("tool_7"), Quote(), Quote()]
+    with provider(script) as fake:
+        async with playing(fake, *tools()) as played:
+            assert ["tool_search"] == list(fake.tools)
+            await played.session.send_text("Go.")
+            await played.until(lambda: "7 did it" in played.text)
+            await fake.until(lambda: ["tool_search", "tool_7"] == list(fake.tools))
