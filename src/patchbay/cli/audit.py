@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from patchbay._text import printable
-from patchbay.cli.options import SERVER, TokenFile, is_explicit
+from patchbay.cli.options import SERVER, TokenFile, is_explicit, server_option
 from patchbay.cli.terminal import (
     exit_when_stdout_closes,
     format_datetime,
@@ -53,7 +53,7 @@ def audit(
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", envvar="PATCHBAY_SERVER", help=f"Query a server instead. Default: {SERVER}."),
+        server_option(f"Query a server instead. Default: {SERVER}."),
     ] = None,
     token_file: TokenFile = None,
     since: Annotated[str | None, _filter("Not before: 15m, 2h, 7d ago, or 2026-05-01T12:00.", metavar="TIME")] = None,

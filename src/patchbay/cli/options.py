@@ -22,7 +22,28 @@ SERVER = "http://127.0.0.1:48911"
 SERVING = "Server"
 GOVERNANCE = "Hooks, approvals, audit"
 
-Server = Annotated[str, typer.Option("--server", metavar="URL", envvar="PATCHBAY_SERVER", help="Base URL of the server.")]
+
+def server_option(help: str) -> Any:
+    """Return the option for the server that a command connects to."""
+    return typer.Option("--server", metavar="URL", envvar="PATCHBAY_SERVER", help=help)
+
+
+def upstream_option(help: str, **options: Any) -> Any:
+    """Return the option for the model server behind the proxy or the tool server."""
+    return typer.Option("--upstream", metavar="URL", envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"], help=help, **options)
+
+
+def store_option(help: str, **options: Any) -> Any:
+    """Return the option for the database of a server."""
+    return typer.Option("--store", metavar="URL", envvar="PATCHBAY_STORE", help=help, **options)
+
+
+def mcp_config_option(help: str, **options: Any) -> Any:
+    """Return the option for the file of MCP servers."""
+    return typer.Option("--mcp-config", metavar="FILE", envvar="PATCHBAY_MCP_CONFIG", help=help, show_default=False, **options)
+
+
+Server = Annotated[str, server_option("Base URL of the server.")]
 TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", envvar="PATCHBAY_TOKEN_FILE", help="File (mode 0600) with the bearer token."),
@@ -38,16 +59,7 @@ Config = Annotated[
         help="JSON, YAML or TOML file with hooks and approvals; reloaded on SIGHUP.",
     ),
 ]
-McpConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--mcp-config",
-        metavar="FILE",
-        envvar="PATCHBAY_MCP_CONFIG",
-        help="File with mcpServers; default: ~/.config/patchbay/mcp.json.",
-        show_default=False,
-    ),
-]
+McpConfig = Annotated[Path | None, mcp_config_option("File with mcpServers; default: ~/.config/patchbay/mcp.json.")]
 Audit = Annotated[
     str | None,
     typer.Option(

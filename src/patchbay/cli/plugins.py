@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from patchbay.cli.options import CONTEXT, Json, TokenFile, command_group
+from patchbay.cli.options import CONTEXT, SERVER, Json, TokenFile, command_group, server_option
 from patchbay.cli.terminal import escape_unencodable, fail, sanitize_ansi
 from patchbay.errors import ConfigurationError, PatchbayError
 
@@ -50,9 +50,7 @@ def run(
         str,
         typer.Argument(metavar="DIR|MODULE:CLASS", help="Folder of plugins, folder of a plugin, or a class.", show_default=False),
     ],
-    server: Annotated[
-        str, typer.Option(metavar="URL", envvar="PATCHBAY_SERVER", help="Server to register the tools with.")
-    ] = "http://127.0.0.1:48911",
+    server: Annotated[str, server_option("Server to register the tools with.")] = SERVER,
     port: Annotated[int, _port(0, "Port for the server's calls; 0 picks a free one.")] = PORT,
     watch: Annotated[
         bool,

@@ -15,6 +15,8 @@ from patchbay.cli.options import (
     Quiet,
     Verbose,
     reject_flags_as_keys,
+    store_option,
+    upstream_option,
     verbosity,
     with_flags,
 )
@@ -34,12 +36,10 @@ from patchbay.server.settings import ProxySettings, ServeOptions
 def proxy(
     upstream: Annotated[
         str,
-        typer.Option(
-            metavar="URL",
-            envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"],
+        upstream_option(
+            "Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Required.",
             show_default=False,
             rich_help_panel="Upstream",
-            help="Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Required.",
         ),
     ] = "",
     print_env: Annotated[
@@ -57,13 +57,11 @@ def proxy(
     config: Config = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="PATCHBAY_STORE",
+        store_option(
+            "Database of stored responses, approval requests and the audit log; memory: lost when the proxy ends. "
+            "Default: memory, with --config sqlite:///proxy.db for the last two.",
             show_default=False,
             rich_help_panel=SERVING,
-            help="Database of stored responses, approval requests and the audit log; memory: lost when the proxy ends. "
-            "Default: memory, with --config sqlite:///proxy.db for the last two.",
         ),
     ] = None,
     audit: Audit = None,

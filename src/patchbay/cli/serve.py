@@ -13,7 +13,20 @@ from urllib.parse import quote
 import typer
 
 from patchbay._flags import build
-from patchbay.cli.options import SERVING, Audit, AuditDays, Config, Quiet, Verbose, reject_flags_as_keys, verbosity, with_flags
+from patchbay.cli.options import (
+    SERVING,
+    Audit,
+    AuditDays,
+    Config,
+    Quiet,
+    Verbose,
+    mcp_config_option,
+    reject_flags_as_keys,
+    store_option,
+    upstream_option,
+    verbosity,
+    with_flags,
+)
 from patchbay.cli.terminal import plural, styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
@@ -49,32 +62,24 @@ Host = Annotated[str, typer.Option(metavar="HOST", envvar="PATCHBAY_SERVE_HOST",
 Roles = Annotated[str, typer.Option(metavar="NAMES", envvar="PATCHBAY_ROLES", help="Comma-separated role names.")]
 StoreUrl = Annotated[
     str,
-    typer.Option(
-        metavar="URL",
-        envvar="PATCHBAY_STORE",
-        help="Database of registrations and stored responses: sqlite:///tools.db, a file, postgresql://user@host/name; "
-        "memory: lost at exit.",
+    store_option(
+        "Database of registrations and stored responses: sqlite:///tools.db, a file, postgresql://user@host/name; "
+        "memory: lost at exit."
     ),
 ]
 UpstreamUrl = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL",
-        envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"],
-        rich_help_panel=_MODELS,
-        help="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Its models get the tools at "
+    upstream_option(
+        "Base URL of an OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Its models get the tools at "
         "/v1/chat/completions.",
+        rich_help_panel=_MODELS,
     ),
 ]
 McpConfig = Annotated[
     Path | None,
-    typer.Option(
-        "--mcp-config",
-        metavar="FILE",
-        envvar="PATCHBAY_MCP_CONFIG",
+    mcp_config_option(
+        "File with mcpServers, whose tools are offered; default: ~/.config/patchbay/mcp.json; none: no file.",
         rich_help_panel="Tools",
-        help="File with mcpServers, whose tools are offered; default: ~/.config/patchbay/mcp.json; none: no file.",
-        show_default=False,
     ),
 ]
 
