@@ -13,7 +13,6 @@ from bench.calls import cases, servers, starlette_server
 from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import DEFAULT_ROLE, Registration, ToolRegistry
 
@@ -23,15 +22,8 @@ UVLOOP = True
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[cases.Opened]:
     """Register the callback with a registry, as ``patchbay serve`` has it, and call it."""
-    settings = ToolsSettings()
-    health = CallbackHealth(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
-    dispatcher = CallbackDispatcher(
-        max_result_size=settings.max_result_size,
-        connect_timeout=settings.connect_timeout,
-        strict_arguments=settings.strict_arguments,
-        health=health,
-    )
-    registry = health.registry = ToolRegistry([DEFAULT_ROLE], dispatcher.tool)
+    dispatcher = CallbackDispatcher(ToolsSettings())
+    registry = dispatcher.health.registry = ToolRegistry([DEFAULT_ROLE], dispatcher.tool)
     with servers.starlette(folder) as callback:
         registry.register(
             Registration(

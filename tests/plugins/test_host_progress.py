@@ -7,7 +7,7 @@ import asyncio
 from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Progress
 from patchbay.tools.registry import Key, ToolRegistry
 from plugins.host_rig import run, write_plugin
@@ -46,9 +46,8 @@ def test_progress_of_a_plugin_reaches_the_executor_while_its_tool_runs(tmp_path)
     async def main(server):
         async with Stand(folder, server=f"http://127.0.0.1:{server.port}") as stand:
             await stand.registered()
-            lease = CallbackHealth(max_failures=3, connect_timeout=BOUND)
-            dispatcher = CallbackDispatcher(max_result_size=10_000, connect_timeout=BOUND, strict_arguments=False, health=lease)
-            lease.registry = registry = ToolRegistry(["ann"], dispatcher.tool)
+            dispatcher = CallbackDispatcher(ToolsSettings(connect_timeout=BOUND))
+            registry = dispatcher.health.registry = ToolRegistry(["ann"], dispatcher.tool)
             for name in ("search", "release"):
                 registry.register(
                     server.app.registry.get(Key(None, name)), trusted=True

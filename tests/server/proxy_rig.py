@@ -19,7 +19,8 @@ from aiohttp import web
 from executor.virtual_time import ManualClockLoop
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.exchange import Exchange
-from patchbay.proxy import create_app
+from patchbay.proxy import ProxyApp, create_app
+from patchbay.server import ProxySettings
 
 BOUND = 30.0
 """Seconds that any wait may take."""
@@ -238,12 +239,11 @@ class FakeExchange:
         return b"data: " + json.dumps({"error": {"message": str(error), "code": error.code}}).encode() + b"\n\n"
 
 
-def make_proxy(upstream: str, **settings: Any) -> Any:
-    make_exchange = settings.pop("make_exchange", FakeExchange)
-    app = create_app(upstream, **settings)
-    if make_exchange is not None:
-        app._make_exchange = make_exchange
-    return app
+def make_proxy(upstream: str, *, make_exchange: Any = FakeExchange, **settings: Any) -> ProxyApp:
+    """Return the proxy with a fake exchange, or with None with the real one."""
+    if make_exchange is None:
+        return create_app(upstream, **settings)
+    return ProxyApp(ProxySettings(upstream, **settings), make_exchange)
 
 
 @dataclass

@@ -250,7 +250,7 @@ def test_client_disconnected_during_an_upload_is_logged(rest: bytes, tmp_path: P
         await asyncio.sleep(60)
         return web.Response()
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=log)) as port:
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=str(log))) as port:
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
             client.sendall(b"POST /v1/x HTTP/1.1\r\nhost: x\r\nx-read-body: no\r\ncontent-length: 6\r\n\r\nabc")
             assert upstream.arrived.wait(BOUND)

@@ -136,4 +136,4 @@ def test_an_upstream_that_cannot_work_is_refused_when_it_is_set(upstream: str) -
 )  # fmt: skip
 def test_a_setting_that_cannot_work_is_refused_when_it_is_set(settings: dict) -> None:
     with pytest.raises(ConfigurationError):
-        make_proxy("http://127.0.0.1:9/v1", **settings)
+        make_proxy("http://127.0.0.1:9/v1", make_exchange=None, **settings)

@@ -7,7 +7,7 @@ import pytest
 from patchbay import tool
 from patchbay.errors import ConfigurationError
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools import BaseTool, ToolDefinition
 from patchbay.tools.registry import Registration
 
@@ -83,9 +83,7 @@ def test_source_of_a_local_tool_defaults_to_empty():
 
 @pytest.mark.parametrize(("source", "expected"), [("plugin:x", "plugin:x"), ("", "external")])
 def test_remote_tool_cannot_pass_for_an_in_process_one(source, expected):
-    dispatcher = CallbackDispatcher(
-        max_result_size=1, connect_timeout=1.0, strict_arguments=False, health=CallbackHealth(max_failures=1, connect_timeout=1.0)
-    )
+    dispatcher = CallbackDispatcher(ToolsSettings())
     registration = Registration("t", callback_url="http://127.0.0.1:9/call", source=source, metadata={"annotations": DESTRUCTIVE})
     made = dispatcher.tool(registration)
     assert (expected, DESTRUCTIVE) == (made.source, made.annotations)

@@ -167,7 +167,7 @@ def test_dead_origins_are_probed_in_turn_and_hidden_once(monkeypatch: Any) -> No
 
     monkeypatch.setattr(callbacks, "is_reachable", counted)
     app = create_tools_app(("ann",), settings=ToolsSettings(lease=60.0))
-    health = CallbackHealth(max_failures=3, connect_timeout=5.0)
+    health = CallbackHealth(ToolsSettings(lease=60.0))
     registry = health.registry = app.registry
     hidden: list[Any] = []
     hide = registry.hide

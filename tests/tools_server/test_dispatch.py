@@ -17,7 +17,7 @@ from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.server import callback_tool
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import Registration, ToolRegistry
 from ports import kept_port
 from tools_server.rig import BOUND, calling_back, json_response, no_response, raw_response, serving
@@ -369,12 +369,11 @@ async def test_connections_that_make_room_for_others_end_their_running_call_firs
         json_response("done")(connection, end)
 
     with calling_back(json_response("done")) as first, calling_back(answers_slowly) as second:
-        health = CallbackHealth(max_failures=3, connect_timeout=BOUND)
-        dispatcher = CallbackDispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, health=health)
-        health.registry = ToolRegistry(["ann"], dispatcher.tool)
+        dispatcher = CallbackDispatcher(ToolsSettings(connect_timeout=BOUND))
+        registry = dispatcher.health.registry = ToolRegistry(["ann"], dispatcher.tool)
         for name, callback in (("first", first), ("second", second)):
-            health.registry.register(Registration(name, source="s", callback_url=callback.url))
-        executor = Executor(health.registry.snapshot("ann").tools.values())
+            registry.register(Registration(name, source="s", callback_url=callback.url))
+        executor = Executor(registry.snapshot("ann").tools.values())
 
         async def called(name: str) -> Any:
             [execution] = await executor.run([ToolCall("c", name, "{}")])

@@ -15,7 +15,6 @@ from patchbay import ToolCall
 from patchbay.executor import Executor, ToolExecution
 from patchbay.server import progress_lines
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.progress_lines import (
     MAX_LINE_BYTES,
     MAX_LINES,
@@ -26,6 +25,7 @@ from patchbay.server.progress_lines import (
     is_accepted,
     progress_line,
 )
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Progress
 from patchbay.tools.registry import Registration, ToolRegistry
 from tools_server.rig import BOUND, Call, Script, calling_back, json_response, raw_response
@@ -52,14 +52,13 @@ def call_result(
             on_progress()
 
     async def main(url: str) -> ToolExecution:
-        health = CallbackHealth(max_failures=3, connect_timeout=BOUND)
-        dispatcher = CallbackDispatcher(max_result_size=limit, connect_timeout=BOUND, strict_arguments=False, health=health)
-        health.registry = ToolRegistry(["ann"], dispatcher.tool)
-        health.registry.register(Registration("a", source="s", callback_url=url, timeout_seconds=BOUND))
+        dispatcher = CallbackDispatcher(ToolsSettings(max_result_size=limit, connect_timeout=BOUND))
+        registry = dispatcher.health.registry = ToolRegistry(["ann"], dispatcher.tool)
+        registry.register(Registration("a", source="s", callback_url=url, timeout_seconds=BOUND))
         try:
-            [execution] = await Executor(
-                health.registry.snapshot("ann").tools.values(), on_progress=hear, max_result_chars=None
-            ).run([ToolCall("c", "a", "{}")])
+            [execution] = await Executor(registry.snapshot("ann").tools.values(), on_progress=hear, max_result_chars=None).run(
+                [ToolCall("c", "a", "{}")]
+            )
         finally:
             await dispatcher.close()
         return execution

@@ -22,7 +22,6 @@ from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.auth import OPENAI_BASE, AccessMiddleware, AsgiApp
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, Send, is_model_api, own_path
@@ -185,59 +184,66 @@ def create_tools_app(
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
     settings = settings or ToolsSettings()
     governance = renamed_oversight(governance, oversight) or Governance()
-    health = CallbackHealth(
-        max_failures=settings.max_failures, connect_timeout=settings.connect_timeout, is_watched=settings.lease > 0
-    )
-    dispatcher = CallbackDispatcher(
-        max_result_size=settings.max_result_size,
-        connect_timeout=settings.connect_timeout,
-        strict_arguments=settings.strict_arguments,
-        health=health,
-        callback_ports=settings.callback_ports,
-    )
-    registry = health.registry = ToolRegistry(
-        roles,
-        dispatcher.tool,
-        reserved=RESERVED if settings.token is not None else (MCP_SOURCES,),
-        needs_secret=settings.needs_secret,
-    )
+    dispatcher = CallbackDispatcher(settings)
+    health = dispatcher.health
+    reserved = RESERVED if settings.token is not None else (MCP_SOURCES,)
+    registry = health.registry = ToolRegistry(roles, dispatcher.tool, reserved=reserved, needs_secret=settings.needs_secret)
     managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
     health.on_change = partial(_sync_sessions, managers)
     store = RegistrationStore(store) if isinstance(store, str) else store
-    read_servers = mcp_servers if callable(mcp_servers) else None
-    mcp = McpHost(mcp_servers() if callable(mcp_servers) else mcp_servers, registry, on_change=health.on_change, pins=mcp_pins)
     writer = RegistrationWriter(registry, store) if store is not None else None
+    read_servers = mcp_servers if callable(mcp_servers) else None
+    mcp_host = McpHost(
+        mcp_servers() if callable(mcp_servers) else mcp_servers, registry, on_change=health.on_change, pins=mcp_pins
+    )
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     if upstream is not None and upstream.response_store is None and store is not None:
         upstream = replace(upstream, response_store=store.database.url.render_as_string(hide_password=False))
-    proxy = sessions = None
+    proxy = None
     if upstream is not None:
         # The middleware has limited the body already, and checked the token where one is required.
         proxied = replace(upstream, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
         tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token)
         proxy = ProxyApp(proxied, tools.make_exchange, tools=tools)
-    if upstream is not None or realtime is not None:
-        from patchbay.server.live_sessions.app import LiveSessionsApp
-        from patchbay.server.live_sessions.protocol import LiveSessionsSettings
-
-        wanted = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat)
-        sessions = LiveSessionsApp(managers, governance, wanted)
+    sessions = _make_sessions(managers, governance, realtime, upstream, chat)
     endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
-    app = ToolsApp(registry, managers, governance, sessions, mcp, settings, proxy, dispatcher, writer, endpoint, read_servers)
+    app = ToolsApp(
+        registry, managers, governance, sessions, mcp_host, settings, proxy, dispatcher, writer, endpoint, read_servers
+    )
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
+    _add_routes(app.api, service, settings)
+    governance.add_routes(app.api, needs_token=settings.token is not None)
+    return app
+
+
+def _make_sessions(
+    managers: Mapping[str, LLMSessionManager],
+    governance: Governance,
+    realtime: RealtimeSettings | None,
+    upstream: ProxySettings | None,
+    chat: ChatSettings | None,
+) -> LiveSessionsApp | None:
+    """Return what serves live sessions; None where there is no model for them."""
+    if upstream is None and realtime is None:
+        return None
+    from patchbay.server.live_sessions.app import LiveSessionsApp
+    from patchbay.server.live_sessions.protocol import LiveSessionsSettings
+
+    return LiveSessionsApp(managers, governance, LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat))
+
+
+def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings) -> None:
+    """Add the registry's routes and the health check, and describe the token."""
 
     async def check_health() -> Health:
         problem = service.store_problem
         return Health(status="ok" if problem is None else "degraded", problem=problem)
 
-    api = app.api
     api.include_router(make_router(service, callback_ports=settings.callback_ports))
     health_route: dict[str, Any] = {"operation_id": "check_health", "tags": ["tools"], "summary": "Whether all is well"}
     api.add_api_route("/health", check_health, response_model=Health, **health_route)
-    governance.add_routes(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
-    return app
 
 
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:

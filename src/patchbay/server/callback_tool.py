@@ -38,6 +38,7 @@ from patchbay.server.origin import (
     RemoteProtocolError,
 )
 from patchbay.server.progress_lines import ACCEPT, MAX_PROGRESS_BYTES, NDJSON, ProgressReader, TooMuchProgressError
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
 from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, image_chars, unwrap_tool_response
@@ -95,27 +96,14 @@ class UnusableSchemaError(ToolFailed):
 
 
 class CallbackDispatcher:
-    """Connections to callbacks, one client per origin. For one event loop at a time.
+    """Connections to callbacks, one client per origin, and the ``health`` of the callbacks. For one event loop at a time."""
 
-    ``callback_ports``: the allowed ports, None for any.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_result_size: int,
-        connect_timeout: float,
-        strict_arguments: bool,
-        health: CallbackHealth,
-        callback_ports: frozenset[int] | None = None,
-    ) -> None:
-        self.callback_ports = callback_ports
-        self.max_result_size = max_result_size
-        self.strict_arguments = strict_arguments
-        self.health = health
-        self._connect_timeout = connect_timeout
-        self._clients: dict[str, HttpClient] = {}  # the one that was used longest ago first
-        self._report = lru_cache(maxsize=_MAX_REPORTED)(_log_problem)  # once: hosts register their tools again and again
+    def __init__(self, settings: ToolsSettings) -> None:
+        self.settings = settings
+        self.health = CallbackHealth(settings)
+        self._clients: dict[str, HttpClient] = {}  # the least recently used one first
+        # Once per tool and problem: hosts register their tools again and again.
+        self._report = lru_cache(maxsize=_MAX_REPORTED)(_log_problem)
 
     def tool(self, registration: Registration) -> Tool:
         """Create the tool of a registration. Raises ConfigurationError for a callback_url that is not allowed."""
@@ -141,7 +129,7 @@ class CallbackDispatcher:
         origin = callback.origin
         client = self._clients.pop(origin, None)
         if client is None:
-            client = HttpClient(Origin(origin, addresses=callback.addresses), connect_timeout=self._connect_timeout)
+            client = HttpClient(Origin(origin, addresses=callback.addresses), connect_timeout=self.settings.connect_timeout)
         self._clients[origin] = client
         if len(self._clients) > _MAX_CLIENTS:
             del self._clients[next(iter(self._clients))]  # its connections end once they are idle
@@ -149,7 +137,7 @@ class CallbackDispatcher:
             # Once: a callback that died may have run the call, and only the caller may repeat it.
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
-                most = self.max_result_size + EXTRA_IMAGE_BYTES
+                most = self.settings.max_result_size + EXTRA_IMAGE_BYTES
                 if _is_in_lines(answer):
                     read, whole = await _read_lines(answer, most, on_progress)
                 else:
@@ -193,7 +181,7 @@ class CallbackTool(ForeignTool):
         try:
             self._callback = read_callback_url(registration.callback_url or "")
             # Of a tool that was stored, too: fewer ports may be allowed by now.
-            check_port(self._callback, own=(), allowed=dispatcher.callback_ports)
+            check_port(self._callback, own=(), allowed=dispatcher.settings.callback_ports)
         except CallbackUrlError as error:
             raise ConfigurationError(f"Tool {registration.name!r}: {error}.") from None
         self._dispatcher = dispatcher
@@ -205,7 +193,7 @@ class CallbackTool(ForeignTool):
 
         With ``strict_arguments`` raises ToolArgumentsError for arguments that do not match the schema, and UnusableSchemaError.
         """
-        if self._dispatcher.strict_arguments:
+        if self._dispatcher.settings.strict_arguments:
             self._check_schema()
             return super().validate(raw_arguments, validation)
         try:
@@ -266,7 +254,7 @@ class CallbackTool(ForeignTool):
             raise self._error("remote tool callback answered in a compressed form, which it was not asked for")
         if status in (204, 205):
             return ""
-        kind, limit = answer.content_type, self._dispatcher.max_result_size
+        kind, limit = answer.content_type, self._dispatcher.settings.max_result_size
         if not _may_be_text(kind, body, whole=whole):
             raise self._error(f"remote tool callback answered {kind}, which is not text")
         if not whole or (len(body) > limit and b'"images"' not in body):

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from patchbay.loopback import ADDRESSES_OF_LOCALHOST, LOCALHOST, is_loopback_address
 from patchbay.server.origin import ClientError, Origin
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import Change, ToolRegistry
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -113,15 +114,15 @@ class CallbackHealth:
     """Counts failed connections in a row per endpoint, and hides or drops tools. For one event loop at a time.
 
     ``registry`` is set after construction, since its tools need this. ``on_change`` is called with each change made here. Without
-    ``run`` (``is_watched`` false), hidden tools are shown again after HIDDEN_SECONDS.
+    checks (``lease`` 0), hidden tools are shown again after HIDDEN_SECONDS.
     """
 
-    def __init__(self, *, max_failures: int, connect_timeout: float, is_watched: bool = True) -> None:
+    def __init__(self, settings: ToolsSettings) -> None:
         self.registry: ToolRegistry
         self.on_change: Callable[[Change], object] | None = None
-        self._max_failures = max_failures
-        self._connect_timeout = connect_timeout
-        self._is_watched = is_watched
+        self._max_failures = settings.max_failures
+        self._connect_timeout = settings.connect_timeout
+        self._is_watched = settings.lease > 0
         self._failures: dict[CallbackEndpoint, int] = {}  # the one that has failed longest ago first
 
     def failed(self, endpoint: CallbackEndpoint) -> None:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from patchbay.server.errors import (
     error_headers,
     not_retryable,
 )
-from patchbay.server.frontends import Frontends, chat_scope
+from patchbay.server.frontends import FrontendRoute, Frontends, chat_scope
 from patchbay.server.http import (
     CHAT,
     EVENT_STREAM,
@@ -104,6 +105,31 @@ _PREFLIGHT: Headers = [
 _DEFAULT_ALLOWED = b"authorization, content-type, openai-organization, openai-project, x-request-id"
 
 
+_Work = Callable[[ProxyRequest], Awaitable[None]]
+"""Answers a request that has passed the checks. Raises PatchbayError."""
+
+
+async def _send_json(make: Callable[[ProxyRequest], Awaitable[bytes]], request: ProxyRequest) -> None:
+    await request.reply.whole(200, [JSON_TYPE], await make(request))
+
+
+@dataclass(slots=True)
+class _Served:
+    """A request while it is served, for its errors and log lines. ``scope`` is that of a chat completion for a front-end's."""
+
+    scope: Any
+    path: str
+    reply: ResponseWriter
+    id: str = ""
+    frontend: Frontend | None = None
+    exchange: Exchange | ToolChatTurn | None = None
+
+    @property
+    def takes_events(self) -> bool:
+        """Whether an error can be an event of the response."""
+        return self.exchange is not None and self.exchange.streaming and self.reply.pausable
+
+
 class ProxyApp:
     """The proxy; create it with ``patchbay.proxy.create_app``. Call ``aclose`` where it is mounted without a lifespan.
 
@@ -131,14 +157,14 @@ class ProxyApp:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         kind = scope["type"]
+        if self._tools is not None and kind != "lifespan":
+            scope = self._tools.read_headers(scope)
         if kind == "http":
-            if self._tools is not None:
-                scope = self._tools.read_headers(scope)
             await self._serve(scope, receive, ResponseWriter(send, self._common))
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":
-            await self._open_socket(self._tools.read_headers(scope) if self._tools is not None else scope, receive, send)
+            await self._open_socket(scope, receive, send)
         else:
             raise ValueError(f"unknown ASGI scope {kind!r}")
 
@@ -175,86 +201,102 @@ class ProxyApp:
                 return
 
     async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
-        exchange: Exchange | ToolChatTurn | None = None
-        frontend: Frontend | None = None
-        turn: ToolChatTurn | None = None
-        request_id = ""
-        path = own_path(scope)
+        """Answer one request, with an error where that fails."""
+        served = _Served(scope, own_path(scope), reply)
         try:
-            route = self._frontends.route(scope, path)
-            tail = CHAT if route is not None else await self._route(scope, path, reply)
-            if tail is None:
-                return
-            lookup: Callable[[ProxyRequest], Awaitable[bytes]] | None = None
-            if route is not None:
-                frontend, scope = route.frontend, chat_scope(scope)
-                reply.keep_alive = frontend.heartbeat
-            chat = scope["method"] == "POST" and is_chat(tail)
-            self._authorize(scope, chat=chat)
-            request_id = f"{self._prefix}-{next(self._count)}"
-            if chat:
-                body = await read_body(receive, self.settings.max_body_size)
-                self._log_request(request_id, scope, body=body)
-                encoder = None
-                if route is not None:
-                    decoded = await self._frontends.decode(route, body, scope)
-                    body, encoder = encode(decoded.body), decoded.encoder
-                    if decoded.is_empty:
-                        reply.before_end = self._frontends.storing(encoder, scope)
-                        await reply.start(200, EVENT_STREAM)
-                        await reply.finish(encoder.end())
-                        return
-                    if route.wants == "count":
-                        asked = self._make_exchange(body, encoder).request
-                        lookup = partial(self._frontends.count, route, decoded.body, asked)
-                    else:
-                        run = partial(self._run_apart, request_id, scope, body, encoder)
-                        if (begun := await self._frontends.begin(decoded, run)) is not None:
-                            await self._send_stored(begun, receive, reply)
-                            return
-                        reply.before_end = self._frontends.storing(encoder, scope)
-                if lookup is None:
-                    if self._tools is not None:
-                        exchange = turn = self._tools.begin(scope, body, encoder)
-                    if turn is None:
-                        exchange = completion = self._make_exchange(body, encoder)
-            elif route is not None:
-                lookup = partial(self._frontends.list_models, route)
-            else:
-                if (stored := await self._frontends.stored(scope, path)) is not None:
-                    await self._send_stored(stored, receive, reply)
-                    return
-                self._log_request(request_id, scope, passthrough=True)
-            silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
-            with RequestWatchdog(receive, silence=silence, interval=interval) as watch:
-                request = ProxyRequest(
-                    request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._request_log
-                )
-                if lookup is not None:
-                    await reply.whole(200, [JSON_TYPE], await lookup(request))
-                elif turn is not None:
-                    await turn.run(request)
-                elif chat:
-                    await run_chat(request, completion)
-                else:
-                    await run_passthrough(request, tail)
+            await self._answer(served, receive)
         except ClientDisconnect as error:
-            self._log_failure(request_id, error)
+            self._log_failure(served, error)
         except PatchbayError as error:
-            self._log_failure(request_id, error)
-            log_error_response(scope, error.status, self._redact.text(f"{error.code}: {error}"))
-            await self._send_error(reply, exchange, error, frontend or self._frontends.owner(path))
+            self._log_failure(served, error)
+            log_error_response(served.scope, error.status, self._redact.text(f"{error.code}: {error}"))
+            await self._send_error(served, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
-            self._log_failure(request_id, stopping)
-            if not reply.started or (exchange is not None and exchange.streaming and reply.pausable):
-                await self._send_error(reply, exchange, stopping, frontend)
+            self._log_failure(served, stopping)
+            if not reply.started or served.takes_events:
+                await self._send_error(served, stopping)
             raise
         except Exception as error:
             _logger.exception("The proxy failed on a request")
+            self._log_failure(served, PatchbayError(f"{type(error).__name__}: {error}"))
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
-            self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
-            await self._send_error(reply, exchange, failure, frontend)
+            await self._send_error(served, failure)
+
+    async def _answer(self, served: _Served, receive: Receive) -> None:
+        """Check a request, and answer it. Raises PatchbayError."""
+        route = self._frontends.route(served.scope, served.path)
+        tail = CHAT if route is not None else await self._route(served.scope, served.path, served.reply)
+        if tail is None:
+            return
+        if route is not None:
+            served.frontend, served.scope = route.frontend, chat_scope(served.scope)
+            served.reply.keep_alive = route.frontend.heartbeat
+        scope = served.scope
+        chat = scope["method"] == "POST" and is_chat(tail)
+        self._authorize(scope, chat=chat)
+        served.id = f"{self._prefix}-{next(self._count)}"
+        work: _Work | None
+        if chat:
+            body = await read_body(receive, self.settings.max_body_size)
+            self._log_request(served, body=body)
+            work = self._begin(served, body) if route is None else await self._begin_frontend(served, route, body, receive)
+        elif route is not None:
+            work = partial(_send_json, partial(self._frontends.list_models, route))
+        elif (stored := await self._frontends.stored(scope, served.path)) is not None:
+            await self._send_stored(stored, receive, served.reply)
+            work = None
+        else:
+            self._log_request(served, passthrough=True)
+            work = partial(run_passthrough, tail=tail)
+        if work is not None:
+            await self._run(served, receive, work)
+
+    def _begin(self, served: _Served, body: bytes, encoder: AnswerEncoder | None = None) -> _Work:
+        """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
+        if self._tools is not None and (turn := self._tools.begin(served.scope, body, encoder)) is not None:
+            served.exchange = turn
+            return turn.run
+        served.exchange = exchange = self._make_exchange(body, encoder)
+        return partial(run_chat, exchange=exchange)
+
+    async def _begin_frontend(self, served: _Served, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
+        """Begin the work on a front-end's request; None where it is answered already. Raises PatchbayError."""
+        frontends, reply = self._frontends, served.reply
+        decoded = await frontends.decode(route, body, served.scope)
+        chat, encoder = encode(decoded.body), decoded.encoder
+        if decoded.is_empty:
+            reply.before_end = frontends.storing(encoder, served.scope)
+            await reply.start(200, EVENT_STREAM)
+            await reply.finish(encoder.end())
+            return None
+        if route.wants == "count":
+            sent = self._make_exchange(chat, encoder).request
+            return partial(_send_json, partial(frontends.count, route, decoded.body, sent))
+        apart = partial(self._run_apart, served.id, served.scope, chat, encoder)
+        if (begun := await frontends.begin(decoded, apart)) is not None:
+            await self._send_stored(begun, receive, reply)
+            return None
+        reply.before_end = frontends.storing(encoder, served.scope)
+        return self._begin(served, chat, encoder)
+
+    async def _run(self, served: _Served, receive: Receive, work: _Work) -> None:
+        """Run ``work`` while its client and upstream are watched. Raises PatchbayError."""
+        settings = self.settings
+        with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
+            await work(
+                ProxyRequest(
+                    served.id,
+                    served.scope,
+                    receive,
+                    served.reply,
+                    watch,
+                    self._upstream,
+                    settings,
+                    self._redact,
+                    self._request_log,
+                )
+            )
 
     async def _open_socket(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve a WebSocket; a rejection answers the handshake."""
@@ -311,14 +353,8 @@ class ProxyApp:
         async def receive() -> Any:
             await gone.wait()
 
-        turn = self._tools.begin(scope, body, encoder) if self._tools is not None else None
-        settings = self.settings
-        with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
-            reply = ResponseWriter(send, [])
-            request = ProxyRequest(
-                request_id, scope, receive, reply, watch, self._upstream, settings, self._redact, self._request_log
-            )
-            await (turn.run(request) if turn is not None else run_chat(request, self._make_exchange(body, encoder)))
+        served = _Served(scope, "", ResponseWriter(send, []), request_id)
+        await self._run(served, receive, self._begin(served, body, encoder))
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve what needs no key, and return the path below the base of the rest. Raises NotFoundError."""
@@ -364,10 +400,9 @@ class ProxyApp:
         allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
-    async def _send_error(
-        self, reply: ResponseWriter, exchange: Exchange | ToolChatTurn | None, error: PatchbayError, frontend: Frontend | None
-    ) -> None:
+    async def _send_error(self, served: _Served, error: PatchbayError) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
+        reply, exchange = served.reply, served.exchange
         if not reply.started:
             if getattr(exchange, "has_run", False):  # a turn whose tools would run again
                 error = not_retryable(error)
@@ -376,23 +411,24 @@ class ProxyApp:
                 headers.append((b"www-authenticate", b"Bearer"))
             elif isinstance(error, MethodNotAllowedError):
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
-            await reply.whole(
-                error.status, headers, self._redact(error_body(error) if frontend is None else frontend.error_body(error))
-            )
+            frontend = served.frontend or self._frontends.owner(served.path)
+            body = error_body(error) if frontend is None else frontend.error_body(error)
+            await reply.whole(error.status, headers, self._redact(body))
         elif reply.finished:
             return
-        elif exchange is not None and exchange.streaming and reply.pausable:
+        elif exchange is not None and served.takes_events:
             await reply.finish(self._redact(exchange.error_event(error)))
         else:
             # The server closes the connection, so that no client takes the body for complete.
             raise TruncatedResponseError(str(error)) from error
 
-    def _log_request(self, request_id: str, scope: Any, **seen: Any) -> None:
+    def _log_request(self, served: _Served, **seen: Any) -> None:
         if self._request_log is not None:
-            self._request_log.record("client_request", request_id, method=scope["method"], path=own_path(scope), **seen)
+            method = served.scope["method"]
+            self._request_log.record("client_request", served.id, method=method, path=served.path, **seen)
 
-    def _log_failure(self, request_id: str, error: PatchbayError) -> None:
+    def _log_failure(self, served: _Served, error: PatchbayError) -> None:
         if self._request_log is None or isinstance(error, UpstreamStatusError):  # logged with its body already
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"
-        self._request_log.record(event, request_id, status=error.status, code=error.code, message=str(error))
+        self._request_log.record(event, served.id, status=error.status, code=error.code, message=str(error))
