@@ -21,17 +21,14 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 OK = plain(b"ok")
 
 
-def test_an_answer_has_its_status_headers_and_body(run: Any) -> None:
-    async def main() -> None:
-        sent = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nx-a: 2\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\ncontent-length: 4\r\n\r\nbody"
-        async with running(responding(sent)) as server, client_of(server.port) as client:
-            answer = await client.request(b"GET", b"/", [])
-            assert 429 == answer.status
-            assert [(b"x-a", b"1"), (b"x-a", b"2")] == answer.headers[:2]
-            assert ("1", "", "text/event-stream") == (answer.header(b"x-a"), answer.header(b"x-b"), answer.content_type)
-            assert b"body" == await read_body(answer)
-
-    run(main)
+async def test_an_answer_has_its_status_headers_and_body() -> None:
+    sent = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nx-a: 2\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\ncontent-length: 4\r\n\r\nbody"
+    async with running(responding(sent)) as server, client_of(server.port) as client:
+        answer = await client.request(b"GET", b"/", [])
+        assert 429 == answer.status
+        assert [(b"x-a", b"1"), (b"x-a", b"2")] == answer.headers[:2]
+        assert ("1", "", "text/event-stream") == (answer.header(b"x-a"), answer.header(b"x-b"), answer.content_type)
+        assert b"body" == await read_body(answer)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +45,13 @@ def test_an_answer_has_its_status_headers_and_body(run: Any) -> None:
     ],
     ids=["chunked", "empty", "empty chunked", "no reason", "bare line feeds", "informational", "204", "304"],
 )
-def test_complete_response_leaves_its_connection_reusable(sent: bytes, body: bytes, run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(sent, OK)) as server, client_of(server.port) as client:
-            first = await client.request(b"GET", b"/", [])
-            assert body == await read_body(first)
-            assert not [name for name, _ in first.headers if name in (b"x-trailer", b"link")]
-            assert b"ok" == await get(client)
-            assert 1 == server.accepted
-
-    run(main)
+async def test_complete_response_leaves_its_connection_reusable(sent: bytes, body: bytes) -> None:
+    async with running(responding(sent, OK)) as server, client_of(server.port) as client:
+        first = await client.request(b"GET", b"/", [])
+        assert body == await read_body(first)
+        assert not [name for name, _ in first.headers if name in (b"x-trailer", b"link")]
+        assert b"ok" == await get(client)
+        assert 1 == server.accepted
 
 
 @pytest.mark.parametrize(
@@ -71,82 +65,67 @@ def test_complete_response_leaves_its_connection_reusable(sent: bytes, body: byt
     ],
     ids=["told to close", "HTTP/1.0", "a second answer", "rubbish", "a letter"],
 )
-def test_a_connection_that_cannot_be_trusted_is_not_used_again(sent: bytes, run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(sent)) as server, client_of(server.port) as client:
-            assert [b"ok"] * 3 == [await get(client) for _ in range(3)]
-            assert 3 == server.accepted
-
-    run(main)
+async def test_a_connection_that_cannot_be_trusted_is_not_used_again(sent: bytes) -> None:
+    async with running(responding(sent)) as server, client_of(server.port) as client:
+        assert [b"ok"] * 3 == [await get(client) for _ in range(3)]
+        assert 3 == server.accepted
 
 
-def test_unsolicited_data_closes_an_idle_connection(run: Any) -> None:
-    async def main() -> None:
-        gone = asyncio.Event()
-        go_on = asyncio.Event()
+async def test_unsolicited_data_closes_an_idle_connection() -> None:
+    gone = asyncio.Event()
+    go_on = asyncio.Event()
 
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(OK)
-            if server.accepted == 1:
-                await go_on.wait()
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged")
-            try:
-                await reader.read()
-            finally:
-                gone.set()
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        if server.accepted == 1:
+            await go_on.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged")
+        try:
+            await reader.read()
+        finally:
+            gone.set()
 
-        async with running(handle) as server, client_of(server.port) as client:
-            assert b"ok" == await get(client)
-            go_on.set()
-            await gone.wait()
-            assert b"ok" == await get(client)
-            assert 2 == server.accepted
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        assert b"ok" == await get(client)
+        go_on.set()
+        await gone.wait()
+        assert b"ok" == await get(client)
+        assert 2 == server.accepted
 
 
-def test_an_answer_to_head_has_no_body(run: Any) -> None:
-    async def main() -> None:
-        async with (
-            running(responding(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")) as server,
-            client_of(server.port) as client,
-        ):
-            for _ in range(2):
-                answer = await client.request(b"HEAD", b"/", [])
-                assert (200, "5", b"") == (answer.status, answer.header(b"content-length"), await read_body(answer))
-
-    run(main)
+async def test_an_answer_to_head_has_no_body() -> None:
+    async with (
+        running(responding(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")) as server,
+        client_of(server.port) as client,
+    ):
+        for _ in range(2):
+            answer = await client.request(b"HEAD", b"/", [])
+            assert (200, "5", b"") == (answer.status, answer.header(b"content-length"), await read_body(answer))
 
 
 @pytest.mark.parametrize("head", [b"", b"transfer-encoding: gzip\r\n"], ids=["no length", "foreign coding"])
-def test_a_body_without_a_length_ends_with_its_connection(head: bytes, run: Any) -> None:
-    async def main() -> None:
-        handle = responding(b"HTTP/1.1 200 OK\r\n" + head + b"\r\nto the end", close=True)
-        async with running(handle) as server, client_of(server.port) as client:
-            assert b"to the end" == await get(client)
-
-    run(main)
+async def test_a_body_without_a_length_ends_with_its_connection(head: bytes) -> None:
+    handle = responding(b"HTTP/1.1 200 OK\r\n" + head + b"\r\nto the end", close=True)
+    async with running(handle) as server, client_of(server.port) as client:
+        assert b"to the end" == await get(client)
 
 
-def test_a_body_without_a_length_does_not_end_with_a_reset(run: Any) -> None:
-    async def main() -> None:
-        go_on = asyncio.Event()
+async def test_a_body_without_a_length_does_not_end_with_a_reset() -> None:
+    go_on = asyncio.Event()
 
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
-            await go_on.wait()
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        await go_on.wait()
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-        async with running(handle) as server, client_of(server.port) as client:
-            answer = await client.request(b"GET", b"/", [])
-            assert b"half" == await answer.read()
-            go_on.set()
-            with pytest.raises(IncompleteResponse):
-                await answer.read()
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        answer = await client.request(b"GET", b"/", [])
+        assert b"half" == await answer.read()
+        go_on.set()
+        with pytest.raises(IncompleteResponse):
+            await answer.read()
 
 
 @pytest.mark.parametrize(
@@ -170,16 +149,13 @@ def test_a_body_without_a_length_does_not_end_with_a_reset(run: Any) -> None:
         "endless trailers",
     ],
 )
-def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(sent, close=True)) as server, client_of(server.port) as client:
-            answer = await client.request(b"GET", b"/", [])
-            pieces: list[bytes] = []
-            with pytest.raises(IncompleteResponse):
-                await collect(answer, pieces)
-            assert got == b"".join(pieces)
-
-    run(main)
+async def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes) -> None:
+    async with running(responding(sent, close=True)) as server, client_of(server.port) as client:
+        answer = await client.request(b"GET", b"/", [])
+        pieces: list[bytes] = []
+        with pytest.raises(IncompleteResponse):
+            await collect(answer, pieces)
+        assert got == b"".join(pieces)
 
 
 @pytest.mark.parametrize(
@@ -201,13 +177,10 @@ def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: A
         "many headers", "endless informational",
     ],
 )  # fmt: skip
-def test_invalid_http_response_is_an_error(sent: bytes, error: type[Exception], run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(sent, close=True)) as server, client_of(server.port) as client:
-            with pytest.raises(error):
-                await client.request(b"GET", b"/", [])
-
-    run(main)
+async def test_invalid_http_response_is_an_error(sent: bytes, error: type[Exception]) -> None:
+    async with running(responding(sent, close=True)) as server, client_of(server.port) as client:
+        with pytest.raises(error):
+            await client.request(b"GET", b"/", [])
 
 
 class Wire(asyncio.Transport):

@@ -19,104 +19,88 @@ from patchbay.server.origin import ConnectError, ConnectTimeoutError, Disconnect
 OK = plain(b"ok")
 
 
-def test_connections_are_pooled_last_used_first(run: Any) -> None:
-    async def main() -> None:
-        used: list[int] = []
+async def test_connections_are_pooled_last_used_first() -> None:
+    used: list[int] = []
 
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            number = server.accepted
-            while True:
-                await read_head(reader)
-                used.append(number)
-                writer.write(OK)
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = server.accepted
+        while True:
+            await read_head(reader)
+            used.append(number)
+            writer.write(OK)
 
-        async with running(handle) as server, client_of(server.port) as client:
-            answers = await asyncio.gather(*(client.request(b"GET", b"/", []) for _ in range(3)))
-            assert [b"ok"] * 3 == [await read_body(answer) for answer in answers]
-            assert 3 == server.accepted
-            used.clear()
-            for _ in range(4):
-                assert b"ok" == await get(client)
-            assert 1 == len(set(used))
-            assert 3 == server.accepted
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        answers = await asyncio.gather(*(client.request(b"GET", b"/", []) for _ in range(3)))
+        assert [b"ok"] * 3 == [await read_body(answer) for answer in answers]
+        assert 3 == server.accepted
+        used.clear()
+        for _ in range(4):
+            assert b"ok" == await get(client)
+        assert 1 == len(set(used))
+        assert 3 == server.accepted
 
 
-def test_an_idle_connection_that_the_upstream_closes_is_not_used(run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(OK, close=True)) as server, client_of(server.port) as client:
-            for number in range(1, 4):
-                assert b"ok" == await get(client)
-                while server.tasks:
-                    await asyncio.sleep(0)
-                assert number == server.accepted
-
-    run(main)
+async def test_an_idle_connection_that_the_upstream_closes_is_not_used() -> None:
+    async with running(responding(OK, close=True)) as server, client_of(server.port) as client:
+        for number in range(1, 4):
+            assert b"ok" == await get(client)
+            while server.tasks:
+                await asyncio.sleep(0)
+            assert number == server.accepted
 
 
-def test_idle_connections_end_after_a_while(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_end_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "IDLE_LIMIT", 0.05)
+    gone = asyncio.Event()
 
-    async def main() -> None:
-        gone = asyncio.Event()
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(OK)
+        await reader.read()
+        gone.set()
 
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_head(reader)
-            writer.write(OK)
-            await reader.read()
-            gone.set()
-
-        async with running(handle) as server, client_of(server.port) as client:
-            assert b"ok" == await get(client)
-            await gone.wait()
-            assert b"ok" == await get(client)
-            assert 2 == server.accepted
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        assert b"ok" == await get(client)
+        await gone.wait()
+        assert b"ok" == await get(client)
+        assert 2 == server.accepted
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_request_on_a_stale_connection_is_repeated_once(reset: bool, run: Any) -> None:
-    async def main() -> None:
-        seen: list[bytes] = []
+async def test_request_on_a_stale_connection_is_repeated_once(reset: bool) -> None:
+    seen: list[bytes] = []
 
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_head(reader)
-            writer.write(OK)
-            seen.append(await read_head(reader))  # and gives up on it without a word
-            if reset:
-                writer.transport.abort()
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(OK)
+        seen.append(await read_head(reader))  # and gives up on it without a word
+        if reset:
+            writer.transport.abort()
 
-        async with running(handle) as server, client_of(server.port) as client:
-            for target in (b"/1", b"/2"):
-                assert b"ok" == await read_body(await client.request(b"POST", target, [], b""))
-            assert 2 == server.accepted
-            assert [b"POST /2"] == [request[:7] for request in seen]
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        for target in (b"/1", b"/2"):
+            assert b"ok" == await read_body(await client.request(b"POST", target, [], b""))
+        assert 2 == server.accepted
+        assert [b"POST /2"] == [request[:7] for request in seen]
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_unrepeatable_request_is_not_repeated_after_a_lost_connection(reset: bool, run: Any) -> None:
-    async def main() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_head(reader)
-            writer.write(OK)
-            await read_head(reader)  # and ends, perhaps having done what was asked
-            if reset:
-                writer.transport.abort()
+async def test_unrepeatable_request_is_not_repeated_after_a_lost_connection(reset: bool) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(OK)
+        await read_head(reader)  # and ends, perhaps having done what was asked
+        if reset:
+            writer.transport.abort()
 
-        async with running(handle) as server, client_of(server.port) as client:
-            assert b"ok" == await read_body(await client.request(b"POST", b"/1", [], b"", once=True))
-            with pytest.raises(DisconnectedError):
-                await client.request(b"POST", b"/2", [], b"", once=True)
-            assert 1 == server.accepted
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        assert b"ok" == await read_body(await client.request(b"POST", b"/1", [], b"", once=True))
+        with pytest.raises(DisconnectedError):
+            await client.request(b"POST", b"/2", [], b"", once=True)
+        assert 1 == server.accepted
 
 
-def test_unrepeatable_request_is_not_sent_on_a_stale_connection(run: Any) -> None:
+async def test_unrepeatable_request_is_not_sent_on_a_stale_connection() -> None:
     end, ended = threading.Event(), threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -128,29 +112,23 @@ def test_unrepeatable_request_is_not_sent_on_a_stale_connection(run: Any) -> Non
                 assert end.wait(BOUND)
             ended.set()
 
-    async def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(BOUND)
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
         async with client_of(listener.getsockname()[1]) as client:
             assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"", once=True))
             end.set()
             assert ended.wait(BOUND)  # which holds up the loop on purpose: it cannot have noticed
             assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"", once=True))
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(BOUND)
-        server = threading.Thread(target=serve, args=(listener,), daemon=True)
-        server.start()
-        run(main)
         server.join(BOUND)
 
 
-def test_a_request_on_a_new_connection_is_sent_once(run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(b"", close=True)) as server, client_of(server.port) as client:
-            with pytest.raises(DisconnectedError):
-                await client.request(b"GET", b"/", [])
-            assert 1 == server.accepted
-
-    run(main)
+async def test_a_request_on_a_new_connection_is_sent_once() -> None:
+    async with running(responding(b"", close=True)) as server, client_of(server.port) as client:
+        with pytest.raises(DisconnectedError):
+            await client.request(b"GET", b"/", [])
+        assert 1 == server.accepted
 
 
 async def one_piece() -> AsyncIterator[bytes]:
@@ -160,79 +138,60 @@ async def one_piece() -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     ("second", "body"), [(b"HTTP/1.1 ", b"abc"), (b"", one_piece)], ids=["a byte of an answer", "a body that is gone"]
 )
-def test_possibly_executed_or_unrepeatable_request_is_not_sent_again(second: bytes, body: Any, run: Any) -> None:
-    async def main() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for answer in (OK, second):
-                await read_head(reader)
-                await reader.readexactly(3)
-                writer.write(answer)
+async def test_possibly_executed_or_unrepeatable_request_is_not_sent_again(second: bytes, body: Any) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (OK, second):
+            await read_head(reader)
+            await reader.readexactly(3)
+            writer.write(answer)
 
-        async with running(handle) as server, client_of(server.port) as client:
-            assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"abc"))
-            with pytest.raises(DisconnectedError):
-                await client.request(b"POST", b"/", [], body() if callable(body) else body, length=3)
-            assert 1 == server.accepted
-
-    run(main)
+    async with running(handle) as server, client_of(server.port) as client:
+        assert b"ok" == await read_body(await client.request(b"POST", b"/", [], b"abc"))
+        with pytest.raises(DisconnectedError):
+            await client.request(b"POST", b"/", [], body() if callable(body) else body, length=3)
+        assert 1 == server.accepted
 
 
-def test_close_ends_running_requests(run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server, client_of(server.port) as client:
-            answer = await client.request(b"GET", b"/", [])
-            assert b"half" == await answer.read()
-            reading = asyncio.ensure_future(answer.read())
-            await asyncio.sleep(0)
-            await client.close()
-            with pytest.raises(ConnectionError):  # and not the end that the connection's end is for such a body
-                await reading
-
-    run(main)
+async def test_close_ends_running_requests() -> None:
+    async with running(responding(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server, client_of(server.port) as client:
+        answer = await client.request(b"GET", b"/", [])
+        assert b"half" == await answer.read()
+        reading = asyncio.ensure_future(answer.read())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ConnectionError):  # and not the end that the connection's end is for such a body
+            await reading
 
 
-def test_closed_port_is_connection_refused(run: Any) -> None:
-    async def main() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))  # keeps the port from other processes
-            for host in ("127.0.0.1", "localhost"):
-                async with client_of(taken.getsockname()[1], url=f"http://{host}:{{}}") as client:
-                    with pytest.raises(ConnectError) as caught:
-                        await client.request(b"GET", b"/", [])
-                    assert "Connection refused" == caught.value.reason
-
-    run(main)
-
-
-def test_unresolvable_host_is_a_connect_error(run: Any) -> None:
-    async def main() -> None:
-        for host in ("no-such-host.invalid", "a..b"):
-            async with client_of(1, url=f"http://{host}:{{}}") as client:
-                with pytest.raises(ConnectError):
+async def test_closed_port_is_connection_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # keeps the port from other processes
+        for host in ("127.0.0.1", "localhost"):
+            async with client_of(taken.getsockname()[1], url=f"http://{host}:{{}}") as client:
+                with pytest.raises(ConnectError) as caught:
                     await client.request(b"GET", b"/", [])
-
-    run(main)
-
-
-def test_localhost_is_reached_on_its_only_listening_address(run: Any) -> None:
-    async def main() -> None:
-        async with running(responding(OK)) as server, client_of(server.port, url="http://localhost:{}") as client:
-            assert b"ok" == await get(client)
-
-    run(main)
+                assert "Connection refused" == caught.value.reason
 
 
-def test_an_ipv6_address_is_reached(run: Any) -> None:
+async def test_unresolvable_host_is_a_connect_error() -> None:
+    for host in ("no-such-host.invalid", "a..b"):
+        async with client_of(1, url=f"http://{host}:{{}}") as client:
+            with pytest.raises(ConnectError):
+                await client.request(b"GET", b"/", [])
+
+
+async def test_localhost_is_reached_on_its_only_listening_address() -> None:
+    async with running(responding(OK)) as server, client_of(server.port, url="http://localhost:{}") as client:
+        assert b"ok" == await get(client)
+
+
+async def test_an_ipv6_address_is_reached() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("no IPv6 here")
-
-    async def main() -> None:
-        async with running(responding(OK), host="::1") as server, client_of(server.port, url="http://[::1]:{}") as client:
-            assert b"ok" == await get(client)
-
-    run(main)
+    async with running(responding(OK), host="::1") as server, client_of(server.port, url="http://[::1]:{}") as client:
+        assert b"ok" == await get(client)
 
 
 class UnacceptingPort:
@@ -253,36 +212,28 @@ class UnacceptingPort:
             held.close()
 
 
-def test_connect_timeout_is_enforced(run: Any) -> None:
-    async def main() -> None:
-        deaf = UnacceptingPort()
-        client = HttpClient(Origin(f"http://127.0.0.2:{deaf.port}"), connect_timeout=0.05)
-        try:
-            with pytest.raises(ConnectTimeoutError):
-                await client.request(b"GET", b"/", [])
-        finally:
-            deaf.close()
-            await client.close()
-
-    run(main)
+async def test_connect_timeout_is_enforced() -> None:
+    unaccepting = UnacceptingPort()
+    client = HttpClient(Origin(f"http://127.0.0.2:{unaccepting.port}"), connect_timeout=0.05)
+    try:
+        with pytest.raises(ConnectTimeoutError):
+            await client.request(b"GET", b"/", [])
+    finally:
+        unaccepting.close()
+        await client.close()
 
 
 async def test_unreachable_address_does_not_delay_the_others() -> None:
-    loop = asyncio.get_running_loop()
-
-    async def resolve(host: object, port: int, **_: object) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
-
-    loop.getaddrinfo = resolve  # type: ignore[method-assign]
     async with running(responding(OK)) as server:
-        deaf = UnacceptingPort(server.port)
+        unaccepting = UnacceptingPort(server.port)
+        client = HttpClient(
+            Origin(f"http://some.name:{server.port}", addresses=["127.0.0.2", "127.0.0.1"]), connect_timeout=BOUND
+        )
         try:
-            async with client_of(server.port, url="http://some.name:{}") as client:
-                assert b"ok" == await get(client)
-                while any(task.get_coro().__qualname__ == "Origin._try" for task in asyncio.all_tasks()):  # the other one
-                    await asyncio.sleep(0)
+            assert b"ok" == await get(client)
         finally:
-            deaf.close()
+            unaccepting.close()
+            await client.close()
 
 
 def trusting() -> ssl.SSLContext:
@@ -296,60 +247,48 @@ def serving_tls() -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_tls_connections_are_pooled(host: str, run: Any) -> None:
-    async def main() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while True:
-                head = await read_head(reader)
-                size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
-                writer.write(plain(await reader.readexactly(size)))
+async def test_tls_connections_are_pooled(host: str) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
+            writer.write(plain(await reader.readexactly(size)))
 
-        url = f"https://{host}:{{}}"
-        async with running(handle, tls=serving_tls()) as server, client_of(server.port, url=url, tls=trusting()) as client:
-            for body in (b"abc", b"x" * 1_000_000):
-                assert body == await read_body(await client.request(b"POST", b"/", [], body))
-            assert 1 == server.accepted
-
-    run(main)
+    url = f"https://{host}:{{}}"
+    async with running(handle, tls=serving_tls()) as server, client_of(server.port, url=url, tls=trusting()) as client:
+        for body in (b"abc", b"x" * 1_000_000):
+            assert body == await read_body(await client.request(b"POST", b"/", [], body))
+        assert 1 == server.accepted
 
 
-def test_a_body_without_a_length_ends_with_its_tls_connection(run: Any) -> None:
-    async def main() -> None:
-        handle = responding(b"HTTP/1.1 200 OK\r\n\r\nto the end", close=True)
-        async with (
-            running(handle, tls=serving_tls()) as server,
-            client_of(server.port, url="https://localhost:{}", tls=trusting()) as client,
-        ):
-            assert b"to the end" == await get(client)
-
-    run(main)
+async def test_a_body_without_a_length_ends_with_its_tls_connection() -> None:
+    handle = responding(b"HTTP/1.1 200 OK\r\n\r\nto the end", close=True)
+    async with (
+        running(handle, tls=serving_tls()) as server,
+        client_of(server.port, url="https://localhost:{}", tls=trusting()) as client,
+    ):
+        assert b"to the end" == await get(client)
 
 
 @pytest.mark.parametrize(
     ("host", "trusted"), [("127.0.0.1", False), ("127.0.0.2", True)], ids=["unknown authority", "other name"]
 )
-def test_unverifiable_certificate_is_an_error(host: str, trusted: bool, run: Any) -> None:
-    async def main() -> None:
-        url = f"https://{host}:{{}}"
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of it
-        async with (
-            running(responding(OK), tls=serving_tls(), host=host) as server,
-            client_of(server.port, url=url, tls=trusting() if trusted else None) as client,
-        ):
-            with pytest.raises(ConnectError, match="certificate verify failed"):
-                await client.request(b"GET", b"/", [])
-
-    run(main)
+async def test_unverifiable_certificate_is_an_error(host: str, trusted: bool) -> None:
+    url = f"https://{host}:{{}}"
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of it
+    async with (
+        running(responding(OK), tls=serving_tls(), host=host) as server,
+        client_of(server.port, url=url, tls=trusting() if trusted else None) as client,
+    ):
+        with pytest.raises(ConnectError, match="certificate verify failed"):
+            await client.request(b"GET", b"/", [])
 
 
-def test_server_without_tls_is_an_error(run: Any) -> None:
-    async def main() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"220 mail ready\r\n")
-            await reader.read()
+async def test_server_without_tls_is_an_error() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail ready\r\n")
+        await reader.read()
 
-        async with running(handle) as server, client_of(server.port, url="https://127.0.0.1:{}") as client:
-            with pytest.raises(ConnectError):
-                await client.request(b"GET", b"/", [])
-
-    run(main)
+    async with running(handle) as server, client_of(server.port, url="https://127.0.0.1:{}") as client:
+        with pytest.raises(ConnectError):
+            await client.request(b"GET", b"/", [])
