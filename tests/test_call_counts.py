@@ -53,8 +53,8 @@ MOST_CALLS = {
     "proxy a Responses request with 40 tools": 425,
     "chat on a server with 1,000 tools": 530,
     "chat on a server with 1,000 tools, in text": 570,
-    "run a tool": 75,
-    "turn of a runner": 172,
+    "run a tool": 72,
+    "turn of a runner": 168,
     "turn of an agent": 335,
 }
 

@@ -16,8 +16,7 @@ def database_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def service(request, tmp_path):
+def _session_service(request, tmp_path):
     if request.param == "memory":
         made = InMemorySessionService()
     elif request.param == "sqlite":
@@ -26,3 +25,7 @@ def service(request, tmp_path):
         made = DatabaseSessionService(request.getfixturevalue("postgres_url"))
     yield made
     asyncio.run(asyncio.wait_for(made.close(), 30))
+
+
+service = pytest.fixture(params=["memory", "sqlite", "postgres"])(_session_service)
+local_service = pytest.fixture(params=["memory", "sqlite"])(_session_service)

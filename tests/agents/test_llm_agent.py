@@ -90,23 +90,14 @@ def test_tool_added_later_under_a_taken_name_ends_the_run_with_an_event():
     ("tools", "error", "words"),
     [
         ([add, add], ConfigurationError, "Two tools are named 'add'"),
-        ([add, FunctionTool(greet, name="add")], ConfigurationError, "Two tools are named 'add'"),
         ([max], ConfigurationError, "max"),
-        ([dict], TypeError, "dict is a class"),
         ([5], TypeError, "int"),
-        (["add"], TypeError, "str"),
         ("add", TypeError, "list"),
-        ([{"name": "x"}], TypeError, "handler"),
-        ([add(1)], TypeError, "coroutine"),
-        ([Query], TypeError, "Query is a class"),
     ],
 )
 def test_invalid_and_duplicate_tools_are_rejected_at_agent_creation(tools, error, words):
     with pytest.raises(error, match=words):
         LlmAgent(name="a", model="m", tools=tools)
-    for each in tools:
-        if asyncio.iscoroutine(each):
-            each.close()
 
 
 def test_names_used_by_the_agent_are_reserved():

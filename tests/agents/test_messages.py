@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.agents import Blob, Content, DatabaseSessionService, FunctionCall, FunctionResponse, InMemorySessionService, Part
+from patchbay.agents import Blob, Content, FunctionCall, FunctionResponse, Part
 from patchbay.agents.convert import from_messages, response_text, to_messages
 from patchbay.loop.conversation import LEFT_OUT
 from patchbay.testing import ScriptedModel
@@ -138,22 +138,15 @@ def test_messages_read_back_and_written_again_are_the_same(rounds):
     assert json.dumps(messages) == json.dumps(again)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def service(request, tmp_path):
-    made = InMemorySessionService() if request.param == "memory" else DatabaseSessionService(tmp_path / "sessions.db")
-    yield made
-    asyncio.run(asyncio.wait_for(made.close(), 30))
-
-
 async def draw() -> Attachment:
     """Draw."""
     return PNG
 
 
 @pytest.mark.parametrize("kinds_", [[], ["image"]])
-async def test_images_of_tools_reach_model_and_log_and_are_notes_in_later_turns(service, kinds_):
+async def test_images_of_tools_reach_model_and_log_and_are_notes_in_later_turns(local_service, kinds_):
     model = ScriptedModel([[ToolCall("1", "draw"), ToolCall("2", "draw")], "done", "again"])
-    chat = Chat(agent(model, draw, attachments=kinds_), service)
+    chat = Chat(agent(model, draw, attachments=kinds_), local_service)
     await chat.say()
     shown = said_to(model)
     images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds_ else []
@@ -209,9 +202,9 @@ async def test_images_of_calls_that_settle_separately_follow_all_results():
     assert [*first, {"role": "assistant", "content": "done"}, user_message("more")] == said_to(model)
 
 
-async def test_user_message_can_hold_images(service):
+async def test_user_message_can_hold_images(local_service):
     model = ScriptedModel(["done", "again"])
-    chat = Chat(agent(model), service)
+    chat = Chat(agent(model), local_service)
     text = Content("user", [Part("what is this?"), Part(inline_data=Blob("image/png", PNG.data, "a.png"))])
     await chat.say(text)
     assert [{"type": "text", "text": "what is this?"}, PNG.to_openai()] == said_to(model)[0]["content"]
@@ -219,11 +212,11 @@ async def test_user_message_can_hold_images(service):
     assert said_to(model, 0) == said_to(model)[:1]
 
 
-async def test_reasoning_and_provider_fields_are_stored_and_only_the_latter_are_sent(service):
+async def test_reasoning_and_provider_fields_are_stored_and_only_the_latter_are_sent(local_service):
     signed = {"extra_content": {"google": {"thought_signature": "sig"}}}
     asking = Reply("see", reasoning="hm", tool_calls=(ToolCall("1", "draw", "{}", signed),), extra={"reasoning_content": "hm"})
     model = ScriptedModel([asking, Reply("done", reasoning="so", extra={"reasoning_content": "so"}), "again"])
-    chat = Chat(agent(model, draw), service)
+    chat = Chat(agent(model, draw), local_service)
     await chat.say()
     events = (await chat.session()).events
     assert [("hm", True), ("see", False)] == [(part.text, part.thought) for part in events[1].content.parts[:2]]
@@ -238,12 +231,12 @@ async def test_reasoning_and_provider_fields_are_stored_and_only_the_latter_are_
     assert said_to(model, 1) == said_to(model)[: len(said_to(model, 1))]
 
 
-def test_result_too_long_for_the_model_is_too_long_for_the_log(service):
+def test_result_too_long_for_the_model_is_too_long_for_the_log(local_service):
     async def long(kind: str) -> Any:
         return "x" * 200_000 if kind == "text" else ["x" * 1000] * 200
 
     for kind in ("text", "list"):
-        chat = Chat(agent([ToolCall("1", "long", json.dumps({"kind": kind})), "done"], long), service, session_id=kind)
+        chat = Chat(agent([ToolCall("1", "long", json.dumps({"kind": kind})), "done"], long), local_service, session_id=kind)
 
         async def main(chat: Chat = chat) -> None:
             await chat.say()

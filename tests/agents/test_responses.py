@@ -206,19 +206,25 @@ async def test_leaving_a_run_early_stops_its_tools_and_stores_their_changes():
 
 
 async def test_cancelled_run_completes_writing_its_results():
-    gates = ToolGates("a")
+    gates = ToolGates("a", "b")
     gates.open["a"].set()
     service = WatchedSessionService()
     service.gate = asyncio.Event()
-    chat, model = make_chat([waits("a"), "better"], gates.wait, service)
+    chat, model = make_chat([waits("a", "b"), "better"], gates.wait, service)
     task = asyncio.create_task(chat.say())
     await service.begun.wait()
+    gates.open["b"].set()
+    for _ in range(10):
+        await asyncio.sleep(0)  # "b" has settled, and waits for the write of "a"
     task.cancel()
     await asyncio.sleep(0)
     service.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ["a"] == responses((await chat.session()).events)
+    assert ["a", "b"] == responses((await chat.session()).events)
+    assert {"a": {"result": "a"}, "b": {"result": "b"}} == {
+        each.id: each.response for event in (await chat.session()).events for each in event.get_function_responses()
+    }
     assert "better" == kinds(await chat.say("again"))[-1]
     assert_settled(said_to(model))
 

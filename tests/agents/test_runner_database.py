@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import enum
 import itertools
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
 from patchbay.agents.view import NO_RESULT
@@ -21,7 +17,7 @@ from patchbay.testing import ScriptedModel
 from support.processes import Process
 from support.running import run
 
-from .turns import call, lines, run_turn, state
+from .turns import call, lines
 from .worker import TOOLS, kind
 
 HERE = Path(__file__).parent
@@ -150,20 +146,6 @@ def test_runs_of_two_processes_on_one_session_never_interleave(database_url, ses
         assert [*TOOLS] == sorted(name for each in kinds if each.startswith("result") for name in each.split()[1:])
 
 
-def test_turn_and_state_are_readable_by_the_next_service(database_url, session_id):
-    async def turn(*steps, instruction: str = ""):
-        model = ScriptedModel(steps)
-        agent = LlmAgent(name="agent", model=model, instruction=instruction, output_key="answer")
-        async with DatabaseSessionService(database_url) as service:
-            async for _ in Runner(agent, "runs", service).run("user", session_id, "hi"):
-                pass
-        return model.requests[0].messages
-
-    run(turn("blue"))
-    messages = run(turn("green", instruction="Not {answer}."))
-    assert ["Not blue.", "hi", "blue", "hi"] == [message["content"] for message in messages]
-
-
 def test_leaving_a_run_early_frees_the_session_for_another_process(database_url, session_id):
     async def leave() -> None:
         service = DatabaseSessionService(database_url)
@@ -183,95 +165,3 @@ def test_leaving_a_run_early_frees_the_session_for_another_process(database_url,
     run(leave())
     session = run(open_session(database_url, session_id))
     assert ["user", "answer", "user", "calls"] == [kind(event) for event in session.events][:4]
-
-
-def test_results_being_written_at_cancellation_are_stored(tmp_path):
-    class Slow(DatabaseSessionService):
-        """Lets its writes wait for ``open``, once there is a result among them."""
-
-        def __init__(self) -> None:
-            super().__init__(tmp_path / "slow.db")
-            self.writing, self.open = asyncio.Event(), asyncio.Event()
-
-        async def append_event(self, session, event):
-            if event.get_function_responses():
-                self.writing.set()
-                await self.open.wait()
-            return await super().append_event(session, event)
-
-    async def scenario() -> list[str]:
-        async with Slow() as service:
-
-            async def first() -> str:
-                return "first"
-
-            async def second() -> str:
-                await service.writing.wait()
-                return "second"
-
-            model = ScriptedModel([[call("first", "1"), call("second", "2")], "never"])
-            runner = Runner(LlmAgent(name="agent", model=model, tools=[first, second]), session_service=service)
-            task = asyncio.create_task(run_turn(runner))
-            await service.writing.wait()
-            for _ in range(10):
-                await asyncio.sleep(0)  # now the second has settled too, and waits for the write of the first
-            task.cancel()
-            for _ in range(10):
-                await asyncio.sleep(0)
-            service.open.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            session = await service.get_session("patchbay", "u", "s")
-            return [kind(event) for event in session.events]
-
-    assert ["user", "calls", "result first", "result second"] == run(scenario())
-
-
-class Colour(enum.Enum):
-    BLUE = "blue"
-
-
-@dataclass
-class Row:
-    day: dt.date
-
-
-class Model(BaseModel):
-    at: dt.datetime
-
-
-class Opaque:
-    def __repr__(self) -> str:
-        return "<opaque>"
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        dt.date(2024, 2, 29),
-        Row(dt.date(2024, 2, 29)),
-        Model(at=dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)),
-        {1, 2},
-        b"\xff\x00",
-        Colour.BLUE,
-        Opaque(),
-        {"n": float("nan")},
-        "lone \ud800 surrogate",
-        {"deep": [Opaque(), {3: Row(dt.date(2024, 2, 29))}]},
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_results_and_state_without_json_do_not_end_the_run(tmp_path, value):
-    def odd(tool_context) -> object:
-        tool_context.state["odd"] = value
-        return value
-
-    service = DatabaseSessionService(tmp_path / "sessions.db")
-    model = ScriptedModel([call("odd"), "done", "and on"])
-    runner = Runner(LlmAgent(name="a", model=model, tools=[odd]), session_service=service)
-    assert ["a > odd", "a < odd", "a: done"] == lines(run(run_turn(runner)))
-    assert ["a: and on"] == lines(run(run_turn(runner)))
-    assert "odd" in run(state(runner))
-    # What the model was shown then is what it is shown now, after it has been in the database.
-    assert model.requests[1].messages == model.requests[2].messages[: len(model.requests[1].messages)]
-    run(service.close())

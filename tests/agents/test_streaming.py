@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.agents import DatabaseSessionService, Event, EventBus, InMemorySessionService, LlmAgent
+from patchbay.agents import Event, EventBus, LlmAgent
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
@@ -139,16 +139,9 @@ def test_bus_gets_chunks_of_streaming_runs_only():
     assert ["request", "response"] == asyncio.run(topics_of())
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def service(request, tmp_path):
-    made = InMemorySessionService() if request.param == "memory" else DatabaseSessionService(tmp_path / "sessions.db")
-    yield made
-    asyncio.run(asyncio.wait_for(made.close(), 30))
-
-
 @pytest.mark.parametrize("stops_early", [False, True])
-async def test_the_answer_is_in_the_state_by_the_event_that_brings_it(service, stops_early):
-    chat = Chat(agent(["one", "two"], output_key="out"), service)
+async def test_the_answer_is_in_the_state_by_the_event_that_brings_it(local_service, stops_early):
+    chat = Chat(agent(["one", "two"], output_key="out"), local_service)
     run = chat.begin()
     async for event in run:
         assert event.is_final_response()
@@ -165,8 +158,8 @@ async def test_the_answer_is_in_the_state_by_the_event_that_brings_it(service, s
 
 
 @pytest.mark.parametrize(("key", "kept"), [("user:out", {"user:out": "one"}), ("app:out", {"app:out": "one"}), ("temp:out", {})])
-async def test_a_key_for_the_answer_may_have_a_scope(service, key, kept):
-    chat = Chat(agent(["one"], output_key=key), service)
+async def test_a_key_for_the_answer_may_have_a_scope(local_service, key, kept):
+    chat = Chat(agent(["one"], output_key=key), local_service)
     (event,) = await chat.say()
     assert {key: "one"} == event.actions.state_delta
     assert kept == (await chat.session()).state

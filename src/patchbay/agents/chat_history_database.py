@@ -77,8 +77,8 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
 
     async def count(self, user_id: str, agent: str | None = None) -> int:
         """Count a user's messages."""
-        whose = _messages.c.user_id == storable(user_id) if agent is None else _between(user_id, agent)
-        query = sa.select(sa.func.count()).select_from(_messages).where(whose)
+        condition = _messages.c.user_id == storable(user_id) if agent is None else _between(user_id, agent)
+        query = sa.select(sa.func.count()).select_from(_messages).where(condition)
         return await self._store.read(lambda connection: connection.scalar(query) or 0)
 
     async def close(self) -> None:

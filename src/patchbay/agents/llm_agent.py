@@ -341,8 +341,8 @@ class AgentRun:
             case "max_seconds":
                 raise time_exceeded(budget, self._partial_event())
             case "max_iterations":
-                words = f"Exceeded max LLM calls ({budget.max_iterations}). Possible infinite loop."
-                raise RunFailed("MAX_LLM_CALLS", words, self._partial_event())
+                message = f"Exceeded max LLM calls ({budget.max_iterations}). Possible infinite loop."
+                raise RunFailed("MAX_LLM_CALLS", message, self._partial_event())
             case "max_calls":
                 raise RunFailed("MAX_TOOL_CALLS", f"Exceeded max tool calls ({budget.max_calls}).", self._partial_event())
         if not item.handled:

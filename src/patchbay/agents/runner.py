@@ -65,9 +65,9 @@ class Runner:
             "bus": (bus, EventBus, "an EventBus"),
             "history_service": (history_service, BaseChatHistoryService, "a history service"),
         }
-        for name, (given, kind, words) in kinds.items():
-            if given is not None and not isinstance(given, kind):
-                raise TypeError(f"{name} must be {words}, not {type(given).__name__}.")
+        for name, (value, kind, expected) in kinds.items():
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} must be {expected}, not {type(value).__name__}.")
         self.hooks = checked_hooks(hooks)
         self.media = checked_media(media)
         self.agent = agent
@@ -127,8 +127,8 @@ class Runner:
         run.ended = asyncio.Event()
         try:
             if config.max_message_length is not None and len(content.text) > config.max_message_length:
-                words = f"The message has {len(content.text)} characters; {config.max_message_length} are allowed."
-                yield Event(author="system", error_code="MESSAGE_TOO_LONG", error_message=words)
+                problem = f"The message has {len(content.text)} characters; {config.max_message_length} are allowed."
+                yield Event(author="system", error_code="MESSAGE_TOO_LONG", error_message=problem)
                 return
             async with self.session_service.lock(self.app_name, user_id, session_id):
                 ctx = run.context = await self._begin(user_id, session_id, content, config)
@@ -168,10 +168,10 @@ class Runner:
         ctx.budget.start()
         await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=content))
         if self.bus is not None:
-            whose = {"session_id": session.id, "user_id": user_id}
+            ids = {"session_id": session.id, "user_id": user_id}
             if is_new:
-                await ctx.publish("session.created", {**whose, "title": session.title})
-            await ctx.publish("session.updated", whose)
+                await ctx.publish("session.created", {**ids, "title": session.title})
+            await ctx.publish("session.updated", ids)
         if self.history_service is not None:
             await self._add_to_history(session, self.agent.name, "user", content.text)
         return ctx

@@ -96,7 +96,7 @@ class TimedModel:
         except TimeoutError:
             if not limit.expired():
                 raise  # the model's own
-            words = f"LLM call timed out after {self._ctx.run_config.llm_timeout}s"
-            raise RunFailed("TIMEOUT", words) from None
+            message = f"LLM call timed out after {self._ctx.run_config.llm_timeout}s"
+            raise RunFailed("TIMEOUT", message) from None
         self._time_left -= clock() - began
         return event

@@ -119,9 +119,9 @@ class ParallelAgent(BaseAgent):
         self, ctx: InvocationContext, agent: BaseAgent, queue: asyncio.Queue[Event | None], places: asyncio.Semaphore
     ) -> None:
         """Run one child, and queue its events and a final None."""
-        mine = ctx.child(agent, branch=f"{self.name}.{agent.name}")
+        child = ctx.child(agent, branch=f"{self.name}.{agent.name}")
         try:
-            async with aclosing(agent.events(mine, bug=("PARALLEL_ERROR", f"Sub-agent {agent.name!r} failed: "))) as events:
+            async with aclosing(agent.events(child, bug=("PARALLEL_ERROR", f"Sub-agent {agent.name!r} failed: "))) as events:
                 async for event in events:
                     queue.put_nowait(event)  # before the wait, to keep the order of the log
                     await places.acquire()

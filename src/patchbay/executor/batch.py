@@ -76,8 +76,8 @@ class Batch:
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         # A copy of the state: calls of one reply do not see each other's changes.
-        around = run.agent_scope
-        self.agent_scope = replace(around, state=dict(around.state)) if around.state else around
+        scope = run.agent_scope
+        self.agent_scope = replace(scope, state=dict(scope.state)) if scope.state else scope
         self._loop = asyncio.get_running_loop()
         self._invocations: dict[asyncio.Task[None], Invocation] = {}
         self._stages: deque[list[Invocation]] = deque()
@@ -157,8 +157,8 @@ class Batch:
     def _settle(self, invocation: Invocation, execution: ToolExecution) -> None:
         """Record the execution of an invocation, and start the next calls."""
         if invocation.decision_log is not None and invocation.decision_log.edited:
-            words = edited_note(invocation.json_arguments)
-            execution = replace(execution, result=replace(execution.result, content=f"{words}\n{execution.content}"))
+            note = edited_note(invocation.json_arguments)
+            execution = replace(execution, result=replace(execution.result, content=f"{note}\n{execution.content}"))
         if execution.arguments is not None:
             self.run.repeats.add(execution.call, execution.result.content)
         self._record(invocation.index, execution, invocation)
@@ -175,10 +175,10 @@ class Batch:
             return  # an abandoned tool has ended: its call has its one result already
         # A returned error is complete as it is.
         has_run = invocation.has_run and not isinstance(error, OutputError)
-        words = effects_note(
+        note = effects_note(
             invocation.tool, begun=invocation.given is not None, has_run=has_run, stopped=invocation.ending is not None
         )
-        self._settle(invocation, self._failed(invocation.call, error, invocation.given, words, invocation.seconds))
+        self._settle(invocation, self._failed(invocation.call, error, invocation.given, note, invocation.seconds))
 
     def _abort(self, why: HookAbortError) -> None:
         """Cancel all calls, because a hook has ended the turn."""
@@ -215,29 +215,37 @@ class Batch:
     def _checked(self, index: int, call: ToolCall | IncompleteCall) -> Invocation | None:
         """Find the tool and check the arguments; a failure settles at once, and nothing has run."""
         run = self.run
-        mine = self._calls[index]
+        tool_call = self._calls[index]
         error: BaseException
         if not run.budget.take_call():
-            error = CallBudgetError(mine.name[:NAME_SHOWN], limit=run.budget.max_calls or 0)
+            error = CallBudgetError(tool_call.name[:NAME_SHOWN], limit=run.budget.max_calls or 0)
         elif isinstance(call, IncompleteCall):
-            error = IncompleteCallError(mine.name[:NAME_SHOWN])
+            error = IncompleteCallError(tool_call.name[:NAME_SHOWN])
         else:
             try:
-                tool, invalid_arguments = run.find_called(mine.name), None
+                tool, invalid_arguments = run.find_called(tool_call.name), None
                 try:
-                    arguments = tool.validate(mine.raw_arguments, run.executor.validation)
+                    arguments = tool.validate(tool_call.raw_arguments, run.executor.validation)
                 except ToolArgumentsError as why:
                     if not (run.executor.before and tool.acts):
                         raise
-                    arguments, invalid_arguments = raw_arguments(mine, why), why
+                    arguments, invalid_arguments = raw_arguments(tool_call, why), why
                 return Invocation(
-                    run, self.iteration, index, mine, tool, arguments, invalid_arguments, self._set_timer, self._wait_exclusive
+                    run,
+                    self.iteration,
+                    index,
+                    tool_call,
+                    tool,
+                    arguments,
+                    invalid_arguments,
+                    self._set_timer,
+                    self._wait_exclusive,
                 )
             except BaseException as failure:  # (a validator may run the caller's code, which may raise anything)
                 if is_users_interrupt(failure):
                     raise
                 error = failure
-        self._record(index, self._failed(mine, error))
+        self._record(index, self._failed(tool_call, error))
         return None
 
     def _next_stage(self) -> None:
@@ -356,11 +364,11 @@ class Batch:
         call: ToolCall,
         error: BaseException,
         arguments: dict[str, Any] | None = None,
-        words: str = "",
+        note: str = "",
         seconds: float = 0.0,
     ) -> ToolExecution:
         content, code = error_for_model(call.name, error)
-        content = self.run.shorten(well_formed(content + words))
+        content = self.run.shorten(well_formed(content + note))
         result = ToolResult(call.id, call.name, content, is_error=True, code=code)
         return ToolExecution(call, arguments, None, result, error, seconds)
 

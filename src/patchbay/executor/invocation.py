@@ -239,24 +239,24 @@ class Invocation(PendingCall):
             if (answer := await first_answer(executor.before, call, tool, self._arguments_for_callbacks(), context)) is not None:
                 return answer
             self._check_changed_arguments(context)
-        mine = self.arguments
+        arguments = self.arguments
         if hooks is not None:
             chains = hooks.chains
             if not chains.of_tools or not tool.acts:
                 hooks = None
             else:
-                if (going := hooks.before_tool(self)) is not None:
-                    if (answer := await going) is not None:
+                if (pending := hooks.before_tool(self)) is not None:
+                    if (answer := await pending) is not None:
                         return answer
                     if self.tool is not tool:
                         tool = self.tool
                         self.permits = Permits(tool, run.permits)
-                has_changed = self.arguments is not mine
-                mine = self.arguments  # final from here on: hooks get copies
+                has_changed = self.arguments is not arguments
+                arguments = self.arguments  # final from here on: hooks get copies
                 needs_approval = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
                 if needs_approval or (self.decision_log is not None and self.decision_log.asks):  # (``needs_human``)
                     await hooks.approve(self)
-                    mine = self.arguments  # an approver may have edited them
+                    arguments = self.arguments  # an approver may have edited them
                     has_changed = True
                 if has_changed:  # the text too: another parser may read what the model wrote otherwise (law 9)
                     context.raw_arguments = json.dumps(self.json_arguments)
@@ -266,7 +266,7 @@ class Invocation(PendingCall):
             raise asyncio.CancelledError
         try:
             await self.permits.acquire()
-            value = await self._run_tool(mine, context)
+            value = await self._run_tool(arguments, context)
         finally:
             self.permits.release()
         if hooks is None:
@@ -276,8 +276,8 @@ class Invocation(PendingCall):
         if tool.owner:
             self.log.responded_by = tool.owner
             return value
-        going = hooks.after_tool(self, value)
-        return value if going is None else await going
+        pending = hooks.after_tool(self, value)
+        return value if pending is None else await pending
 
     def _arguments_for_callbacks(self) -> dict[str, Any]:
         """Return the arguments for callbacks, which may change and keep them."""

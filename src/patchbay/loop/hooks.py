@@ -167,8 +167,8 @@ def _specs(tools: Sequence[Any], run: Run) -> tuple[ToolSpec, ...]:
         except InvalidRequestError:
             continue
         if spec.name not in specs:
-            mine = known.get(spec.name)
-            specs[spec.name] = mine if mine is not None and mine.to_openai() == tool else spec
+            original = known.get(spec.name)
+            specs[spec.name] = original if original is not None and original.to_openai() == tool else spec
     return tuple(specs.values())
 
 
@@ -181,7 +181,7 @@ def _calls(written: Sequence[Mapping[str, Any]], reply: Reply) -> tuple[ToolCall
         call_id, name, arguments = each.get("id") or "", function["name"], function.get("arguments")
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments or {})
-        mine = own.get(call_id)
-        is_same = mine is not None and mine.name == name and mine.raw_arguments == arguments
-        calls.append(mine if mine is not None and is_same else ToolCall(call_id, name, arguments))
+        original = own.get(call_id)
+        is_same = original is not None and original.name == name and original.raw_arguments == arguments
+        calls.append(original if original is not None and is_same else ToolCall(call_id, name, arguments))
     return tuple(calls)

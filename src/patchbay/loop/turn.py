@@ -204,8 +204,8 @@ class _Turn:
         if hooks.chains.before_llm:
             view = RequestHookView(hooks, self.run, self.request, self.iteration, self.tool_choice)
             try:
-                if (going := hooks.before_llm(view)) is not None:
-                    given = await in_time(going, self.run.budget)
+                if (pending_hooks := hooks.before_llm(view)) is not None:
+                    given = await in_time(pending_hooks, self.run.budget)
                     if given is not None:
                         self.answer.settle(given)
             except HookAbortError as error:
@@ -226,8 +226,8 @@ class _Turn:
             return
         view = ResponseHookView(hooks, self.run, self.request, end, self.iteration)
         try:
-            if (going := hooks.after_llm(view)) is not None:
-                await in_time(going, self.run.budget)
+            if (pending_hooks := hooks.after_llm(view)) is not None:
+                await in_time(pending_hooks, self.run.budget)
                 answer.settle(view.end)
             return
         except HookAbortError as error:

@@ -160,14 +160,14 @@ class FunctionTool(BaseTool):
     def _takes_a_dict(self, schema: Mapping[str, Any]) -> int | None:
         """The number of positional arguments (the dict, and perhaps the context); None if they are passed by keyword."""
         properties = schema.get("properties") or {}
-        mine = list(self._schema.signature.parameters.values())
-        positional = [item for item in mine if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+        accepted = list(self._schema.signature.parameters.values())
+        positional = [item for item in accepted if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
         foreign = [item for item in positional if item.name not in properties and item.name not in self._schema.injected]
         # A schema without properties, or a parameter that none of them fills: it takes the whole dict.
         required = [item for item in foreign if item.default is item.empty]
         if positional and positional[0] in required and len(required) <= 2 and len(foreign) == len(required):
             fills_rest = all(item in foreign or item.name in self._schema.injected for item in positional)
-            if fills_rest and all(item in positional for item in mine):
+            if fills_rest and all(item in positional for item in accepted):
                 return len(positional)
         if required and "properties" in schema:
             raise ConfigurationError(

@@ -61,12 +61,12 @@ def is_introduction(text: Any) -> bool:
 
 def described(content: str, attachments: Sequence[Attachment], accepted: Sequence[Attachment]) -> str:
     """Return ``content`` with a note on the attachments that the model gets, and on those that it does not."""
-    words = []
+    notes = []
     if accepted:
-        words.append(f"{len(accepted)} attachment{'s' if len(accepted) > 1 else ''}: see below.")
+        notes.append(f"{len(accepted)} attachment{'s' if len(accepted) > 1 else ''}: see below.")
     if hidden := sorted({each.kind for each in attachments if each not in accepted}):
-        words.append(f"You are not shown attachments of the kind {' and '.join(hidden)}.")
-    return f"{content}\n({' '.join(words)})"
+        notes.append(f"You are not shown attachments of the kind {' and '.join(hidden)}.")
+    return f"{content}\n({' '.join(notes)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,8 +398,8 @@ async def find_facts(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     except ToolError:
         raise
     except Exception as error:
-        words = f"the facts of the call could not be found: {describe(error):.{_ERROR_CHARS}}"
-        raise ToolDeniedError(DENIED, words, tool_name=tool.name, by=tool.name) from error
+        reason = f"the facts of the call could not be found: {describe(error):.{_ERROR_CHARS}}"
+        raise ToolDeniedError(DENIED, reason, tool_name=tool.name, by=tool.name) from error
 
 
 def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

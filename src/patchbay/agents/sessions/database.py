@@ -123,7 +123,7 @@ class DatabaseResults:
         query = (
             sa.select(results.c.text)
             .join(sessions, results.c.session_pk == sessions.c.pk)
-            .where(self._mine(), results.c.number == int(found[1]))
+            .where(self._is_session(), results.c.number == int(found[1]))
         )
 
         def work(connection: Connection) -> str | None:
@@ -132,11 +132,11 @@ class DatabaseResults:
 
         return await self._store.read(work)
 
-    def _mine(self) -> sa.ColumnElement[bool]:
+    def _is_session(self) -> sa.ColumnElement[bool]:
         return _session_row(self._session.app_name, self._session.user_id, self._session.id)
 
     def _put(self, connection: Connection, text: str) -> int:
-        pk = connection.scalar(sa.select(sessions.c.pk).where(self._mine()).with_for_update())
+        pk = connection.scalar(sa.select(sessions.c.pk).where(self._is_session()).with_for_update())
         if pk is None:
             raise SessionNotFoundError(self._session.id)
         of_session = results.c.session_pk == pk
@@ -253,12 +253,12 @@ class DatabaseSessionService(BaseSessionService):
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
         """Return a user's sessions, the one used last first."""
         check_names(app_name, user_id)
-        mine = (
+        query = (
             sa.select(*_COLUMNS)
             .where(sessions.c.app_name == app_name, sessions.c.user_id == user_id)
             .order_by(sessions.c.updated_at.desc(), sessions.c.pk.desc())
         )
-        return await self._store.read(lambda connection: [_session(row) for row in connection.execute(mine)])
+        return await self._store.read(lambda connection: [_session(row) for row in connection.execute(query)])
 
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
         check_names(app_name, user_id, session_id)

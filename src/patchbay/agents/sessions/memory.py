@@ -66,9 +66,9 @@ class InMemorySessionService(BaseSessionService):
 
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
         """Return a user's sessions, the one used last first."""
-        mine = [stored.about for key, stored in self._sessions.items() if key[:2] == (app_name, user_id)]
-        mine.sort(key=lambda about: about.last_update_time, reverse=True)
-        return [replace(about, state={}, events=EventLog(), seq=0) for about in mine]
+        listed = [stored.about for key, stored in self._sessions.items() if key[:2] == (app_name, user_id)]
+        listed.sort(key=lambda about: about.last_update_time, reverse=True)
+        return [replace(about, state={}, events=EventLog(), seq=0) for about in listed]
 
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
         self._sessions.pop((app_name, user_id, session_id), None)
