@@ -329,30 +329,6 @@ async def test_tool_context_has_agent_session_and_call():
     assert 1 == len({event.invocation_id for event in (await chat.session()).events})
 
 
-async def test_state_changes_of_a_tool_are_private_until_it_succeeds():
-    """Of two calls at the same time the one that fails leaves nothing, neither now nor in a later turn."""
-    written = asyncio.Event()
-
-    async def fails(tool_context: ToolContext) -> None:
-        tool_context.state["from_fails"] = 1
-        tool_context.state.setdefault("list", []).append("fails")
-        written.set()
-        raise ValueError("no")
-
-    async def works(tool_context: ToolContext) -> bool:
-        await written.wait()
-        tool_context.state["from_works"] = 1
-        return "from_fails" in tool_context.state
-
-    chat = Chat(agent([[ToolCall("1", "fails"), ToolCall("2", "works")], "done", "again"], fails, works))
-    events = await chat.say()
-    assert {"result": False} == response_of(events, "works")
-    assert {"from_works": 1} == events[1].actions.state_delta
-    later = await chat.say()
-    assert [{}] == [event.actions.state_delta for event in later]
-    assert {"from_works": 1} == (await chat.session()).state
-
-
 async def test_edits_of_requests_and_events_do_not_change_the_history():
     def edit(ctx: Any, request: LlmRequest) -> None:
         for content in request.contents:

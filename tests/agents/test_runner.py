@@ -221,21 +221,6 @@ def test_a_run_that_is_dropped_half_way_is_closed():
     assert ["a: never"] == run(scenario())  # the first run had not got so far
 
 
-async def test_cancelled_consumer_stops_the_tools_and_frees_the_session():
-    begun, left, hang = hanging()
-    runner = Runner(agent(call("hang"), "next", tools=[hang]))
-    task = asyncio.create_task(run_turn(runner))
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (["tool"], ["a: next"], ["user: hi", "a > hang", "a < hang", "user: hi", "a: next"]) == (
-        left,
-        lines(await run_turn(runner)),
-        await log(runner),
-    )
-
-
 async def test_runs_on_one_session_are_serialised():
     both = []
 

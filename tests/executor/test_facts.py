@@ -94,28 +94,6 @@ def test_call_is_denied_if_its_facts_changed_after_approval():
     assert (words, "tool_denied", None, []) == (execution.content, execution.result.code, execution.arguments, disk.used)
 
 
-def test_symlink_changed_during_approval_is_not_followed(tmp_path):
-    for name in ("mine", "theirs"):
-        (tmp_path / name).mkdir()
-    link = tmp_path / "link"
-    link.symlink_to("mine")
-    removed = []
-
-    def turn():
-        link.unlink()
-        link.symlink_to("theirs")
-
-    @tool(facts=lambda arguments: {"path": os.path.realpath(arguments["path"])})
-    def remove(path: str, tool_context: ToolContext) -> str:
-        removed.append(tool_context.facts["path"])
-        return path
-
-    call = ToolCall("1", "remove", f'{{"path": "{link}"}}')
-    [first] = ran(remove, calls=(call,), hooks=hooks_of(person=Person()))
-    [second] = ran(remove, calls=(call,), hooks=hooks_of(person=Person(turn)))
-    assert ([None, "tool_denied"], [str(tmp_path / "mine")]) == ([first.result.code, second.result.code], removed)
-
-
 @pytest.mark.parametrize(
     ("before", "now"),
     [

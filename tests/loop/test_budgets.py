@@ -63,21 +63,6 @@ async def test_rounds_may_be_counted_over_several_turns_of_one_run():
     assert ["stop 1", "stop 2", "max_iterations 0"] == reasons
 
 
-@pytest.mark.usefixtures("time_jumps")
-def test_the_end_of_the_time_stops_the_tools_and_the_turn():
-    stopped = []
-
-    async def never() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.append(True)
-
-    end = final(run_turn(ScriptedModel([ToolCall("1", "never"), "never asked for"]), [never], budget=Budget(max_seconds=SHORT)))
-    assert ("max_seconds", ["run_timeout"]) == (end.finish_reason, [done.result.code for done in end.tool_executions])
-    assert [True] == stopped
-
-
 @pytest.mark.parametrize("message", ["", "half an ans"])
 @pytest.mark.usefixtures("time_jumps")
 def test_deadline_stops_the_model_and_keeps_its_partial_text(message):

@@ -222,54 +222,6 @@ def test_a_model_that_breaks_its_contract_is_an_upstream_error():
             run(main())
 
 
-@pytest.mark.parametrize("by", ["cancel", "close"])
-@pytest.mark.parametrize("while_", ["model", "tools"])
-async def test_stopping_the_turn_stops_the_model_and_the_tools(by, while_):
-    before = asyncio.all_tasks()
-    stopped = []
-    begun = asyncio.Event()
-
-    async def wait() -> None:
-        try:
-            begun.set()
-            await asyncio.Event().wait()
-        finally:
-            stopped.append("tools")
-
-    async def quick() -> None: ...
-
-    class Model:
-        async def respond(self, request: ChatRequest):
-            try:
-                yield TextDelta("thinking")
-                if while_ == "model":
-                    begun.set()
-                    await asyncio.Event().wait()
-                yield ModelReply(Reply(None, tool_calls=(ToolCall("1", "wait"), ToolCall("2", "quick"))), "tool_calls")
-            finally:
-                stopped.append("model")
-
-    events = turn(Model(), Executor([wait, quick]), [USER])
-    if by == "cancel":
-
-        async def consume() -> None:
-            async for _ in events:
-                pass
-
-        task = asyncio.create_task(consume())
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    else:
-        async for event in events:
-            if event.type == ("text" if while_ == "model" else "tool_result"):
-                break
-        await events.aclose()
-    assert set() == asyncio.all_tasks() - before
-    assert ["model"] if while_ == "model" else ["model", "tools"] == stopped
-
-
 async def test_the_consumer_is_never_cancelled_by_a_limit_of_ours():
     """A tool's deadline passes while the consumer is busy between two events; the consumer must not feel it."""
     from patchbay.tools import tool
