@@ -90,7 +90,7 @@ _UNUSED: Final = (ToolCallEvent,)
 """The ReplyEvent has the calls already."""
 
 _UNUSED_WITHOUT_BUS: Final = (ToolCallEvent, ToolResultEvent)
-"""Without a bus the log alone uses results, and gets them by ``on_settled``."""
+"""Results are recorded by ``on_settled``; only a bus gets their events."""
 
 
 class AgentRun:
@@ -103,7 +103,7 @@ class AgentRun:
         self._executor = agent.executor
         self._schema = agent.answer_tool if agent.output_schema is not None else None
         self._deltas: list[str] = []
-        self._counted: list[Usage] = []
+        self._counted = NO_USAGE
         self._untyped_answer: Event | None = None
         self._end: FinalEvent | None = None
         self._responses: ToolResponseRecorder | None = None
@@ -131,7 +131,7 @@ class AgentRun:
                 parameters=parameters,
                 max_iterations=None,
                 stream=self._config.streaming,
-                without=_UNUSED_WITHOUT_BUS if ctx.bus is None and self._schema is None else _UNUSED,
+                without=_UNUSED_WITHOUT_BUS if ctx.bus is None else _UNUSED,
             )
             try:
                 while True:
@@ -267,7 +267,7 @@ class AgentRun:
     async def _reply(self, item: ReplyEvent) -> Event | None:
         ctx = self._ctx
         ctx.shared.usage += item.usage
-        self._counted.append(item.usage)
+        self._counted += item.usage
         content = reply_content(item.reply, item.calls)
         event = ctx.event(usage=item.usage.counts(), finish_reason=item.finish_reason)
         event.content = content
@@ -292,13 +292,11 @@ class AgentRun:
     def _on_call_end(self, execution: ToolExecution) -> None:
         assert self._responses is not None
         self._responses.add(execution)
+        if self._schema is not None and execution.call.name == ANSWER_TOOL and not execution.is_error:
+            self._answer = execution
 
     async def _result(self, item: ToolResultEvent) -> None:
         execution = item.execution
-        if self._schema is not None and execution.call.name == ANSWER_TOOL and not execution.is_error:
-            self._answer = execution
-        if self._ctx.bus is None:
-            return
         response = response_part(execution).function_response or FunctionResponse(execution.call.name)
         about = {"tool": response.name, "response": response.response, "call_id": response.id}
         await self._ctx.publish("tool.result", about)
@@ -329,10 +327,10 @@ class AgentRun:
 
     async def _turn_end(self, item: FinalEvent) -> Event | None:
         """Raise RunFailed where a turn ended because of a limit, or of a hook."""
-        counted, self._counted = self._counted, []
+        counted, self._counted = self._counted, NO_USAGE
         if item.aborted is not None or item.finish_reason == "max_seconds":
             # The tokens of an answer that is not in the log.
-            self._ctx.shared.usage += _difference(item.usage, sum(counted, NO_USAGE))
+            self._ctx.shared.usage += _difference(item.usage, counted)
         if item.aborted is not None:
             raise self._aborted(item.aborted)
         self._end = item

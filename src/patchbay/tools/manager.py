@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -21,41 +21,6 @@ DELAYS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 30.0)
 
 ATTEMPT_SECONDS: Final = 10.0
 """The seconds that one attempt may take."""
-
-
-class BackgroundRetry:
-    """Retries ``attempt``, which returns whether it succeeded and does not raise, after each of ``delays`` (seconds).
-
-    ``give_up`` is called when the last attempt has failed.
-    """
-
-    def __init__(
-        self, attempt: Callable[[], Awaitable[bool]], give_up: Callable[[], object], *, delays: Sequence[float] = DELAYS
-    ) -> None:
-        self._attempt = attempt
-        self._give_up = give_up
-        self._delays = delays
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Restart with the first delay; needs a running event loop."""
-        self.stop()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def stop(self) -> None:
-        """Stop retrying, and cancel a running attempt."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    async def _run(self) -> None:
-        for delay in self._delays:
-            await asyncio.sleep(delay)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ATTEMPT_SECONDS):
-                    if await self._attempt():
-                        return
-        self._give_up()
 
 
 _SESSIONS: Final = ("active", "pending")
@@ -112,7 +77,8 @@ class LLMSessionManager:
         self._listeners: list[_Listener] = []  # by session, not by role of it: a pending change survives a swap
         self._is_due = False
         self._background: asyncio.Task[None] | None = None
-        self._retry = BackgroundRetry(self._sync_behind, self._log_give_up, delays=retry_delays)
+        self._retry_delays = retry_delays
+        self._retry_task: asyncio.Task[None] | None = None
 
     def register_tool(self, tool: Tool | Callable[..., Any]) -> None:
         """Register a tool or a function, replacing one of the same name. Its source is ``metadata["source"]``."""
@@ -224,7 +190,7 @@ class LLMSessionManager:
 
     async def sync(self) -> None:
         """Send the role's tools to the active session, then to the pending one. Raises ToolSyncError after both were tried."""
-        self._retry.stop()
+        self._stop_retries()
         waiting = [(name, self._listener(session)) for name in _SESSIONS if (session := getattr(self, name)) is not None]
         failures: list[str] = []
         try:
@@ -239,9 +205,9 @@ class LLMSessionManager:
             raise
         finally:
             if self.out_of_sync:
-                self._retry.start()
+                self._start_retries()
             else:
-                self._retry.stop()
+                self._stop_retries()
         if failures:
             raise ToolSyncError(f"tool sync failed: {'; '.join(failures)}")
 
@@ -265,6 +231,26 @@ class LLMSessionManager:
                 listener.why = why
             return why
 
+    def _start_retries(self) -> None:
+        self._stop_retries()
+        self._retry_task = asyncio.get_running_loop().create_task(self._retry())
+
+    def _stop_retries(self) -> None:
+        """Stop retrying, and cancel a running attempt."""
+        if self._retry_task is not None:
+            self._retry_task.cancel()
+            self._retry_task = None
+
+    async def _retry(self) -> None:
+        """Update the sessions that lack a change after each of the delays, until none is left."""
+        for delay in self._retry_delays:
+            await asyncio.sleep(delay)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ATTEMPT_SECONDS):
+                    if await self._sync_behind():
+                        return
+        _logger.error("The tools of role %r cannot be sent to its sessions: %s", self.role, self.out_of_sync)
+
     async def _sync_behind(self) -> bool:
         behind = [each for each in self._listeners if self._behind(each) and self._has(each.session)]
         for listener in behind:
@@ -272,9 +258,6 @@ class LLMSessionManager:
         if behind and not self.out_of_sync:
             _logger.info("The sessions of role %r have their tools after a retry", self.role)
         return not self.out_of_sync
-
-    def _log_give_up(self) -> None:
-        _logger.error("The tools of role %r cannot be sent to its sessions: %s", self.role, self.out_of_sync)
 
     def _behind(self, listener: _Listener) -> str:
         """Return why a session does not have the last change, "" if it has it."""
@@ -301,7 +284,7 @@ class LLMSessionManager:
         """Remove listeners of sessions that are no longer the role's."""
         self._listeners = [each for each in self._listeners if self._has(each.session)]
         if not self.out_of_sync:
-            self._retry.stop()
+            self._stop_retries()
 
     def sync_later(self) -> None:
         """Start a sync in the background, if there is a running event loop; log errors."""
