@@ -47,33 +47,30 @@ def test_every_field_of_a_record_is_stored(url):
     assert (AuditDecision("ann", "approve_tool", "denied: not that one"),) == AuditEntry.from_json(oldest.as_json()).decisions[1:]
 
 
-def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
+async def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
     class Guard:
         async def before_tool(self, call):
             return DenyTool("not this") if call.tool == "rm" else None
 
-    async def work():
-        hooks = HookManager()
-        hooks.mount("guard", Guard())
-        async with AuditLog(url) as log:
-            hooks.recorders.append(log)
+    hooks = HookManager()
+    hooks.mount("guard", Guard())
+    async with AuditLog(url) as log:
+        hooks.recorders.append(log)
 
-            def rm(path: str) -> str:
-                return path
+        def rm(path: str) -> str:
+            return path
 
-            def add(a: int, b: int) -> int:
-                return a + b
+        def add(a: int, b: int) -> int:
+            return a + b
 
-            scope = HookScope("helper", "t1", "t0", "s1", context=CONTEXT)
-            calls = [ToolCall("1", "rm", '{"path": "x"}'), ToolCall("2", "add", '{"a": 1, "b": 2}'), ToolCall("3", "nobody")]
-            batch = Executor([rm, add], hooks=hooks).begin(scope=scope).start(calls)
-            assert 3 == len([each async for each in batch])
-            await batch.stop()
-            await log.flush()
-        await hooks.aclose()
-
-    run(work())
-    outcome = {each.call_id: each for each in run(find(url)).entries}
+        scope = HookScope("helper", "t1", "t0", "s1", context=CONTEXT)
+        calls = [ToolCall("1", "rm", '{"path": "x"}'), ToolCall("2", "add", '{"a": 1, "b": 2}'), ToolCall("3", "nobody")]
+        batch = Executor([rm, add], hooks=hooks).begin(scope=scope).start(calls)
+        assert 3 == len([each async for each in batch])
+        await batch.stop()
+        await log.flush()
+    await hooks.aclose()
+    outcome = {each.call_id: each for each in (await find(url)).entries}
     assert {"1": "tool_denied", "2": "", "3": "unknown_tool"} == {name: each.code for name, each in outcome.items()}
     assert {("helper", "t1", "t0", "s1", "telegram", "ann")} == {
         (each.agent, each.turn, each.parent_turn, each.session_key, each.channel, each.sender) for each in outcome.values()
@@ -82,16 +79,14 @@ def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
     assert (1, True) == (outcome["2"].result_chars, outcome["2"].digest.startswith("sha256:"))
 
 
-def test_entries_are_found_by_each_filter(url):
-    run(
-        store_records(
-            url,
-            record("a", time=100, tool="fs_read", turn_id="t1"),
-            record("b", time=200, tool="fs_write", source="plugin:x", session_key="s2", turn_id="t2", parent_turn_id="t1"),
-            denied("c", time=300, tool="FS_read", agent_id="other"),
-            record("d", time=400, tool="fsXread", is_error=True, code="tool_timeout"),
-            denied("e", time=500, tool="f[s]%_\\", session_key="\x00"),
-        )
+async def test_entries_are_found_by_each_filter(url):
+    await store_records(
+        url,
+        record("a", time=100, tool="fs_read", turn_id="t1"),
+        record("b", time=200, tool="fs_write", source="plugin:x", session_key="s2", turn_id="t2", parent_turn_id="t1"),
+        denied("c", time=300, tool="FS_read", agent_id="other"),
+        record("d", time=400, tool="fsXread", is_error=True, code="tool_timeout"),
+        denied("e", time=500, tool="f[s]%_\\", session_key="\x00"),
     )
     expected = {
         "edcba": {},
@@ -113,27 +108,23 @@ def test_entries_are_found_by_each_filter(url):
         "": {"denied": True, "tools": ("fs_*",)},
     }
 
-    async def work():
-        async with AuditLog(url) as log:
-            return {key: "".join(ids(await log.query(AuditQuery(**query)))) for key, query in expected.items()}
+    async with AuditLog(url) as log:
+        assert {key: key.strip() for key in expected} == {
+            key: "".join(ids(await log.query(AuditQuery(**query)))) for key, query in expected.items()
+        }
 
-    assert {key: key.strip() for key in expected} == run(work())
 
+async def test_pages_are_consecutive_and_the_last_is_marked(url):
+    await store_records(url, *(record(str(number)) for number in range(10)))
 
-def test_pages_are_consecutive_and_the_last_is_marked(url):
-    run(store_records(url, *(record(str(number)) for number in range(10))))
-
-    async def work():
-        async with AuditLog(url) as log:
-            pages, cursor = [], None
-            while not pages or cursor is not None:
-                page = await log.query(AuditQuery(limit=4, before=cursor))
-                pages.append(ids(page))
-                cursor = page.cursor
-            middle = (await log.query(AuditQuery(limit=5))).entries[-1].id
-            return pages, ids(await log.query(AuditQuery(after=middle, limit=3)))
-
-    pages, newer = run(work())
+    async with AuditLog(url) as log:
+        pages, cursor = [], None
+        while not pages or cursor is not None:
+            page = await log.query(AuditQuery(limit=4, before=cursor))
+            pages.append(ids(page))
+            cursor = page.cursor
+        middle = (await log.query(AuditQuery(limit=5))).entries[-1].id
+        newer = ids(await log.query(AuditQuery(after=middle, limit=3)))
     assert [["9", "8", "7", "6"], ["5", "4", "3", "2"], ["1", "0"]] == pages
     assert ["6", "7", "8"] == newer
 
@@ -213,7 +204,7 @@ def test_flushed_records_are_visible_to_others_without_gaps(url):
     assert 1 == len({each.writer for each in entries})
 
 
-def test_records_are_accepted_from_any_thread_and_closed_loops(url):
+async def test_records_are_accepted_from_any_thread_and_closed_loops(url):
     log = AuditLog(url)
 
     def make(name: str) -> None:
@@ -229,12 +220,9 @@ def test_records_are_accepted_from_any_thread_and_closed_loops(url):
     for thread in threads:
         thread.join(60)
 
-    async def work():
-        async with log:
-            await log.flush()
-            return await log.query(AuditQuery(limit=1000))
-
-    page = run(work())
+    async with log:
+        await log.flush()
+        page = await log.query(AuditQuery(limit=1000))
     assert dict.fromkeys("abcd", 50) == {name: ids(page).count(name) for name in "abcd"}
     assert list(range(200, 0, -1)) == [each.number for each in page.entries]
 
@@ -257,13 +245,13 @@ def test_two_writers_share_a_database(url):
 def blocked_writes(monkeypatch):
     """Nothing is written until this event is set."""
     may_write = threading.Event()
-    real = audit_log.AuditLog._try_write
+    write = audit_log.Database.write_from_thread
 
-    def waits(self, batch):
+    def waits(self, work, **options):
         assert may_write.wait(60)
-        return real(self, batch)
+        return write(self, work, **options)
 
-    monkeypatch.setattr(audit_log.AuditLog, "_try_write", waits)
+    monkeypatch.setattr(audit_log.Database, "write_from_thread", waits)
     yield may_write
     may_write.set()
 
@@ -286,21 +274,18 @@ def test_a_flood_is_counted_where_it_was_lost_and_never_waits(tmp_path, blocked_
     assert 1 == len([each for each in caplog.records if "records are lost" in each.getMessage()])
 
 
-def test_lost_records_match_any_filter_of_their_time(tmp_path, blocked_writes):
-    async def work():
-        async with AuditLog(tmp_path / "audit.db", most_waiting=1) as log:
-            log(record("a"))
-            log(record("b"))
-            blocked_writes.set()
-            await log.flush()
-            return await log.query(AuditQuery(tools=("nothing",), denied=True)), await log.query(AuditQuery(until=1.0))
-
-    asked, elsewhere = run(work())
+async def test_lost_records_match_any_filter_of_their_time(tmp_path, blocked_writes):
+    async with AuditLog(tmp_path / "audit.db", most_waiting=1) as log:
+        log(record("a"))
+        log(record("b"))
+        blocked_writes.set()
+        await log.flush()
+        asked, elsewhere = await log.query(AuditQuery(tools=("nothing",), denied=True)), await log.query(AuditQuery(until=1.0))
     assert ([1], []) == ([each.lost for each in asked.entries], ids(elsewhere))
 
 
 def test_failed_audit_writes_are_logged_and_retried(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
+    monkeypatch.setattr(audit_log, "RETRIES", (0.01,))
     folder = tmp_path / "later"
 
     async def work():
@@ -324,7 +309,7 @@ def test_failed_audit_writes_are_logged_and_retried(tmp_path, caplog, monkeypatc
 
 
 def test_commit_with_a_lost_response_is_stored_once(url, monkeypatch):
-    monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
+    monkeypatch.setattr(audit_log, "RETRIES", (0.01,))
     real = audit_log.Database.write_from_thread
     broken = []
 
@@ -348,47 +333,35 @@ def test_commit_with_a_lost_response_is_stored_once(url, monkeypatch):
     assert ["a"] == ids(run(work()))
 
 
-def test_database_error_does_not_quote_the_record(tmp_path, caplog):
+async def test_database_error_does_not_quote_the_record(tmp_path, caplog):
     file = tmp_path / "audit.db"
-    run(store_records(file, record("a")))
-    engine = sa.create_engine(f"sqlite:///{file}")
+    await store_records(file, record("a"))
+    engine = sa.create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
     with engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE patchbay_audit")
-
-    async def work():
-        async with AuditLog(file) as log:
-            log._store._open = None
-            monkey = log._store._metadata
-            log._store._metadata = sa.MetaData()  # the table is not made again
-            try:
-                log(record("a", tool="secret"))
-                with pytest.raises(RuntimeError, match="no such table"):
-                    await log.flush()
-            finally:
-                log._store._metadata = monkey
-                monkey.create_all(engine)
-            await asyncio.gather(log.flush(), return_exceptions=True)
-
-    run(work())
-    engine.dispose()
-    assert ("no such table" in caplog.text, "secret" in caplog.text) == (True, False)
+        connection.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE INSERT ON patchbay_audit BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+    async with AuditLog(file) as log:
+        log(record("b", tool="secret"))
+        with pytest.raises(RuntimeError, match="refused"):
+            await log.flush()
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP TRIGGER refuse")
+    assert ("refused" in caplog.text, "secret" in caplog.text) == (True, False)
 
 
-def test_close_waits_for_a_database_that_recovers(tmp_path):
+async def test_close_waits_for_a_database_that_recovers(tmp_path):
     folder = tmp_path / "later"
 
-    async def work():
-        log = AuditLog(folder / "audit.db")
-        log(record("a"))
-        with pytest.raises(ConfigurationError, match="cannot be opened"):
-            await log.flush()
-        closing = asyncio.create_task(log.aclose())
-        await asyncio.wait([closing], timeout=0.1)
-        folder.mkdir()
-        await closing
-
-    run(work())
-    assert ["a"] == ids(run(find(folder / "audit.db")))
+    log = AuditLog(folder / "audit.db")
+    log(record("a"))
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        await log.flush()
+    closing = asyncio.create_task(log.aclose())
+    await asyncio.wait([closing], timeout=0.1)
+    folder.mkdir()
+    await closing
+    assert ["a"] == ids(await find(folder / "audit.db"))
 
 
 def test_close_writes_pending_records_and_reports_the_lost_ones(tmp_path, caplog, monkeypatch):
@@ -401,7 +374,7 @@ def test_close_writes_pending_records_and_reports_the_lost_ones(tmp_path, caplog
 
     run(closes_only(tmp_path / "audit.db"))
     assert ["b", "a"] == ids(run(find(tmp_path / "audit.db")))
-    monkeypatch.setattr(audit_log, "_CLOSING", 0.1)
+    monkeypatch.setattr(audit_log, "CLOSE_TIMEOUT", 0.1)
     run(closes_only(tmp_path / "nowhere" / "audit.db"))
     assert "1 records of the audit could not be written: ConfigurationError" in caplog.text
 
@@ -429,16 +402,16 @@ def test_records_are_kept_without_a_retention_limit(url):
 
 
 async def test_expired_records_are_deleted_in_small_steps(url, monkeypatch):
-    """Each step is one batch: two entries are forgotten with it at most, and none before it is time to look again."""
-    monkeypatch.setattr(audit_log, "_DELETE_LIMIT", 2)
+    """Each step is one batch: two entries are deleted with it at most, and none before it is time to look again."""
+    monkeypatch.setattr(audit_log, "DELETE_LIMIT", 2)
     # The first batch finds its own entry too old, and that nothing else is; then it does not look until it is time.
     left = []
-    async with AuditLog(url, keep=3600) as log:
-        for number in range(8):
-            log._delete_at = 0.0 if number == 6 else log._delete_at  # ten minutes later
-            log(record(f"old{number}", time=1000.0 + number) if number < 5 else record(f"new{number}"))
-            await log.flush()
-            left.append("".join(each.removeprefix("old").replace("new", "n") for each in ids(await log.query())[::-1]))
+    for numbers in (range(6), range(6, 8)):  # after a restart it is time
+        async with AuditLog(url, keep=3600) as log:
+            for number in numbers:
+                log(record(f"old{number}", time=1000.0 + number) if number < 5 else record(f"new{number}"))
+                await log.flush()
+                left.append("".join(each.removeprefix("old").replace("new", "n") for each in ids(await log.query())[::-1]))
     assert ["", "1", "12", "123", "1234", "1234n5", "34n5n6", "n5n6n7"] == left
 
 
@@ -448,28 +421,22 @@ def test_options_that_cannot_work_are_refused(tmp_path, options):
         AuditLog(tmp_path / "audit.db", **options)
 
 
-def test_the_file_is_for_its_owner_only(tmp_path):
-    async def work():
-        async with AuditLog(tmp_path / "audit.db") as log:
-            assert log.is_missing
-            log(record())
-            await log.flush()
-            assert not log.is_missing
-            return {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
-
-    modes = run(work())
+async def test_the_file_is_for_its_owner_only(tmp_path):
+    async with AuditLog(tmp_path / "audit.db") as log:
+        assert log.is_missing
+        log(record())
+        await log.flush()
+        assert not log.is_missing
+        modes = {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
     assert {"audit.db", "audit.db-wal"} <= modes.keys()
     assert {"-rw-------"} == {*modes.values()}
 
 
-def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
-    async def work():
-        async with AuditLog("sqlite://") as log:
-            log(record("a"))
-            await log.flush()
-            return ids(await log.query())
-
-    assert ["a"] == run(work())
+async def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
+    async with AuditLog("sqlite://") as log:
+        log(record("a"))
+        await log.flush()
+        assert ["a"] == ids(await log.query())
 
 
 def test_a_forked_child_writes_its_own_records_and_not_its_parents(tmp_path, blocked_writes):
@@ -492,19 +459,16 @@ def test_a_forked_child_writes_its_own_records_and_not_its_parents(tmp_path, blo
     assert 2 == len({each.writer for each in entries})
 
 
-def test_a_record_costs_its_maker_next_to_nothing(tmp_path):
+async def test_a_record_costs_its_maker_next_to_nothing(tmp_path):
     """The bar is 3 microseconds; three times as much is let pass, of the best of ten rounds, in the maker's own CPU time."""
 
-    async def work():
-        async with AuditLog(tmp_path / "audit.db") as log:
-            made, best = [record(str(number)) for number in range(500)], math.inf
-            for _ in range(10):
-                began = time.thread_time()
-                for each in made:
-                    log(each)
-                best = min(best, (time.thread_time() - began) / len(made))
-                await log.flush()
-            return best, log.lost
-
-    best, lost = run(work())
+    async with AuditLog(tmp_path / "audit.db") as log:
+        made, best = [record(str(number)) for number in range(500)], math.inf
+        for _ in range(10):
+            began = time.thread_time()
+            for each in made:
+                log(each)
+            best = min(best, (time.thread_time() - began) / len(made))
+            await log.flush()
+        lost = log.lost
     assert (True, 0) == (best < 9e-6, lost)

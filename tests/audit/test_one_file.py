@@ -53,7 +53,7 @@ async def test_closing_reader_process_does_not_lose_a_writers_records(url):
     assert ([1, 2, 3, 4], ["0", "1", "2", "3"]) == (seen, await read_by_another(url))
 
 
-def test_all_stores_of_a_server_can_share_one_database(url):
+async def test_all_stores_of_a_server_can_share_one_database(url):
     async def audited(log: AuditLog) -> None:
         for number in range(COUNT):
             log(record(str(number)))
@@ -71,26 +71,28 @@ def test_all_stores_of_a_server_can_share_one_database(url):
     async def read() -> list[int]:
         return [len(await read_by_another(url)) for _ in range(3)]
 
-    async def work():
-        kept, approvals, log = RegistrationStore(url), ApprovalStore(url), AuditLog(url)
-        hold = StoreLock(kept.database)
-        await hold.acquire()
-        log(record("first"))  # the others are opened later, while the first is open
-        await log.flush()
-        await approvals.pending(now=0)
-        *_, seen = await asyncio.gather(audited(log), registered(kept), approved(approvals), read())
-        async with RegistrationStore(url) as second:
-            with pytest.raises(ConfigurationError, match="in use by another server"):
-                await StoreLock(second.database).acquire()
-        waits = await approvals.pending(now=time.time())
-        await hold.release()
-        for each in (kept.close, approvals.close, log.aclose):
-            await each()
-        async with RegistrationStore(url) as again:
-            registrations = await again.load()
-        return seen, [each.id for each in waits], [each.name for each in registrations], await read_by_another(url)
-
-    seen, waits, registrations, calls = run(work())
+    kept, approvals, log = RegistrationStore(url), ApprovalStore(url), AuditLog(url)
+    hold = StoreLock(kept.database)
+    await hold.acquire()
+    log(record("first"))  # the others are opened later, while the first is open
+    await log.flush()
+    await approvals.pending(now=0)
+    *_, seen = await asyncio.gather(audited(log), registered(kept), approved(approvals), read())
+    async with RegistrationStore(url) as second:
+        with pytest.raises(ConfigurationError, match="in use by another server"):
+            await StoreLock(second.database).acquire()
+    waits = await approvals.pending(now=time.time())
+    await hold.release()
+    for each in (kept.close, approvals.close, log.aclose):
+        await each()
+    async with RegistrationStore(url) as again:
+        registrations = await again.load()
+    seen, waits, registrations, calls = (
+        seen,
+        [each.id for each in waits],
+        [each.name for each in registrations],
+        await read_by_another(url),
+    )
     assert (sorted(seen), True) == (seen, seen[0] >= 1)
     assert [str(number) for number in range(COUNT)] == sorted(waits, key=int)
     assert [f"t{number}" for number in range(COUNT)] == registrations
@@ -109,7 +111,7 @@ def test_existing_file_keeps_its_permissions(tmp_path):
     assert "-rw-r-----" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
 
 
-def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_path, monkeypatch):
+async def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_path, monkeypatch):
     """What closes the new file would end the locks of a store that has connected to it meanwhile."""
     has_made, may_close = threading.Event(), threading.Event()
     close = databases.os.close
@@ -122,17 +124,14 @@ def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_pa
 
     monkeypatch.setattr(databases.os, "close", slow_close)
 
-    async def work():
-        async with AuditLog(tmp_path / "audit.db") as first, AuditLog(tmp_path / "audit.db") as second:
-            opening = asyncio.create_task(first.query())
-            assert await asyncio.to_thread(has_made.wait, 30)
-            also = asyncio.create_task(second.query())
-            _, waits = await asyncio.wait([also], timeout=0.2)  # it would be there in a hundredth of that
-            may_close.set()
-            await asyncio.gather(opening, also)
-            return len(waits)
-
-    assert 1 == run(work())
+    async with AuditLog(tmp_path / "audit.db") as first, AuditLog(tmp_path / "audit.db") as second:
+        opening = asyncio.create_task(first.query())
+        assert await asyncio.to_thread(has_made.wait, 30)
+        also = asyncio.create_task(second.query())
+        _, waits = await asyncio.wait([also], timeout=0.2)  # it would be there in a hundredth of that
+        may_close.set()
+        await asyncio.gather(opening, also)
+        assert 1 == len(waits)
 
 
 def test_special_sqlite_names_are_passed_through(tmp_path, monkeypatch):
@@ -165,7 +164,7 @@ def test_read_is_a_consistent_snapshot(url):
     assert [f"old{number}" for number in range(49, -1, -1)] == run(work())
 
 
-def test_follow_misses_no_entry_of_concurrent_writers(url):
+async def test_follow_misses_no_entry_of_concurrent_writers(url):
     """Ids follow the order of commits across writers."""
 
     async def write(log: AuditLog, name: str) -> None:
@@ -182,9 +181,6 @@ def test_follow_misses_no_entry_of_concurrent_writers(url):
             await asyncio.sleep(0)
         return found
 
-    async def work():
-        async with AuditLog(url) as one, AuditLog(url) as two, AuditLog(url) as three, AuditLog(url) as reader:
-            return (await asyncio.gather(follow(reader), write(one, "a"), write(two, "b"), write(three, "c")))[0]
-
-    found = run(work())
+    async with AuditLog(url) as one, AuditLog(url) as two, AuditLog(url) as three, AuditLog(url) as reader:
+        found = (await asyncio.gather(follow(reader), write(one, "a"), write(two, "b"), write(three, "c")))[0]
     assert 180 == len(set(found)) == len(found)

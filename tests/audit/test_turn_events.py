@@ -11,8 +11,8 @@ import pytest
 from patchbay import ToolRunner
 from patchbay.agents import AgentTool, LlmAgent
 from patchbay.executor import Executor
-from patchbay.hooks import AbortTurn, DenyTool, Event, HardAbort, HookManager, HookScope
-from patchbay.hooks.process.protocol import ALIASES, KINDS, encode_event, parse_kinds
+from patchbay.hooks import DenyTool, Event, HookManager, HookScope
+from patchbay.hooks.process.protocol import KINDS, encode_event
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
@@ -98,6 +98,7 @@ def test_each_kind_has_the_members_of_the_contract():
     ]
     events = [each for watching in parts for each in watching.events]
     assert PAYLOADS.keys() == {each.kind for each in events}
+    assert PAYLOADS.keys() <= KINDS
     for each in events:
         expected = PAYLOADS[each.kind]
         assert expected.keys() == each.payload.keys(), each.kind
@@ -106,45 +107,10 @@ def test_each_kind_has_the_members_of_the_contract():
             assert value is None if kind is None else type(value) in (kind, int if kind is float else kind, type(None)), name
 
 
-def test_event_payloads_of_a_turn():
-    calls = [ToolCall("1", "add", '{"a": 1, "b": 2}'), ToolCall("2", "remove"), ToolCall("3", "fail")]
-    watching = watched(calls, "It is 3.", parameters={"max_tokens": 9, "temperature": 0.5})
-    assert {"UserMessage": "Add.", "MediaCount": 1} == watching.told("agent.turn.start")
-    request = next(each for each in watching.events if each.kind == "agent.llm.request")
-    assert {"Model": "scripted", "MessagesCount": 1, "ToolsCount": 3, "MaxTokens": 9, "Temperature": 0.5} == request.payload
-    assert {"Tool": "remove", "Reason": "Tool execution denied by hook: not this"} == watching.told("agent.tool.exec_skipped")
-    ends = {each.payload["Tool"]: (each.payload, each.severity) for each in watching.events if each.kind == "agent.tool.exec_end"}
-    assert ("info", "warn") == (ends["add"][1], ends["fail"][1])
-    assert (5, True) == (ends["add"][0]["ForUserLen"], 5_000_000 <= ends["add"][0]["Duration"] < 60_000_000_000)  # nanoseconds
-    end = watching.told("agent.turn.end")
-    assert ("completed", 2, "It is 3.", 8) == (end["Status"], end["Iterations"], end["FinalContent"], end["FinalContentLen"])
-    assert [("add", True), ("remove", False), ("fail", False)] == [
-        (each["name"], each["success"]) for each in end["ToolExecutions"]
-    ]
-    assert 5_000_000 <= end["Duration"] < 60_000_000_000
-    assert [1, 2] == [each.meta.iteration for each in watching.events if each.kind == "agent.llm.request"]
-
-
-@pytest.mark.parametrize(
-    ("decision", "status", "severity", "errors"), [(AbortTurn("enough"), "error", "error", 1), (HardAbort("enough"), "aborted", "warn", 0)]
-)  # fmt: skip
-def test_turn_ended_by_a_hook_has_its_reason(decision, status, severity, errors):
-    class Aborts:
-        async def before_llm(self, request: Any) -> Any:
-            return decision
-
-    watching = watched("never asked", hook=Aborts())
-    assert (status, errors) == (
-        watching.told("agent.turn.end")["Status"],
-        [each.kind for each in watching.events].count("agent.error"),
-    )
-    assert severity == watching.events[-1].severity
-
-
-def test_a_model_that_fails_ends_the_turn_with_an_error():
-    watching = watched(RuntimeError("no model"))
-    assert {"Stage": "llm", "Message": "no model"} == watching.told("agent.error")
-    assert ("error", "error") == (watching.told("agent.turn.end")["Status"], watching.events[-1].severity)
+def test_durations_are_in_nanoseconds():
+    watching = watched(ToolCall("1", "add", '{"a": 1, "b": 2}'), "It is 3.")
+    for kind in ("agent.tool.exec_end", "agent.turn.end"):
+        assert 5_000_000 <= watching.told(kind)["Duration"] < 60_000_000_000
 
 
 @pytest.mark.parametrize(("last", "status"), [(True, "completed"), (False, "aborted")])
@@ -186,20 +152,3 @@ async def test_agent_called_as_a_tool_is_a_nested_turn():
     assert [*whole, "tool.exec_start", *within, *rest] == kinds
     spawned = watching.told("agent.subturn.spawn")
     assert ("helper", watching.events[0].meta.turn_id) == (spawned["AgentID"], spawned["ParentTurnID"])
-
-
-def test_each_event_kind_has_a_full_and_a_short_name():
-    assert PAYLOADS.keys() <= KINDS
-    short = [kind.removeprefix("agent.").replace(".", "_") for kind in PAYLOADS if kind != "agent.user_output"]
-    assert PAYLOADS.keys() - {"agent.user_output"} == parse_kinds(short, "here")
-    assert {"error": "agent.error", "tool_exec_end": "agent.tool.exec_end", "subturn_result_delivered": "agent.subturn.result_delivered"}.items() <= ALIASES.items()  # fmt: skip
-
-
-def test_envelope_has_the_fields_of_its_kind_and_no_empty_ones():
-    watching = watched("Done.")
-    first = encode_event(watching.events[0])
-    assert {"id", "kind", "time", "source", "scope", "correlation", "severity", "payload", "attrs"} == first.keys()
-    assert {"component": "agent", "name": "helper"} == first["source"]
-    assert {"agent_id": "helper", "session_key": "s1", "turn_id": "t1"} == first["scope"]
-    assert "iteration" not in first["attrs"]
-    assert (30, "Z") == (len(first["time"]), first["time"][-1])

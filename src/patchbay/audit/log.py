@@ -35,13 +35,18 @@ MAX_WAITING: Final = 10_000
 LINGER: Final = 0.05
 """Seconds that a record waits for others, to share a transaction."""
 
-_BATCH: Final = 500
-_RETRIES: Final = (0.5, 1.0, 2.0, 5.0, 15.0)
-_DELETE_INTERVAL: Final = 600.0
-_DELETE_LIMIT: Final = 2000  # other writers wait for this transaction
-_CLOSING: Final = 10.0
-_CLOSING_RETRY: Final = 0.25
+RETRIES: Final = (0.5, 1.0, 2.0, 5.0, 15.0)
+"""Seconds between attempts to write a batch; the last one repeats."""
 
+DELETE_LIMIT: Final = 2000
+"""Old entries that one transaction deletes: other writers wait for it."""
+
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that ``aclose`` waits for a database that fails."""
+
+_BATCH: Final = 500
+_DELETE_INTERVAL: Final = 600.0
+_CLOSE_RETRY: Final = 0.25
 
 _logger = logging.getLogger(__name__)
 
@@ -198,12 +203,12 @@ class AuditLog:
 
         Later failures are logged, and retried while the process lives.
         """
-        until = time.monotonic() + _CLOSING
+        until = time.monotonic() + CLOSE_TIMEOUT
         while True:
             error = await self._try_flush(until)
-            if error is None or time.monotonic() + _CLOSING_RETRY > until:
+            if error is None or time.monotonic() + _CLOSE_RETRY > until:
                 break
-            await asyncio.sleep(_CLOSING_RETRY)
+            await asyncio.sleep(_CLOSE_RETRY)
         if error is not None:
             with self._lock:
                 left = len(self._waiting) + self._under_way
@@ -266,7 +271,7 @@ class AuditLog:
                 waiters, self._waiters = self._waiters, []
                 self._hurry.clear()
             _resolve(waiters, error)
-            self._hurry.wait(_RETRIES[min(tries, len(_RETRIES) - 1)])
+            self._hurry.wait(RETRIES[min(tries, len(RETRIES) - 1)])
             tries += 1
         if tries:
             _logger.warning("Writing the audit works again")
@@ -303,7 +308,7 @@ class AuditLog:
         connection.execute(self._insert, rows)
         if self._keep is None or time.monotonic() < self._delete_at:
             return
-        if _delete_before(connection, time.time() - self._keep, limit=_DELETE_LIMIT) < _DELETE_LIMIT:
+        if _delete_before(connection, time.time() - self._keep, limit=DELETE_LIMIT) < DELETE_LIMIT:
             self._delete_at = time.monotonic() + min(_DELETE_INTERVAL, self._keep)
 
 
