@@ -6,14 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
+
+import sqlalchemy as sa
 
 from patchbay.approvals import ApprovalPolicy, ApprovalRequest, ApprovalService, Rule
 from patchbay.executor import Executor, ToolExecution
-from patchbay.hooks import HookManager, HookScope
+from patchbay.hooks import HookManager, HookScope, Meta, ToolRequest
 from patchbay.types import ToolCall
-
-T = TypeVar("T")
 
 LONG = 60.0
 """What every wait of a test is bounded by, in seconds."""
@@ -70,6 +70,17 @@ def call_of(path: str = "/a", name: str = "delete", call_id: str = "1") -> ToolC
     return ToolCall(call_id, name, json.dumps({"path": path}))
 
 
+def tool_request(**members: Any) -> ToolRequest:
+    """Return what an approver is shown of a call with these members."""
+    known = {"tool": "t", "source": "", "meta": Meta(), **members}
+
+    class Call:
+        def member(self, name: str, _point: str) -> Any:
+            return known.get(name, {})
+
+    return ToolRequest(Call(), "turn.tool.approve")
+
+
 def running_calls(
     executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **options: Any
 ) -> asyncio.Task[list[ToolExecution]]:
@@ -93,3 +104,48 @@ async def waiting(service: ApprovalService, count: int = 1) -> list[ApprovalRequ
         while len(pending := await service.pending()) != count:
             await asyncio.sleep(0.005)  # not at once: the threads of the database would hardly come to their turn
     return pending
+
+
+async def ask(
+    service: ApprovalService,
+    call: ToolCall | None = None,
+    *,
+    files: Files | None = None,
+    executor: Executor | None = None,
+    **options: Any,
+) -> tuple[asyncio.Task[list[ToolExecution]], ApprovalRequest]:
+    """Start a call that needs approval, by default ``delete /a``; return its run, and the only pending request."""
+    task = running_calls(executor or executor_of(service, files or Files()), call or call_of(), **options)
+    [request] = await waiting(service)
+    return task, request
+
+
+async def decided(
+    service: ApprovalService,
+    verdict: Any,
+    call: ToolCall | None = None,
+    *,
+    files: Files | None = None,
+    executor: Executor | None = None,
+    scope: HookScope = SCOPE,
+    **decision: Any,
+) -> tuple[ApprovalRequest, ToolExecution]:
+    """Start a call as ``ask``, decide its request, and return both."""
+    task, request = await ask(service, call, files=files, executor=executor, scope=scope)
+    await service.decide(request.id, verdict, **decision)
+    return request, (await task)[0]
+
+
+async def stop(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel runs, and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def engine_of(url: str) -> sa.Engine:
+    """Return an engine on the database of a store, without a pool."""
+    parts = sa.make_url(url)
+    return sa.create_engine(
+        parts if parts.drivername == "sqlite" else parts.set(drivername="postgresql+psycopg"), poolclass=sa.NullPool
+    )

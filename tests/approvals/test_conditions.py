@@ -11,9 +11,9 @@ import pytest
 from patchbay.approvals import Rule, parse_policy, read_policy
 from patchbay.approvals.conditions import read_conditions
 from patchbay.errors import ConfigurationError
-from patchbay.hooks import Meta, ToolRequest
+from patchbay.hooks import ToolRequest
 
-from .approval_calls import Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import Files, ask, call_of, executor_of, running_calls, service_at, tool_request
 
 TEXT: dict[str, Any] = {"type": "string"}
 
@@ -21,13 +21,7 @@ TEXT: dict[str, Any] = {"type": "string"}
 def request(properties: dict[str, Any] | None = None, /, **arguments: Any) -> ToolRequest:
     """Return a call of a tool that has these arguments, and ``properties`` besides."""
     schema = {"type": "object", "properties": {**{name: {} for name in arguments}, **(properties or {})}}
-    members = {"tool": "t", "source": "", "meta": Meta(), "context": {}, "arguments": arguments, "parameters": schema}
-
-    class Call:
-        def member(self, name: str, _point: str) -> Any:
-            return members.get(name, {})
-
-    return ToolRequest(Call(), "turn.tool.approve")
+    return tool_request(arguments=arguments, parameters=schema)
 
 
 def condition_holds(when: Any, call: ToolRequest) -> bool | None:
@@ -192,12 +186,12 @@ def test_undecidable_rule_does_not_precede_stricter_ones(path, outcome):
         ({"path": None}, "when.path must be a string, a number, true or false, not None"),
         ({"path": ["/etc/*"]}, "when.path must be a string, a number, true or false, not ['/etc/*']"),
         ({"path": {}}, "when.path has no operator: use some of glob, regex, gt"),
-        ({"path": {"regx": "x"}}, "when.path.regx is no operator: is 'regex' meant?"),
+        ({"path": {"regx": "x"}}, "when.path.regx is not an operator: is 'regex' meant?"),
         (
             {"options": {"mode": "x"}},
-            "when.options.mode is no operator: there are glob, regex, gt, ge, lt, le, eq, in, not, missing;",
+            "when.options.mode is not an operator: there are glob, regex, gt, ge, lt, le, eq, in, not, missing;",
         ),
-        ({"path": {"regex": "("}}, "when.path.regex is no regular expression that can be used: unclosed group"),
+        ({"path": {"regex": "("}}, "when.path.regex is not a usable regular expression: unclosed group"),
         ({"path": {"regex": r"(a)\1"}}, "backreferences are not supported"),
         ({"path": {"regex": "(?=a)"}}, "look-around, including look-ahead and look-behind, is not supported"),
         ({"path": {"regex": "(\\w{100}){100}"}}, "exceeds size limit"),
@@ -206,7 +200,7 @@ def test_undecidable_rule_does_not_precede_stricter_ones(path, outcome):
         ({"path": {"gt": float("nan")}}, "when.path.gt must be a number or a string, not nan"),
         ({"path": {"in": "abc"}}, "when.path.in must be a list of values"),
         ({"path": {"in": [{}]}}, "when.path.in must be a string, a number, true or false, not {}"),
-        ({"path": {"not": {"glub": "x"}}}, "when.path.not.glub is no operator: is 'glob' meant?"),
+        ({"path": {"not": {"glub": "x"}}}, "when.path.not.glub is not an operator: is 'glob' meant?"),
         ({"path": {"eq": 1, "missing": "deny"}}, "when.path.missing must be true or false, not 'deny'"),
         ({"path": {"missing": True}}, "when.path has no operator"),
     ],
@@ -249,8 +243,7 @@ async def test_only_calls_with_matching_arguments_need_approval():
     async with service_at(policy=parse_policy(rules)) as service:
         executor = executor_of(service, files)
         assert ["deleted /tmp/a"] == [each.content for each in await running_calls(executor, call_of("/tmp/a"))]
-        held = running_calls(executor, call_of("/etc/a"))
-        [request] = await waiting(service)
+        held, request = await ask(service, call_of("/etc/a"), executor=executor)
         assert ("/tmp/a", '{"path": "/etc/a"}') == (*files.deleted, request.arguments)
         await service.decide(request.id, "deny")
         assert ["tool_denied"] == [each.result.code for each in await held]

@@ -10,21 +10,12 @@ from patchbay.approvals import ApprovalPolicy, Rule, parse_policy, read_policy
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, Meta, ToolRequest
 
+from .approval_calls import tool_request
+
 
 def request(tool="delete", *, source="", annotations=None, agent="helper", context=None) -> ToolRequest:
-    members = {
-        "tool": tool,
-        "source": source,
-        "annotations": annotations or {},
-        "meta": Meta(agent_id=agent),
-        "context": context or {},
-    }
-
-    class Call:
-        def member(self, name, _point):
-            return members[name]
-
-    return ToolRequest(Call(), "turn.tool.approve")
+    meta = Meta(agent_id=agent)
+    return tool_request(tool=tool, source=source, annotations=annotations or {}, meta=meta, context=context or {})
 
 
 def outcome(policy, **about) -> str:

@@ -141,7 +141,7 @@ def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_no
         printed(child, "The configuration was not reloaded")
         path.write_text(json.dumps({"approvals": {"rules": [{"when": {"path": {"regx": "x"}}, "outcome": "deny"}]}}))
         os.kill(child.pid, signal.SIGHUP)
-        printed(child, "approvals, rule '1': when.path.regx is no operator: is 'regex' meant?")
+        printed(child, "approvals, rule '1': when.path.regx is not an operator: is 'regex' meant?")
         assert "Beijing: sunny" in ask(child, BEIJING)
         path.write_text(json.dumps(hooks(enabled=False)))
         os.kill(child.pid, signal.SIGHUP)

@@ -91,27 +91,6 @@ async def test_tool_output_for_the_user_is_an_event():
     assert ("done", False) == (events[-1].content, events[-1].handled)
 
 
-def test_turn_ends_if_all_tools_answered_the_user():
-    """Section 7: the model is not asked again, and the history says what has happened."""
-
-    async def answers() -> ToolOutput:
-        return ToolOutput("told him", for_user="42", response_handled=True)
-
-    model = ScriptedModel([[called("answers", "{}", "1"), called("answers", "{}", "2")]])
-    result = run(ToolRunner(model, [answers]).run("hi"))
-    assert ("", "stop") == (result.content, result.finish_reason)
-    assert "Requested output delivered via tool attachment." == result.messages[-1]["content"]
-    assert result.messages[-2]["content"].startswith("told him\n(The user has been given this output.")
-
-
-def test_turn_continues_if_one_call_did_not_answer_the_user():
-    async def answers() -> ToolOutput:
-        return ToolOutput("told him", response_handled=True)
-
-    model = ScriptedModel([[called("answers", "{}", "1"), called(call_id="2")], "done"])
-    assert "done" == run(ToolRunner(model, [answers, add]).run("hi")).content
-
-
 # agents
 
 
@@ -141,18 +120,15 @@ def test_a_tool_of_a_hook_works_for_an_agent():
     assert {"result": "sunny in Oslo"} == events[1].get_function_responses()[0].response
 
 
-def test_an_abort_is_the_last_event_with_the_reason_and_calls_that_ran_are_in_the_log():
-    async def main() -> Any:
-        manager = managed(hook(before_tool=lambda view: AbortTurn("no rm") if view.tool == "rm" else None))
+async def test_an_abort_is_the_last_event_with_the_reason_and_calls_that_ran_are_in_the_log():
+    manager = managed(hook(before_tool=lambda view: AbortTurn("no rm") if view.tool == "rm" else None))
 
-        async def rm() -> None:
-            raise AssertionError
+    async def rm() -> None:
+        raise AssertionError
 
-        one = chat(agent([[called(), called("rm", "{}", "c2")], "again"], add, rm), manager)
-        events = await one.say()
-        return events, await one.session(), await one.say("more"), one
-
-    events, session, then, one = run(main())
+    one = chat(agent([[called(), called("rm", "{}", "c2")], "again"], add, rm), manager)
+    events = await one.say()
+    events, session, then, one = events, await one.session(), await one.say("more"), one
     assert ("HOOK_ABORT", "hook requested turn abort: no rm") == (events[-1].error_code, events[-1].error_message)
     responses = [response.response for event in session.events for response in event.get_function_responses()]
     assert {"result": 3} == responses[0]
@@ -165,24 +141,21 @@ def test_an_abort_is_the_last_event_with_the_reason_and_calls_that_ran_are_in_th
 
 @pytest.mark.parametrize("database", [False, True], ids=["memory", "database"])
 @pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "after_tool"])
-def test_hard_abort_hides_the_turn_from_the_model_and_keeps_the_log(point, database, tmp_path):
-    async def main() -> Any:
-        aborts = [False]
-        manager = managed(hook(**{point: lambda _view: HardAbort("gone") if aborts[0] else None}))
-        service = DatabaseSessionService(f"sqlite:///{tmp_path / 's.db'}") if database else None
-        model = ScriptedModel([[called()], "three", *([] if point == "before_llm" else [called(call_id="c2")]), "done"])
-        one = chat(agent(model, add), manager, service=service)
-        await one.say("first")
-        aborts[0] = True
-        events = await one.say("second")
-        aborts[0] = False
-        await one.say("third")
-        session = await one.session()
-        if service is not None:
-            await service.close()
-        return events, session, model.requests[-1].messages
-
-    events, session, shown = run(main())
+async def test_hard_abort_hides_the_turn_from_the_model_and_keeps_the_log(point, database, tmp_path):
+    aborts = [False]
+    manager = managed(hook(**{point: lambda _view: HardAbort("gone") if aborts[0] else None}))
+    service = DatabaseSessionService(f"sqlite:///{tmp_path / 's.db'}") if database else None
+    model = ScriptedModel([[called()], "three", *([] if point == "before_llm" else [called(call_id="c2")]), "done"])
+    one = chat(agent(model, add), manager, service=service)
+    await one.say("first")
+    aborts[0] = True
+    events = await one.say("second")
+    aborts[0] = False
+    await one.say("third")
+    session = await one.session()
+    if service is not None:
+        await service.close()
+    events, session, shown = events, session, model.requests[-1].messages
     assert ("HOOK_ABORT", "hook requested turn abort: gone") == (events[-1].error_code, events[-1].error_message)
     assert events[-1].invocation_id == events[-1].actions.rewind_before_invocation_id
     assert ["first", "third"] == [message["content"] for message in shown if message["role"] == "user"]
@@ -208,34 +181,31 @@ def test_aborted_turn_does_not_count_for_the_history_window():
     assert ["first", "one", "last"] == [message["content"] for message in run(main())]
 
 
-def test_branch_that_continues_after_a_hard_abort_is_hidden_too():
-    async def main() -> Any:
-        other_may = asyncio.Event()
+async def test_branch_that_continues_after_a_hard_abort_is_hidden_too():
+    other_may = asyncio.Event()
 
-        async def waits(_request):
-            await other_may.wait()
-            return "from the other branch"
+    async def waits(_request):
+        await other_may.wait()
+        return "from the other branch"
 
-        def before_llm(request):
-            return HardAbort("x") if request.meta.agent_id == "aborts" and request.messages[-1]["content"] == "second" else None
+    def before_llm(request):
+        return HardAbort("x") if request.meta.agent_id == "aborts" and request.messages[-1]["content"] == "second" else None
 
-        aborts = LlmAgent(name="aborts", model=ScriptedModel(["a1", "a3"]))
-        other = LlmAgent(name="other", model=ScriptedModel(["b1", waits, "b3"]))
-        last = LlmAgent(name="last", model=ScriptedModel(["c1", "c3"]))
-        one = chat(
-            SequentialAgent(name="all", sub_agents=[ParallelAgent(name="both", sub_agents=[aborts, other]), last]),
-            managed(hook(before_llm=before_llm)),
-        )
-        await one.say("first")
-        events = []
-        async for event in one.begin("second"):
-            events.append(event)
-            if event.error_code is not None:
-                other_may.set()
-        await one.say("third")
-        return events, last.model.requests[-1].messages, await one.session()
-
-    events, shown, session = run(main())
+    aborts = LlmAgent(name="aborts", model=ScriptedModel(["a1", "a3"]))
+    other = LlmAgent(name="other", model=ScriptedModel(["b1", waits, "b3"]))
+    last = LlmAgent(name="last", model=ScriptedModel(["c1", "c3"]))
+    one = chat(
+        SequentialAgent(name="all", sub_agents=[ParallelAgent(name="both", sub_agents=[aborts, other]), last]),
+        managed(hook(before_llm=before_llm)),
+    )
+    await one.say("first")
+    events = []
+    async for event in one.begin("second"):
+        events.append(event)
+        if event.error_code is not None:
+            other_may.set()
+    await one.say("third")
+    events, shown, session = events, last.model.requests[-1].messages, await one.session()
     assert "from the other branch" in [event.content.text for event in events if event.content is not None]
     texts = str([message["content"] for message in shown])
     assert "first" in texts
@@ -288,19 +258,16 @@ async def test_abort_beside_a_transfer_ends_the_run():
     assert "other" not in [event.author for event in events]
 
 
-def test_hooks_see_agents_called_as_tools_as_part_of_the_calling_turn():
+async def test_hooks_see_agents_called_as_tools_as_part_of_the_calling_turn():
     seen = []
 
     def before_llm(request):
         seen.append((request.meta.agent_id, request.meta.turn_id, request.meta.parent_turn_id, request.meta.session_key))
 
-    async def main() -> Any:
-        helper = LlmAgent(name="helper", model=ScriptedModel([called(), "three"]), tools=[add])
-        manager = managed(hook(before_llm=before_llm, approve_tool=lambda view: Approval(view.tool != "add", "no sums")))
-        events = await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
-        return events, helper.model.requests[1].messages[-1]["content"]
-
-    events, result = run(main())
+    helper = LlmAgent(name="helper", model=ScriptedModel([called(), "three"]), tools=[add])
+    manager = managed(hook(before_llm=before_llm, approve_tool=lambda view: Approval(view.tool != "add", "no sums")))
+    events = await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
+    events, result = events, helper.model.requests[1].messages[-1]["content"]
     assert "Tool execution denied by approval hook: no sums" == result
     assert ["a", "helper", "helper", "a"] == [agent_id for agent_id, *_ in seen]
     (outer, inner) = seen[0], seen[1]
@@ -429,29 +396,23 @@ def outputs(events: Any) -> list[tuple[str, str, bool]]:
     return [(event.output.name, event.output.text, event.output.handled) for event in events if event.output is not None]
 
 
-def test_tool_output_for_the_user_is_an_event_hidden_from_the_model():
-    async def main() -> Any:
-        one = chat(agent([called("show", "{}"), "done", "more"], show), HookManager())
-        events = await one.say()
-        await one.say("again")
-        return events, (await one.session()).events, one.runner.agent.model.requests[-1].messages
-
-    events, log, shown = run(main())
+async def test_tool_output_for_the_user_is_an_event_hidden_from_the_model():
+    one = chat(agent([called("show", "{}"), "done", "more"], show), HookManager())
+    events = await one.say()
+    await one.say("again")
+    events, log, shown = events, (await one.session()).events, one.runner.agent.model.requests[-1].messages
     assert [("show", "look!", False)] == outputs(events) == outputs(log)
     assert "look!" not in str(shown)
     assert "done" == events[-1].content.text
 
 
-def test_run_whose_tools_answered_the_user_ends_and_the_next_turn_sees_it():
-    async def main() -> Any:
-        history = InMemoryChatHistoryService()
-        one = chat(agent([called("answers", "{}"), "more"], answers), HookManager(), history_service=history)
-        events = await one.say()
-        text = one.runs[0].text
-        await one.say("again")
-        return events, text, one.runner.agent.model.requests[-1].messages
-
-    events, text, shown = run(main())
+async def test_run_whose_tools_answered_the_user_ends_and_the_next_turn_sees_it():
+    history = InMemoryChatHistoryService()
+    one = chat(agent([called("answers", "{}"), "more"], answers), HookManager(), history_service=history)
+    events = await one.say()
+    text = one.runs[0].text
+    await one.say("again")
+    events, text, shown = events, text, one.runner.agent.model.requests[-1].messages
     assert ([("answers", "42", True)], "") == (outputs(events), text)
     assert events[-1].is_final_response()
     expected = ["user", "assistant", "tool", "assistant", "user"]
@@ -474,18 +435,15 @@ async def test_agent_tool_whose_tools_answered_the_user_counts_as_answered():
     assert ("", None) == (events[-1].content.text, events[-1].error_code)
 
 
-def test_a_bus_and_streams_go_with_hooks():
-    async def main() -> Any:
-        topics = []
-        bus = EventBus()
-        bus.subscribe("*", lambda event: topics.append(event.type))
-        manager = managed(hook(before_llm=Modify({"options": {"top_p": 1}}), after_llm=None))
-        one = chat(agent([called(), "done"], add), manager, bus=bus)
-        events = await one.say(streaming=True)
-        await bus.drain()
-        return [event.content.text for event in events if event.partial], topics
-
-    partial, topics = run(main())
+async def test_a_bus_and_streams_go_with_hooks():
+    topics = []
+    bus = EventBus()
+    bus.subscribe("*", lambda event: topics.append(event.type))
+    manager = managed(hook(before_llm=Modify({"options": {"top_p": 1}}), after_llm=None))
+    one = chat(agent([called(), "done"], add), manager, bus=bus)
+    events = await one.say(streaming=True)
+    await bus.drain()
+    partial, topics = [event.content.text for event in events if event.partial], topics
     assert "done" == "".join(partial)
     assert 2 == topics.count("llm.request")
 

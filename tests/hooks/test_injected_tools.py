@@ -44,11 +44,12 @@ def hook_with_tools(*tools: Any, **methods: Any) -> Any:
     return hook(**{"before_llm": before_llm, "before_tool": before_tool, **methods})
 
 
-def test_a_tool_that_a_hook_adds_is_offered_called_and_answered():
+def test_a_tool_that_a_hook_adds_is_offered_called_and_answered(caplog):
     turned = play_turn(managed(hook_with_tools(WEATHER)), OSLO, OSLO, "done")
     assert [["add", "rm", "get_weather"]] * 3 == [turned.offered(number) for number in range(3)]
     assert WEATHER == turned.requests[0].tools[2].to_openai()
     assert ["sunny in Oslo", "sunny in Oslo"] == turned.results
+    assert "" == caplog.text, "from the second round on the tool is there already"
 
 
 def test_a_mapping_of_the_new_list_adds_a_tool_too():
@@ -107,19 +108,21 @@ EDITS = {
     "removed": lambda tools: tools.pop(0),
     "reordered": lambda tools: tools.reverse(),
     "emptied": lambda tools: tools.clear(),
+    "doubled": lambda tools: tools.append(tools[0]),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_changes_to_tools_of_other_owners_are_undone(edit):
+def test_changes_to_tools_of_other_owners_are_undone_and_logged(edit, caplog):
     before = play_turn(None, "done").requests[0].tools
 
     def before_llm(request):
         edit(request.tools)
         return Modify(request)
 
-    turned = play_turn(managed(hook(before_llm=before_llm)), "done")
-    assert before == turned.requests[0].tools
+    turned = play_turn(managed(hook(before_llm=before_llm, before_tool=None)), "done")
+    assert before == turned.requests[0].tools[:2]
+    assert "changed tools that are not its own" in caplog.text
 
 
 def test_tool_added_beside_edits_is_added():
@@ -315,12 +318,6 @@ def test_unknown_result_fields_are_skipped_with_a_warning(caplog):
         "The hook 'hook0' gave a result with 'forUser', which means nothing there: is 'for_user' meant?",
         f"The hook 'hook0' gave a result with 'colour', which means nothing there: there are {known}",
     ] == caplog.messages
-
-
-def test_injected_tool_has_its_own_timeout():
-    """P4."""
-    manager = managed(hook_with_tools(WEATHER, before_tool=for_ever), timeouts=HookTimeouts(interceptor=60, tool=0.05))
-    assert ["Error: plugin tool timed out after 50 ms"] == play_turn(manager, OSLO, "done").results
 
 
 def test_hook_can_deny_its_own_tool_or_end_the_turn():

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from patchbay import ToolRunner
 from patchbay.executor import Executor
 from patchbay.hooks import (
     IN_PROCESS,
@@ -22,6 +23,7 @@ from patchbay.hooks import (
     deadlines,
 )
 from patchbay.hooks.deadlines import MAX_ABANDONED_THREADS
+from patchbay.testing import ScriptedModel
 from patchbay.tools.threads import run_in_thread
 from support.running import run
 
@@ -223,7 +225,7 @@ def test_only_an_explicit_approval_approves(answer):
     assert ([], ["tool_denied"]) == (turned.ran, turned.codes)
 
 
-@pytest.mark.parametrize("answer", [True, Approval(True)], ids=repr)
+@pytest.mark.parametrize("answer", [True, Approval(True), Approval(True, by="Ann")], ids=repr)
 def test_a_clear_yes_is_yes(answer):
     assert [("add", 1, 2)] == play_turn(managed(hook(approve_tool=answer))).ran
 
@@ -358,18 +360,12 @@ async def test_hook_with_too_many_abandoned_threads_is_skipped(caplog):
 
 @pytest.mark.parametrize("point", ["before_llm", "after_llm"])
 def test_hook_time_is_limited_by_the_run(point):
-    from patchbay import ToolRunner
-    from patchbay.testing import ScriptedModel
-
     runner = ToolRunner(ScriptedModel(["done"]), max_seconds=0.05, hooks=managed(hook(**{point: for_ever})))
     result = run(runner.run("hi"))
     assert ("max_seconds", None) == (result.finish_reason, result.content)
 
 
 def test_call_under_review_at_the_deadline_has_not_run():
-    from patchbay import ToolRunner
-    from patchbay.testing import ScriptedModel
-
     async def add(a: int, b: int) -> int:
         raise AssertionError
 

@@ -188,23 +188,6 @@ def test_tool_removed_by_one_hook_is_not_claimed_by_the_next():
     assert ([("rm", "x")], ["gone"]) == (turned.ran, turned.results)
 
 
-@pytest.mark.parametrize(
-    "edit", [lambda tools: tools[::-1], lambda tools: [tools[1], tool_spec("mine")], lambda tools: [tools[0]] * 2]
-)
-def test_hook_changes_to_other_owners_tools_are_undone_and_logged(edit, caplog):
-    before = play_turn(None, "done").requests[0].tools
-    manager = managed(hook(before_llm=lambda request: Modify({"tools": edit(request.tools)}), before_tool=None))
-    assert before == play_turn(manager, "done").requests[0].tools[:2]
-    assert "changed tools that are not its own" in caplog.text
-
-
-def test_a_hook_that_adds_its_tool_to_each_request_is_not_warned_of(caplog):
-    """As most do: from the second round on it is there already."""
-    turned = play_turn(managed(hook_with_tools("mine", "other")), called("mine", "{}"), called("add", '{"a": 1}', "c2"), "done")
-    assert [["add", "rm", "mine", "other"]] * 3 == [turned.offered(number) for number in range(3)]
-    assert "" == caplog.text
-
-
 async def test_callback_named_like_a_hook_does_not_own_its_tools():
     """What guards a program's calls is not passed over because a hook calls itself as the program does."""
     asked: list[Any] = []
@@ -286,14 +269,14 @@ def test_warnings_about_a_hook_are_bounded(caplog):
     assert len(caplog.records) <= 60
 
 
-def test_a_recorder_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
+def test_a_recorder_that_fails_is_logged_less_and_less_often_and_others_still_record(caplog):
     def breaks(_record: Any) -> None:
         raise OSError("disk full")
 
-    manager = managed()
-    manager.recorders.append(breaks)
+    manager, records = managed(), list[Any]()
+    manager.recorders += [breaks, records.append]
     play_turn(manager, [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(100)], "done")
-    assert 3 == len(caplog.records)
+    assert (3, 100) == (len(caplog.records), len(records))
     assert "disk full" in caplog.text
 
 

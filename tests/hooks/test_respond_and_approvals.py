@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from patchbay.hooks import Approval, HookPolicy, Modify, Respond
+from patchbay.hooks import HookPolicy, Modify, Respond
 from patchbay.hooks.events import digest_of
 
 from .test_injected_tools import OSLO, WEATHER, hook_with_tools
@@ -97,13 +97,6 @@ def test_approvers_see_the_executed_arguments_and_their_digest():
     assert ["[1, 2] x"] == turned.results
 
 
-def test_digest_is_independent_of_argument_order():
-    assert digest_of("f", {"a": 1, "b": [1, {"c": 2}]}) == digest_of("f", {"b": [1, {"c": 2}], "a": 1})
-    others = [digest_of(*each) for each in (("f", {"a": 1}), ("g", {"a": 1}), ("f", {"a": True}), ("f", {"a": "1"}), ("f", {}))]
-    assert 5 == len(set(others))
-    assert all(each.startswith("sha256:") and len(each) == 71 for each in others)
-
-
 @given(
     st.text(st.characters(), max_size=5),
     st.dictionaries(
@@ -120,11 +113,11 @@ def test_digest_is_reproducible_from_its_specification(tool, arguments):
     assert f"sha256:{expected}" == digest_of(tool, arguments)
 
 
-@pytest.mark.parametrize("number", range(0x101))
-def test_digest_escapes_each_character_as_standard_json(number):
-    arguments = {"a" + chr(number): chr(number)}
-    written = "f\n" + json.dumps(arguments, sort_keys=True, separators=(",", ":"))
-    assert f"sha256:{hashlib.sha256(written.encode()).hexdigest()}" == digest_of("f", arguments)
+def test_digest_escapes_each_character_as_standard_json():
+    for number in range(0x101):
+        arguments = {"a" + chr(number): chr(number)}
+        written = "f\n" + json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+        assert f"sha256:{hashlib.sha256(written.encode()).hexdigest()}" == digest_of("f", arguments), number
 
 
 @given(
@@ -247,11 +240,6 @@ def test_approvers_changes_of_their_view_change_nothing():
         return True
 
     assert [("add", 1, 2)] == play_turn(managed(hook(approve_tool=approve_tool), hook(approve_tool=approve_tool))).ran
-
-
-def test_approval_with_an_approver_name_runs_the_call_once():
-    turned = play_turn(managed(hook(approve_tool=Approval(True, by="Ann"))))
-    assert [("add", 1, 2)] == turned.ran
 
 
 def test_view_rejects_unknown_fields():

@@ -30,6 +30,13 @@ def config(processes=None, **hooks):
     return parse_hooks_config({"hooks": {"processes": processes or {}, **hooks}})
 
 
+class Own:
+    """A built-in hook that does nothing."""
+
+    async def before_tool(self, call):
+        return None
+
+
 @asynccontextmanager
 async def new_manager():
     manager = HookManager()
@@ -86,22 +93,18 @@ async def test_process_with_a_tools_filter_is_called_for_those_and_its_own_tools
 
 
 async def test_builtin_with_a_tools_filter_and_no_call_points_does_not_start():
-    class Own:
+    class OfRequests:
         async def before_llm(self, request):
             return None
 
     async with new_manager() as manager:
         builtins = {"own": {"enabled": True, "required": True, "tools": ["rm"]}}
         with pytest.raises(ConfigurationError, match="for the calls of rm, and has no method that is asked about calls"):
-            await mount_configured(manager, config(builtins=builtins), builtins={"own": lambda _: Own()})
+            await mount_configured(manager, config(builtins=builtins), builtins={"own": lambda _: OfRequests()})
         assert () == manager.mounted
 
 
 async def test_disabled_hooks_are_not_started_and_those_of_code_stay():
-    class Own:
-        async def before_tool(self, call):
-            return None
-
     async with new_manager() as manager:
         manager.mount("own", Own())
         configured = await mount_configured(manager, config({"h": entry(["/no/such/program"])}, enabled=False))
@@ -111,10 +114,6 @@ async def test_disabled_hooks_are_not_started_and_those_of_code_stay():
 
 async def test_the_order_is_by_group_priority_and_name(tmp_path):
     command = script(tmp_path, "")
-
-    class Own:
-        async def before_tool(self, call):
-            return None
 
     processes = {name: entry(command, priority=priority) for name, priority in (("b", 0), ("a", 0), ("c", -1))}
     builtins = {"z": {"enabled": True, "priority": 99}}
@@ -238,31 +237,24 @@ async def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(t
 
 
 async def test_factory_without_a_hook_instance_is_reported():
-    class Own:
-        async def before_tool(self, call):
-            return None
-
     async with new_manager() as manager:
         entries = {name: {"enabled": True, "required": False} for name in ("a class", "no hook")}
         factories = {"a class": lambda spec: Own, "no hook": lambda spec: 5}
         configured = await mount_configured(manager, config(builtins=entries), builtins=factories)
         one, other = (each.problem for each in configured.outcomes)
-        assert "Own is a class and no hook: give an instance of it, Own(...)" == one
-        assert "int is no hook: it has none of the methods" in other
+        assert "Own is a class, not a hook: give an instance of it, Own(...)" == one
+        assert "int is not a hook: it has none of the methods" in other
         assert () == manager.mounted
 
 
 async def test_configured_fail_closed_is_mounted(tmp_path):
-    class Own:
+    class Closed(Own):
         fail_closed = True
-
-        async def before_tool(self, call):
-            return None
 
     async with new_manager() as manager:
         entries = {"says no": {"enabled": True, "fail_closed": False}, "says nothing": {"enabled": True}}
         processes = {"guard": entry(script(tmp_path, ""), fail_closed=True), "other": entry(script(tmp_path, ""))}
-        made = {name: lambda spec: Own() for name in entries}
+        made = {name: lambda spec: Closed() for name in entries}
         await mount_configured(manager, config(processes, builtins=entries), builtins=made)
         closed = {each.name: each.fail_closed for each in manager.mounted}
         assert {"says no": False, "says nothing": True, "guard": True, "other": False} == closed
@@ -310,14 +302,14 @@ async def test_reloads_during_turns_leave_nothing_behind(tmp_path):
 async def test_hook_mounted_by_code_under_a_configured_name_is_kept(tmp_path):
     command = script(tmp_path, DENYING % "configured")
 
-    class Own:
+    class Denying:
         async def before_tool(self, call):
             return DenyTool("own")
 
     async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}))
         pid = process_of(manager).pid
-        manager.mount("h", Own())
+        manager.mount("h", Denying())
         await wait_for_exit(pid)
         await configured.reload(config())
         assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
@@ -363,7 +355,7 @@ async def test_a_builtin_without_a_factory_is_a_mistake():
     ("factory", "why"),
     [
         (lambda spec: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda spec: "x", "str is no hook: it has none of the methods before_llm"),
+        (lambda spec: "x", "str is not a hook: it has none of the methods before_llm"),
     ],
 )
 async def test_a_builtin_that_cannot_be_made_stops_everything_unless_it_is_optional(factory, why, caplog):

@@ -1,4 +1,4 @@
-"""The files of results on their way: to a model as it takes them, to the user, or, where they cannot be had, into words."""
+"""The files of results on their way: to a model as it takes them, to the user, or, if they are not available, a note."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from media.pictures import PDF, SVG, WAV, png
 from patchbay.executor import Executor
-from patchbay.hooks import HookManager, Modify, Respond
+from patchbay.hooks import HookManager, HookScope, Modify, Respond
 from patchbay.loop import FinalEvent, UserOutputEvent, turn
 from patchbay.media import FORGET, MediaMeta, MediaStore, shared_store
 from patchbay.media import attachments as attachments_module
@@ -215,7 +215,7 @@ def test_files_that_exceed_the_store_together_are_not_delivered(tmp_path):
         assert each.content.startswith("failed to deliver attachment: media store: unknown ref: media://")
         assert [] == each.outputs
     assert 1 == len(outcome.parts)
-    assert "Left out, since they cannot be had: media store: unknown ref: media://" in outcome.content
+    assert "Left out, not available: media store: unknown ref: media://" in outcome.content
 
 
 # Base64 in texts
@@ -297,8 +297,6 @@ def test_ordinary_results_touch_no_store(value):
 
 
 async def test_files_belong_to_the_session_of_their_turn(store):
-    from patchbay.hooks import HookScope
-
     class Idle:
         async def before_tool(self, call):
             return None
@@ -310,10 +308,7 @@ async def test_files_belong_to_the_session_of_their_turn(store):
     manager.mount("idle", Idle())
     run = Executor([look], hooks=manager, media=store).begin(scope=HookScope(session_key="s1", turn_id="t1"))
     batch = run.start([ToolCall("1", "look")])
-    async for _ in batch:
-        pass
+    [content] = [execution.content async for execution in batch]
     await batch.stop()
-    assert 1 == store.count
-    (ref,) = store._entries
-    assert "tool:inline:look:s1:t1" == store.lookup(ref).scope
-    assert 1 == store.release_session("s1")
+    assert "tool:inline:look:s1:t1" == store.lookup(re.search(r"media://[^\]]+", content)[0]).scope
+    assert [1, 0] == [store.release_session("s1"), store.count]

@@ -107,7 +107,7 @@ def _operator(name: Any, operand: Any, place: str) -> Test:
             return lambda value: None if (passes := test(value)) is None else not passes
     meant = difflib.get_close_matches(str(name), _OPERATORS, n=1)
     hint = f"is {meant[0]!r} meant?" if meant else f'there are {", ".join(_OPERATORS)}; for nested arguments write "a.b".'
-    raise ConfigurationError(f"{place} is no operator: {hint}")
+    raise ConfigurationError(f"{place} is not an operator: {hint}")
 
 
 def _glob(pattern: str) -> Test:
@@ -137,7 +137,7 @@ def _regex(pattern: str, place: str) -> Test:
         found_in = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
         why = str(error).rstrip().rpartition("\n")[2].strip().removeprefix("error: ")
-        raise ConfigurationError(f"{place} is no regular expression that can be used: {why:.200}.") from None
+        raise ConfigurationError(f"{place} is not a usable regular expression: {why:.200}.") from None
 
     def passes(value: Any) -> bool | None:
         text = _text(value)

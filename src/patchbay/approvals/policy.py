@@ -192,7 +192,7 @@ class ApprovalPolicy:
                 if rule.outcome != "allow" and any(source.startswith("hook:") for source in rule.sources):
                     raise ConfigurationError(
                         f"approvals, rule {rule.name!r} is about tools that hooks add, and with respond_approval = "
-                        f'{respond!r} those are carried out without asking: say "always", or nothing.'
+                        f'{respond!r} those run without approval: use "always", or leave it out.'
                     )
         return policy
 

@@ -261,7 +261,7 @@ class ApprovalService:
         return frozenset(self._waiting)
 
     def wake(self, request_id: str | None = None) -> None:
-        """Have runs read the requests that they wait for again now, as after a change of the clock or of the store."""
+        """Make the run of this request, or every run, read its request again, after a change of the clock or the store."""
         self._waiting.wake(request_id)
 
     async def sessions(self) -> list[SessionGrant]:

@@ -1,4 +1,4 @@
-"""Approval at a terminal: how a request is rendered, how answers are parsed, and the approver of this process's own terminal.
+"""Approval at a terminal: rendering of requests, parsing of answers, and the approver of this process's own terminal.
 
 Names and arguments are escaped: a model's text never reaches the terminal as control characters, so it cannot imitate the
 question.
@@ -20,7 +20,7 @@ from patchbay._text import printable
 from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
 
 MAX_LINE: Final = 4096
-"""Bytes of a typed line; a longer one is no answer."""
+"""Maximum bytes of a typed line; a longer one is not an answer."""
 
 _NOT_AWAITED: Final = {
     State.PENDING: "no run waits for it: a yes is for the same call of this session, when it comes again",
@@ -83,7 +83,7 @@ def render_deadline(request: ApprovalRequest, now: float) -> str:
 
 
 def render_outcome(request: ApprovalRequest) -> str:
-    """Render the state of a request on one line; of a decision that no run waited for, what it applies to."""
+    """Render the state of a request on one line, and for a decision that no run waited for what it applies to."""
     words = "approved for the session" if request.for_session and request.state is State.APPROVED else str(request.state)
     by = f" by {printable(request.by)}" if request.by else ""
     reason = f": {printable(request.reason)}" if request.reason else ""
@@ -110,23 +110,23 @@ def render_revoked(grant: SessionGrant) -> str:
 
 def parse_answer(line: str, request: ApprovalRequest) -> Answer | str:
     """Parse a typed line: an Answer, or what to print before the next question (all arguments, an error, a hint, or nothing)."""
-    word, _, rest = line.strip().partition(" ")
-    word, rest = word.lower(), rest.strip()
-    if word in ("n", "no"):
+    command, _, rest = line.strip().partition(" ")
+    command, rest = command.lower(), rest.strip()
+    if command in ("n", "no"):
         return Answer("deny", rest)
-    if word in ("e", "edit") and rest:
+    if command in ("e", "edit") and rest:
         try:
             request.check_edited(arguments := json.loads(rest))
         except (ValueError, RecursionError) as error:
             return printable(str(error))
         return Answer("approve", arguments=arguments)
-    if word in ("y", "yes") and not rest:
+    if command in ("y", "yes") and not rest:
         return Answer("approve")
-    if word in ("s", "session") and not rest and request.session != "never":
+    if command in ("s", "session") and not rest and request.session != "never":
         return Answer("approve_session")
-    if word in ("v", "view") and not rest:
+    if command in ("v", "view") and not rest:
         return render(request, whole=True)
-    if not word:
+    if not command:
         return ""
     return "answer y, n or v" if request.session == "never" else "answer y, n, s or v"
 
@@ -192,8 +192,8 @@ class LineBuffer:
 class TerminalApprover:
     """Asks the person at this process's terminal: for ``ApprovalService(policy, terminal=TerminalApprover())``.
 
-    It opens the terminal itself (``path``), whatever standard input and output are, and discards what was typed before the
-    question. Without a terminal there is no answer.
+    It opens the terminal itself (``path``), independent of standard input and output, and discards what was typed before the
+    question.
     """
 
     def __init__(self, path: str = "/dev/tty") -> None:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class DecisionLog:
-    """What was decided about one call. ``decisions`` are (who, point, decision).
+    """Decisions about one call. ``decisions`` are (who, point, decision).
 
     ``approvers`` are the names of the hooks that must approve the call, ``asks`` the hooks that want a person to decide, each
-    with its reason. ``facts`` are what the tool has found out about the call as it is now (None: not looked up). ``edited``: an
+    with its reason. ``facts`` are the tool's findings about the call in its present form (None: not looked up). ``edited``: an
     approver has changed the arguments.
     """
 
@@ -127,7 +127,7 @@ class PendingCall:
 
     @property
     def needs_human(self) -> bool:
-        """Return whether a hook wants a person to decide about the call."""
+        """True if a hook wants a person to decide about the call."""
         return self.decision_log is not None and bool(self.decision_log.asks)
 
     def request_human(self, who: str, point: str, reason: str) -> None:

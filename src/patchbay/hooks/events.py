@@ -1,4 +1,4 @@
-"""What observers and recorders receive: runtime events in order, and one record for each settled call with its digest."""
+"""Runtime events for observers, in order, and records of settled calls, each with a digest of the call."""
 
 from __future__ import annotations
 

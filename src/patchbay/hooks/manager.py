@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,8 @@ from typing import Final
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.deadlines import HookThreads, HookWarnings, as_coroutine_function
 from patchbay.hooks.pipeline import HookServices, TurnHooks
-from patchbay.hooks.registered import IN_PROCESS, NO_CHAINS, PROCESS, Chains, RegisteredHook, native
-from patchbay.hooks.types import NO_SCOPE, HookPolicy, HookScope, HookTimeouts, check_methods
-
-__all__ = ["IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "HookManager", "RegisteredHook", "native"]
+from patchbay.hooks.registered import IN_PROCESS, Chains, RegisteredHook
+from patchbay.hooks.types import METHODS, NO_SCOPE, HookPolicy, HookScope, HookTimeouts, methods_of
 
 _CALL_METHODS: Final = ("before_tool", "after_tool", "approve_tool")
 
@@ -39,12 +38,12 @@ class HookManager(HookServices):
 
     @property
     def policy(self) -> HookPolicy:
-        """What hooks may do; a new policy takes effect with the next turn."""
+        """Permissions of hooks; a new policy takes effect with the next turn."""
         return self._chains.policy
 
     @policy.setter
     def policy(self, policy: HookPolicy) -> None:
-        """What hooks may do; a new policy takes effect with the next turn."""
+        """Permissions of hooks; a new policy takes effect with the next turn."""
         self._chains = Chains(self._chains.mounted, policy)
 
     @property
@@ -90,7 +89,8 @@ class HookManager(HookServices):
             fail_closed = getattr(hook, "fail_closed", False) is True
         if not isinstance(fail_closed, bool):
             raise ConfigurationError(f"fail_closed of the hook {name!r} must be True or False, not {fail_closed!r}.")
-        found = check_methods(hook, name)
+        _warn_of_misspelled_methods(hook, name)
+        found = methods_of(hook)
         warnings = HookWarnings()
         threads = HookThreads(name, warnings)
         chosen = {
@@ -159,6 +159,15 @@ class HookManager(HookServices):
             return
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _warn_of_misspelled_methods(hook: object, name: str) -> None:
+    missing = [method for method in METHODS if not callable(getattr(hook, method, None))]
+    for each in dir(hook):
+        if each.startswith("_") or each in METHODS:
+            continue
+        if meant := difflib.get_close_matches(each, missing, n=1, cutoff=0.85):
+            _logger.warning("The hook %r has a method %r, which is never called: is %r meant?", name, each, meant[0])
 
 
 async def close_hook(hook: object) -> None:

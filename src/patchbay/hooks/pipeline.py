@@ -84,7 +84,7 @@ class ResponseHookView(Source, Protocol):
 
 
 class HookServices:
-    """What all turns of a manager share."""
+    """State that all turns of a manager share."""
 
     def __init__(self) -> None:
         self.events = EventDispatcher()
@@ -404,7 +404,7 @@ class TurnHooks:
         if answer is None or isinstance(answer, Continue):
             return None
         check_abort(hook, point, answer)
-        if not isinstance(answer, _KNOWN[point]):
+        if not isinstance(answer, _DECISIONS[point]):
             on_wrong_answer(hook, point, unknown_answer(answer), call)
             return None
         return answer
@@ -476,7 +476,7 @@ class TurnHooks:
         return output
 
 
-_KNOWN: Final[Mapping[str, Any]] = {
+_DECISIONS: Final[Mapping[str, Any]] = {
     "before_llm": Modify,
     "after_llm": Modify,
     "before_tool": (Modify, Respond, DenyTool, Ask),

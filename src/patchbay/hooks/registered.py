@@ -101,7 +101,7 @@ class Chains:
 
 
 NO_CHAINS = Chains()
-"""Where nothing is registered."""
+"""The chains of a manager without hooks."""
 
 
 def native(name: str, **methods: Callable[..., Any]) -> RegisteredHook:
@@ -123,7 +123,7 @@ def as_text(value: Any) -> str:
 # Changes that a hook asks for
 
 KEEP: Final = object()
-"""Stands for an option's value that is not JSON: the request keeps the value it has, if any."""
+"""Marks an option whose value is not JSON: the request keeps its own value, if any."""
 
 _KINDS: Final[Mapping[str, type]] = {
     "model": str, "messages": list, "tools": list, "options": dict, "tool": str, "arguments": dict,
@@ -198,7 +198,7 @@ def _calls(value: Any) -> list[dict[str, Any]]:
     calls = [call.to_openai() if isinstance(call, ToolCall) else call for call in value]
     for call in calls:
         if not _is_call(call):
-            raise InvalidDecisionError(f"tool_calls must be a list of calls, each as {_CALL}, and {call!r:.99} is none")
+            raise InvalidDecisionError(f"tool_calls must be a list of calls, each as {_CALL}, not {call!r:.99}")
     copies: list[dict[str, Any]] = copy_json(calls)
     return copies
 
@@ -225,7 +225,7 @@ def _as_dict(value: Any) -> Any:
 
 
 def _is_flat_output(changes: Any) -> bool:
-    """Return whether the result's own members stand where the one member ``result`` is expected."""
+    """Return whether the members of a result are given directly instead of inside ``result``."""
     return isinstance(changes, Mapping) and "result" not in changes and not _OUTPUT_KEYS.isdisjoint(changes)
 
 
@@ -307,11 +307,11 @@ def unknown_answer(answer: Any) -> str:
     return f"{answer!r:.99} is not known there"
 
 
-def _fail_closed(hook: RegisteredHook, point: str, how: str, call: PendingCall | None) -> None:
+def _fail_closed(hook: RegisteredHook, point: str, failure: str, call: PendingCall | None) -> None:
     """Raise ToolDeniedError, HookFailedError or HookAbortError, by the point, if the hook fails closed."""
     if not hook.fail_closed:
         return
-    reason = f'hook "{hook.name}" {how}'
+    reason = f'hook "{hook.name}" {failure}'
     if call is None:
         raise HookAbortError(reason, hook=hook.name, point=point, hard=False)
     if point == "before_tool":

@@ -5,9 +5,8 @@ A view's members are copied when first read, so a hook cannot change a turn by a
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
@@ -232,7 +231,7 @@ class Event:
 OUTPUT_MEMBERS: Final = (
     "for_llm", "for_user", "silent", "is_error", "is_async", "media", "artifact_tags", "response_handled",
 )  # fmt: skip
-"""What a tool's result may consist of."""
+"""The members of a tool's result."""
 
 _UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -258,7 +257,7 @@ def _copied(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HookScope:
-    """The surroundings of a turn. ``turn_id`` names it, ``parent_turn_id`` the turn that a sub-agent works for.
+    """Identity and context of a turn. ``turn_id`` names it, ``parent_turn_id`` the turn that a sub-agent works for.
 
     ``context`` describes the caller in members ``inbound``, ``route`` and ``scope`` (mappings). ``model`` is the model's name
     where the request has none.
@@ -286,7 +285,7 @@ RespondApproval = Literal["foreign", "seed", "always"]
 
 @dataclass(frozen=True, slots=True)
 class HookPolicy:
-    """What hooks may do.
+    """Permissions of hooks.
 
     ``tool_injection``: "additive" lets a hook offer tools of its own and change no others, "off" none, "full" any change.
     ``respond_approval``: whether approvers are asked before a hook answers a call: "foreign" for tools that are not its own,
@@ -307,7 +306,10 @@ class HookPolicy:
         ):
             if given not in get_args(kind) and (given is not None or name == "tool_injection"):
                 raise ConfigurationError(f"hooks.policy.{name} is {given!r}: use one of {', '.join(get_args(kind))}.")
-        object.__setattr__(self, "protected", frozenset(_names(self.protected)))
+        protected: Any = self.protected
+        if isinstance(protected, str) or not all(isinstance(name, str) and name for name in protected):
+            raise ConfigurationError(f"hooks.policy.protected must be a list of names, not {protected!r}.")
+        object.__setattr__(self, "protected", frozenset(protected))
 
     def protects(self, tool: str) -> bool:
         """Return whether no hook may answer for this tool."""
@@ -336,15 +338,6 @@ class HookTimeouts:
     def own_tool(self) -> float:
         """The limit for the hook's own tools."""
         return self.interceptor if self.tool is None else self.tool
-
-
-def _names(given: Collection[str]) -> Collection[str]:
-    if isinstance(given, str) or not all(isinstance(name, str) and name for name in given):
-        raise ConfigurationError(f"hooks.policy.protected must be a list of names, not {given!r}.")
-    return given
-
-
-_logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -405,7 +398,7 @@ TRACE_PATHS: Final[Mapping[str, str]] = {
     "approve_tool": "turn.tool.approve",
     "after_tool": "turn.tool.after",
 }
-"""What ``Meta.trace_path`` is at each point."""
+"""``Meta.trace_path`` of each point."""
 
 
 class NoHookError(TypeError):
@@ -415,20 +408,8 @@ class NoHookError(TypeError):
 def methods_of(hook: object) -> tuple[str, ...]:
     """Return the hook methods that ``hook`` has. Raises NoHookError if it has none or is a class."""
     if isinstance(hook, type):
-        raise NoHookError(f"{hook.__name__} is a class and no hook: give an instance of it, {hook.__name__}(...).")
+        raise NoHookError(f"{hook.__name__} is a class, not a hook: give an instance of it, {hook.__name__}(...).")
     found = tuple(method for method in METHODS if callable(getattr(hook, method, None)))
     if not found:
-        raise NoHookError(f"{type(hook).__name__} is no hook: it has none of the methods {', '.join(METHODS)}.")
+        raise NoHookError(f"{type(hook).__name__} is not a hook: it has none of the methods {', '.join(METHODS)}.")
     return found
-
-
-def check_methods(hook: object, name: str) -> tuple[str, ...]:
-    """Return the hook methods that ``hook`` has; near misses of their names are logged. Raises NoHookError."""
-    import difflib  # here: the SDK imports this module in every hook's process
-
-    public = [each for each in dir(hook) if not each.startswith("_") and each not in METHODS]
-    found = tuple(method for method in METHODS if callable(getattr(hook, method, None)))
-    for each in public:
-        if meant := difflib.get_close_matches(each, [method for method in METHODS if method not in found], n=1, cutoff=0.85):
-            _logger.warning("The hook %r has a method %r, which is never called: is %r meant?", name, each, meant[0])
-    return methods_of(hook)

@@ -34,9 +34,9 @@ class Origin:
     session: str = ""
     turn: str = ""
 
-    def scope(self, how: str) -> str:
+    def scope(self, kind: str) -> str:
         """Return the scope of files that came as "media" or "inline"."""
-        return ":".join(("tool", how, self.tool, *(each for each in (self.session, self.turn) if each)))
+        return ":".join(("tool", kind, self.tool, *(each for each in (self.session, self.turn) if each)))
 
     def meta(self, content_type: str = "", filename: str = "") -> MediaMeta:
         """Return the metadata of a file."""
@@ -72,7 +72,7 @@ def store_media(store: MediaStore, output: ToolOutput, origin: Origin) -> ToolOu
     text, rest = insert_tags(output.for_llm, found)
     if failures:
         _logger.warning("Files of a result of the tool %r are left out: %s", origin.tool, "; ".join(failures))
-        text = f"{text}\n(Left out, since they cannot be had: {'; '.join(failures)})".lstrip("\n")
+        text = f"{text}\n(Left out, not available: {'; '.join(failures)})".lstrip("\n")
     tags = tuple(media.tag for media in rest) or output.artifact_tags
     return replace(output, for_llm=text, media=tuple(media.ref for media in found), artifact_tags=tags)
 

@@ -117,7 +117,7 @@ def parse_data_url(url: str) -> tuple[bytes, str]:
     """Return the bytes of a ``data:`` URL and its media type ("" if there is none). Raises MediaRefusedError."""
     head, comma, body = url[5:].partition(",")
     if url[:5].lower() != "data:" or not comma:
-        raise MediaRefusedError("this is no data: URL")
+        raise MediaRefusedError("this is not a data: URL")
     name, *parameters = head.split(";")
     if parameters and parameters[-1].strip().lower() == "base64":
         data = decode_base64(body.replace("%2B", "+").replace("%2F", "/").replace("%3D", "=") if "%" in body else body)
@@ -140,7 +140,7 @@ MIN_BARE: Final = 2048
 
 _MARK: Final = ";base64,"
 _LONGEST_HEAD: Final = 200
-# A run of MIN_BARE characters holds a whole stretch of half as many that begins at a multiple of that.
+# A run of MIN_BARE characters contains a stretch of _STEP characters that begins at a multiple of _STEP.
 _STEP: Final = MIN_BARE // 2
 _LETTERS: Final = r"A-Za-z0-9+/_\-\\\r\n"
 _STRETCH: Final = re.compile(rf"[{_LETTERS}]{{{_STEP}}}")

@@ -88,7 +88,7 @@ def open_file(path: str, root: str | None = None) -> tuple[int, os.stat_result]:
     if stat.S_ISREG(status.st_mode):
         return number, status
     os.close(number)
-    raise MediaRefusedError(f"{excerpt_of(path)} is no regular file")
+    raise MediaRefusedError(f"{excerpt_of(path)} is not a regular file")
 
 
 def identity(status: os.stat_result) -> Identity:
@@ -101,7 +101,7 @@ def real_path(path: str) -> str:
     try:
         return os.path.realpath(path)
     except (OSError, ValueError) as error:
-        raise MediaRefusedError(f"{excerpt_of(path)} can be no path: {_reason(error)}") from None
+        raise MediaRefusedError(f"{excerpt_of(path)} cannot be a path: {_reason(error)}") from None
 
 
 def path_of_url(url: str) -> str:
@@ -110,9 +110,9 @@ def path_of_url(url: str) -> str:
         parts = urlsplit(url)
         host = parts.netloc.lower()
     except ValueError:
-        raise MediaRefusedError(f"{excerpt_of(url)} is no URL") from None
+        raise MediaRefusedError(f"{excerpt_of(url)} is not a URL") from None
     if host not in ("", "localhost") or parts.query or parts.fragment:
-        raise MediaRefusedError(f"{excerpt_of(url)} is no file of this machine")
+        raise MediaRefusedError(f"{excerpt_of(url)} is not a file of this machine")
     return unquote(parts.path)
 
 
@@ -265,7 +265,7 @@ class StoreFolders:
 def _real_folder(path: str | os.PathLike[str]) -> str:
     real = os.path.realpath(path)
     if not Path(real).is_dir():
-        raise ConfigurationError(f"{os.fspath(path)!r} is no folder that files could be taken from.")
+        raise ConfigurationError(f"{os.fspath(path)!r} is not a folder: files cannot be taken from it.")
     return real
 
 

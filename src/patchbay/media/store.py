@@ -240,7 +240,7 @@ class MediaStore:
             return self.put(data, meta if meta.content_type else replace(meta, content_type=declared), scope)
         path = path_of_url(entry) if entry[:5].lower() == "file:" else entry
         if not path.startswith("/"):
-            raise MediaRefusedError(f"{excerpt_of(entry)} is no media:// ref, data: URL, or absolute path")
+            raise MediaRefusedError(f"{excerpt_of(entry)} is not a media:// ref, data: URL or absolute path")
         path = real_path(path)
         root = self._folders.root_of(path)
         if root is None:

@@ -1,4 +1,4 @@
-"""The ``hooks`` of a configuration: the seed's keys (spec/hooks.md, section 1) and ours.
+"""The ``hooks`` of a configuration: the seed's keys (spec/hooks.md, section 1) and further ones.
 
 A mistake is always an error, even for a hook that is not required: an approver left out because of a typing error would let
 everything through. Disabled entries are not checked. Unknown keys are ignored, with a note.
@@ -63,7 +63,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinSpec:
-    """A built-in hook to mount, as its factory gets it. ``config`` is whatever the file has.
+    """A built-in hook to mount, as its factory gets it. ``config`` is the value in the file, unchecked.
 
     ``fail_closed`` None leaves it to the hook (``HookManager.mount``).
     """
@@ -129,7 +129,7 @@ def parse_hooks_config(config: Any) -> HooksConfig:
 def read_hooks_config(path: str | Path) -> HooksConfig:
     """Read the ``hooks`` of a configuration file. Raises ConfigurationError, with the file's name."""
     found = read_config(path)
-    with _named(path):
+    with _with_file_name(path):
         return parse_hooks_config(found)
 
 
@@ -139,36 +139,36 @@ def read_server_config(path: str | Path) -> tuple[HooksConfig, Any]:
     The approvals are its ``approvals``, or all of a file that is only a policy.
     """
     found = read_config(path)
-    with _named(path):
+    with _with_file_name(path):
         return parse_hooks_config(found), _policy_in(found)
 
 
 def _check_root(found: Any) -> None:
-    """Raise ConfigurationError for a root key that resembles one of ours.
+    """Raise ConfigurationError for a root key that resembles ``hooks`` or ``approvals``.
 
     The file may belong to another program too, so other keys are ignored. But a misspelled ``hooks`` or ``approvals`` would
     silently let everything through.
     """
     if not isinstance(found, Mapping):
         return
-    is_ours = HOOKS in found or APPROVALS in found
+    is_nested = HOOKS in found or APPROVALS in found
     for key in found:
         if not isinstance(key, str) or key in _NEAR:
             continue
-        for ours, likeness in _NEAR.items():
-            if difflib.SequenceMatcher(None, key.strip().lower(), ours).ratio() >= likeness:
+        for known, likeness in _NEAR.items():
+            if difflib.SequenceMatcher(None, key.strip().lower(), known).ratio() >= likeness:
                 raise ConfigurationError(
-                    f"{key} is not known: is {ours!r} meant? What is another program's needs a name that is less like it."
+                    f"{key} is not known: is {known!r} meant? A key of another program must have a less similar name."
                 )
-        if is_ours and (key in POLICY_KEYS or key in _HOOKS_KEYS):
+        if is_nested and (key in POLICY_KEYS or key in _HOOKS_KEYS):
             place = APPROVALS if key in POLICY_KEYS else HOOKS
             raise ConfigurationError(f"{key} stands beside 'hooks' or 'approvals', where it has no effect: write {place}.{key}.")
 
 
 def _policy_in(found: Any) -> Any:
-    """Return the approval policy in a configuration: its ``approvals``, or all of a file that is nothing but a policy.
+    """Return the approval policy in a configuration: its ``approvals``, or all of a file that is only a policy.
 
-    Raises ConfigurationError for a file with nothing for us.
+    Raises ConfigurationError for a file without any known key.
     """
     if not isinstance(found, Mapping) or not found:
         return found
@@ -182,7 +182,7 @@ def _policy_in(found: Any) -> Any:
 
 
 @contextmanager
-def _named(path: str | Path) -> Iterator[None]:
+def _with_file_name(path: str | Path) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
@@ -298,7 +298,7 @@ def _environment(table: Table) -> dict[str, str]:
     env = table.pairs("env")
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
-            raise ConfigurationError(f"{table.at('env')}: no variable of an environment can be named or hold what {name!r} does.")
+            raise ConfigurationError(f"{table.at('env')}: {name!r} has a name or value that an environment variable cannot have.")
     return env
 
 

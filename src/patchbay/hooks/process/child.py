@@ -256,7 +256,7 @@ _LAST_WORDS: Final = 0.5
 """Seconds to read the last output of an ended process whose pipes another process holds open."""
 
 _KERNEL: Final = 512 * 1024
-"""More bytes than a pipe holds: a process that has taken as many has read."""
+"""More bytes than a pipe holds: once so many were accepted, the process has read."""
 
 _UNKILLABLE: Final = 5.0
 """Seconds to wait for a killed process; one stuck in the kernel is left behind."""
@@ -304,7 +304,7 @@ class HookProcess(ChildProcess):
         try:
             await self.spawn(self._spec.command, cwd=self._spec.folder, env=self._spec.environment())
         except (OSError, ValueError) as error:
-            self._die(f"it cannot be started: {error}")
+            self._mark_dead(f"it cannot be started: {error}")
             raise HookProcessError(f"it cannot be started: {error}") from None
 
     async def call(self, method: str, params: Any) -> Any:
@@ -359,7 +359,7 @@ class HookProcess(ChildProcess):
 
         Cancelling the wait does not stop the ending.
         """
-        self._die("it was closed")
+        self._mark_dead("it was closed")
         if self._transport is None:
             return
         if self._closing is None:
@@ -370,7 +370,7 @@ class HookProcess(ChildProcess):
         try:
             limits = self._limits
             await self.terminate(eof_grace=limits.eof_grace, term_grace=limits.term_grace, kill_grace=_UNKILLABLE)
-            # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
+            # The pipes end with the last process that holds them; one outside of the group may never end.
             await asyncio.wait({self.pipes_closed}, timeout=_LAST_WORDS)
         finally:
             if not self.exited.done():
@@ -385,25 +385,25 @@ class HookProcess(ChildProcess):
                 timer.cancel()
         await asyncio.wait({self.pipes_closed}, timeout=_LAST_WORDS)
 
-    def _die(self, why: str) -> None:
+    def _mark_dead(self, why: str) -> None:
         """Fail pending and later calls."""
         if not self._dead.done():
             self._dead.set_result(why)
             self._calls.fail_all(lambda: HookProcessError(why))
 
-    def _die_in(self, seconds: float, why: str) -> None:
+    def _mark_dead_in(self, seconds: float, why: str) -> None:
         # In two halves: an event loop that was held up for as long hears first how the process has ended, or what it has said.
         half = seconds / 2
-        self._timers.append(self._loop.call_later(half, self._die_second_half, half, why))
+        self._timers.append(self._loop.call_later(half, self._mark_dead_second_half, half, why))
 
-    def _die_second_half(self, seconds: float, why: str) -> None:
-        self._timers.append(self._loop.call_later(seconds, self._die, why))
+    def _mark_dead_second_half(self, seconds: float, why: str) -> None:
+        self._timers.append(self._loop.call_later(seconds, self._mark_dead, why))
 
     def _start_stuck_timer(self) -> None:
         """Refuse more calls after one was cancelled while the pipe was full; end the process if it does not read again."""
         if self._stuck is None:
             seconds = self._limits.stuck_after
-            self._stuck = self._loop.call_later(seconds, self._die, f"it has read nothing for {seconds:g} s")
+            self._stuck = self._loop.call_later(seconds, self._mark_dead, f"it has read nothing for {seconds:g} s")
 
     def _stop_stuck_timer(self) -> None:
         if self._stuck is not None:
@@ -449,15 +449,15 @@ class HookProcess(ChildProcess):
         else:
             self._stdout.end()
             if self.exited.done():
-                self._die(describe_exit(self.exited.result(), "exit status"))
+                self._mark_dead(describe_exit(self.exited.result(), "exit status"))
         if not self._dead.done():
-            self._die_in(_EXIT_CODE, f"it has closed its standard {'output' if fd == 1 else 'input'}")
+            self._mark_dead_in(_EXIT_CODE, f"it has closed its standard {'output' if fd == 1 else 'input'}")
 
     def process_exited(self) -> None:
         """Fail pending calls, after its last output was read."""
         super().process_exited()
         assert self.exit is not None
         if self._stdout.is_open:  # it may have answered before it exited
-            self._die_in(_LAST_WORDS, self.exit)
+            self._mark_dead_in(_LAST_WORDS, self.exit)
         else:
-            self._die(self.exit)
+            self._mark_dead(self.exit)

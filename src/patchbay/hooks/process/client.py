@@ -152,11 +152,9 @@ State = Literal["not started", "running", "waiting to be started again", "given 
 
 _logger = logging.getLogger(__name__)
 
-
-_OVER = ("given up", "closed")
-_MOST_AT_ONCE = 5
-_MOST_ODDITIES = 50
-"""How many findings go into one error, and are logged at all."""
+_ENDED: Final = ("given up", "closed")
+_MAX_FINDINGS_OF_ERROR: Final = 5
+_MAX_LOGGED_FINDINGS: Final = 50
 
 
 class ProcessHook:
@@ -231,7 +229,7 @@ class ProcessHook:
 
     async def before_llm(self, request: LLMRequest) -> Decision | None:
         """Send ``hook.before_llm``, and add the tools that the process offers."""
-        own = [] if request.graceful_terminal or self.state in _OVER else [tool.to_openai() for tool in self.tools]
+        own = [] if request.graceful_terminal or self.state in _ENDED else [tool.to_openai() for tool in self.tools]
         if own:
             names = {tool_name(tool) for tool in request.tools}
             own = [tool for tool in own if tool_name(tool) not in names]
@@ -298,10 +296,10 @@ class ProcessHook:
             return
         refused = findings.found if self.spec.strict else findings.lost if self.fail_closed else ()
         if refused:
-            words = "; ".join([words for about, words in findings if about in refused][:_MOST_AT_ONCE])
+            words = "; ".join([words for about, words in findings if about in refused][:_MAX_FINDINGS_OF_ERROR])
             raise HookReplyError(f"its answer to hook.{point} is refused: {words}")
         for about, words in findings:
-            if len(self._logged) < _MOST_ODDITIES and (point, about) not in self._logged:
+            if len(self._logged) < _MAX_LOGGED_FINDINGS and (point, about) not in self._logged:
                 self._logged.add((point, about))
                 _logger.warning("The hook %r answered hook.%s oddly (logged once): %s", self.name, point, words)
 
@@ -381,7 +379,7 @@ class ProcessHook:
         self.tools = self._offered(tools_of(result))
 
     def _offered(self, tools: Any) -> tuple[ToolSpec, ...]:
-        """Return the tools of a hello; what is none is left out with a warning."""
+        """Return the tools in an answer to hello; invalid ones are left out with a warning."""
         if tools is None:
             return ()
         if "tool" not in self.spec.modes:

@@ -159,14 +159,12 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
                 await doctor.answers(point)
         doctor.pairs()
         await doctor.refuses_unknown_methods()
-        doctor.stray.counts_replies = False
         await doctor.ignores_events()
-        doctor.stray.counts_replies = True
         await doctor.takes_several_at_once()
         await doctor.runs_in_c_locale()
         await doctor.ends()
         doctor.prints_nothing_else()
-        doctor.writes_json()
+        doctor.summarize_unreadable()
     finally:
         await doctor.close()
     return doctor.verdicts
@@ -179,7 +177,7 @@ class _Doctor:
         self.verdicts: list[Verdict] = []
         self._spec = replace(spec, limits=replace(spec.limits, eof_grace=_IMPATIENT))
         self._modes = frozenset(MODES) if modes is None else modes
-        self._is_free = modes is None
+        self._tries_all_modes = modes is None
         self._timeout = timeout
         self._first = max(timeout, spec.limits.hello)  # includes the interpreter's start
         self.stray = StrayOutput()
@@ -234,7 +232,7 @@ class _Doctor:
         except WrongTypeError as error:
             self._fail(check, str(error), "A wrong type anywhere refuses the whole answer.")
         except HookProcessError as error:
-            if isinstance(error, HookReplyError) and self._is_free and "an error: " in str(error):
+            if isinstance(error, HookReplyError) and self._tries_all_modes and "an error: " in str(error):
                 self._unknown.add(point)
                 self._ok(check, f"not for this hook: {str(error).partition('an error: ')[2]}")
                 return
@@ -242,8 +240,8 @@ class _Doctor:
             await self._failed(check, error, CATCH if has_ended else self._fix_for_answer(error, ANSWER_ALL))
         else:
             if findings.found:
-                tell = self._fail if findings.lost else self._warn
-                tell(check, "; ".join(findings.found.values()), ANSWERS)
+                report = self._fail if findings.lost else self._warn
+                report(check, "; ".join(findings.found.values()), ANSWERS)
             else:
                 self._ok(check, words)
 
@@ -291,13 +289,14 @@ class _Doctor:
         except HookProcessError as error:
             await self._failed(check, error, ANSWER_ALL)
             return
-        if (came := process.lines - lines) > AT_ONCE:
-            self._warn(check, f"{came} lines came back for {AT_ONCE} requests", "Answer each request once.")
+        if (received := process.lines - lines) > AT_ONCE:
+            self._warn(check, f"{received} lines came back for {AT_ONCE} requests", "Answer each request once.")
         else:
             self._ok(check, f"{(time.monotonic() - began) * 1000 / AT_ONCE:.2f} ms each")
 
     async def ignores_events(self) -> None:
         check = "hook.runtime_event"
+        self.stray.counts_replies = False
         try:
             lines = (process := await self._running()).lines
             process.write(notification_line(check, EVENT))
@@ -305,6 +304,8 @@ class _Doctor:
         except HookProcessError as error:
             await self._failed(check, error, QUIET)
             return
+        finally:
+            self.stray.counts_replies = True
         if process.lines - lines > 1:
             self._warn(check, "it answers a message that has no id", QUIET)
         else:
@@ -354,17 +355,17 @@ class _Doctor:
     def prints_nothing_else(self) -> None:
         check = "standard output"
         if self.stray.count:
-            self._fail(check, f"{self.stray.count} lines are no answers, the first: {self.stray.first:.120}", STDERR)
+            self._fail(check, f"{self.stray.count} lines are not answers, the first: {self.stray.first:.120}", STDERR)
         else:
             self._ok(check)
         self._ok("slowest answer", f"{self._slowest * 1000:.1f} ms")
 
-    def writes_json(self) -> None:
-        """Say in how many further checks the reply was unreadable for the same reason."""
+    def summarize_unreadable(self) -> None:
+        """Add to the first verdict about an unreadable reply how many further checks had one."""
         if others := self._unreadable[1:]:
-            place = next(place for place, each in enumerate(self.verdicts) if each.check == self._unreadable[0])
-            first = self.verdicts[place]
-            self.verdicts[place] = replace(
+            index = next(index for index, each in enumerate(self.verdicts) if each.check == self._unreadable[0])
+            first = self.verdicts[index]
+            self.verdicts[index] = replace(
                 first, words=f"{first.words}; and so in {len(others)} more check{'' if len(others) == 1 else 's'}"
             )
 
@@ -430,7 +431,7 @@ class _Doctor:
     def _fail(self, check: str, words: str, way_out: str) -> None:
         self.verdicts.append(Verdict(check, "failure", words, way_out))
 
-    async def _failed(self, check: str, error: HookProcessError, way_out: str, *, outcome: Outcome = "failure") -> None:
+    async def _failed(self, check: str, error: HookProcessError, way_out: str) -> None:
         """Report an unanswered request; the next check gets a new process."""
         process = self._current
         await self.close()  # its output is complete then
@@ -440,7 +441,7 @@ class _Doctor:
                 self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
             return
         output = f" ({process.last_words:.200})" if process is not None and process.end and process.last_words else ""
-        self.verdicts.append(Verdict(check, outcome, f"{error}{output}", way_out))
+        self._fail(check, f"{error}{output}", way_out)
 
 
 def _problem_of(error: UnreadableReplyError) -> str:

@@ -51,7 +51,7 @@ META_NAMES: Final[Mapping[str, str]] = {
 """The members of ``meta`` on the wire: PascalCase, unlike all else."""
 
 MODES: Final = ("observe", "llm", "tool", "approve")
-"""What a hook can be registered for, in the order of ``hook.hello``."""
+"""Groups of methods that a hook can be registered for, in the order of ``hook.hello``."""
 
 METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "observe": ("on_runtime_event",),

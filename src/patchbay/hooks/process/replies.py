@@ -1,4 +1,4 @@
-"""Parses what a hook's process answered into decisions (spec/hooks.md, sections 4 and 5).
+"""Parser of replies of hook processes (spec/hooks.md, sections 4 and 5).
 
 Types are strict, member names are case-insensitive, null is the same as absent. An absent member changes nothing (policy P5),
 and a hook that sends back what it was sent has changed nothing. Unknown members, misplaced ones and unknown actions are
@@ -28,8 +28,7 @@ class WrongTypeError(ValueError):
 class Findings:
     """Oddities of a reply, by what they are about.
 
-    ``lost`` are those by which the hook meant something that has no effect; ``meant`` maps unknown members to the likely
-    known ones.
+    ``lost`` are those with an intended effect that is lost; ``meant`` maps unknown members to the known ones that they resemble.
     """
 
     found: dict[str, str] = field(default_factory=dict)
@@ -58,13 +57,13 @@ class Plain:
     """A value of certain JSON types, unchanged."""
 
     kinds: tuple[type, ...]
-    words: str
+    expected: str
 
     def read(self, value: Any, path: str, findings: Findings, /) -> Any:
         """Return the value itself."""
         del findings
         if type(value) not in self.kinds:
-            raise wrong(path, self.words, value)
+            raise wrong(path, self.expected, value)
         return value
 
 
@@ -332,13 +331,13 @@ _CHANGES: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Any
 
 
 def _respond(answer: Mapping[str, Any], findings: Findings) -> Respond | None:
-    """Return the result in an answer in the tool's place, None if there is none for the model."""
+    """Return the result that replaces the tool's, None if the answer has none for the model."""
     result = answer.get("result", (answer.get("call") or {}).get("hook_result"))
     # With a misspelled for_llm it would be an empty result.
     is_lost = any(meant.endswith("for_llm") for meant in findings.meant.values())
     if result is not None and ("for_llm" in result or not is_lost):
         return Respond(output_members(result))
-    findings.note("respond", "it responds without a 'result' for the model: that is no answer", is_lost=True)
+    findings.note("respond", "it responds without a 'result' for the model, so the call is not answered", is_lost=True)
     return None
 
 
