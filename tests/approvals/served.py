@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import sqlalchemy as sa
 from fastapi import Body, FastAPI
 
 from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
@@ -83,9 +84,10 @@ class Served:
         @api.post("/reset")
         async def reset() -> None:
             await stop_calls()
-            await self.service.store._write(
-                lambda connection: [connection.execute(table.delete()) for table in (REQUESTS, SESSIONS, WAITS)]
-            )
+            await self.service.pending()  # makes the tables
+            with sa.create_engine(database, poolclass=sa.NullPool).begin() as connection:
+                for table in (REQUESTS, SESSIONS, WAITS):
+                    connection.execute(table.delete())
             log.write_bytes(b"")
 
         self._guarded = AccessMiddleware(api, ToolsSettings(token=token))

@@ -9,7 +9,6 @@ from patchbay.agents import AgentTool, LlmAgent, ParallelAgent, RunConfig, Runne
 from patchbay.approvals import ApprovalPolicy, Rule
 from patchbay.hooks import HookManager
 from patchbay.testing import ScriptedModel
-from support.running import run
 
 from .approval_calls import Files, service_at, waiting
 
@@ -33,73 +32,65 @@ async def text_of(events) -> str | None:
     return events.text
 
 
-def test_call_of_a_sub_agent_is_shown_with_its_owner():
-    async def main():
-        files = Files()
-        boss = LlmAgent(
-            name="boss",
-            model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
-            tools=[AgentTool(worker(files), timeout=60)],
-        )
-        async with service_at(policy=DELETE) as service:
-            runner = Runner(boss, hooks=hooked(service))
-            task = asyncio.create_task(text_of(runner.run("u", "s", "hi", RunConfig(run_timeout=60))))
-            [request] = await waiting(service)
-            await service.decide(request.id, "approve")
-            return await task, request, files.deleted
-
-    text, request, deleted = run(main())
+async def test_call_of_a_sub_agent_is_shown_with_its_owner():
+    files = Files()
+    boss = LlmAgent(
+        name="boss",
+        model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
+        tools=[AgentTool(worker(files), timeout=60)],
+    )
+    async with service_at(policy=DELETE) as service:
+        runner = Runner(boss, hooks=hooked(service))
+        task = asyncio.create_task(text_of(runner.run("u", "s", "hi", RunConfig(run_timeout=60))))
+        [request] = await waiting(service)
+        await service.decide(request.id, "approve")
+        text, deleted = await task, files.deleted
     assert ("all done", ["/a"]) == (text, deleted)
     assert ("worker", True) == (request.agent, bool(request.parent_turn))
     assert request.parent_turn != request.turn
     assert request.session_key.endswith(":s")
 
 
-def test_a_session_approval_covers_the_agents_of_the_session():
-    async def main():
-        files = Files()
-        team = ParallelAgent(name="team", sub_agents=[worker(files, "one", "/1"), worker(files, "two", "/2")])
-        async with service_at(policy=DELETE) as service:
-            task = asyncio.create_task(text_of(Runner(team, hooks=hooked(service)).run("u", "s", "hi")))
-            first, _ = await waiting(service, 2)
-            await service.decide(first.id, "approve_session")
-            await task
-            return sorted(files.deleted)
-
-    assert ["/1", "/2"] == run(main())
+async def test_a_session_approval_covers_the_agents_of_the_session():
+    files = Files()
+    team = ParallelAgent(name="team", sub_agents=[worker(files, "one", "/1"), worker(files, "two", "/2")])
+    async with service_at(policy=DELETE) as service:
+        task = asyncio.create_task(text_of(Runner(team, hooks=hooked(service)).run("u", "s", "hi")))
+        first, _ = await waiting(service, 2)
+        await service.decide(first.id, "approve_session")
+        await task
+        assert ["/1", "/2"] == sorted(files.deleted)
 
 
-def test_run_deadline_is_paused_while_a_sub_agents_call_awaits_approval():
+async def test_run_deadline_is_paused_while_a_sub_agents_call_awaits_approval():
     """What becomes of limits meanwhile is in tests/executor/test_pauses.py."""
 
-    async def main():
-        files = Files()
-        boss = LlmAgent(
-            name="boss",
-            model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
-            tools=[AgentTool(worker(files))],
+    files = Files()
+    boss = LlmAgent(
+        name="boss",
+        model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
+        tools=[AgentTool(worker(files))],
+    )
+    async with service_at(policy=DELETE) as service:
+        events = Runner(boss, hooks=hooked(service)).run("u", "s", "hi", RunConfig(run_timeout=60))
+        task = asyncio.create_task(text_of(events))
+        [request] = await waiting(service)
+        assert events.context.budget.ends is None
+        await service.decide(request.id, "approve")
+        text = await task
+        assert ("all done", True) == (text, events.context.budget.ends is not None)
+
+
+async def test_a_runner_waits_too():
+    files = Files()
+    model = ScriptedModel([[ToolCall("1", "delete", '{"path": "/a"}')], "done"])
+    async with service_at(policy=DELETE) as service:
+        task = asyncio.create_task(ToolRunner(model, files.tools(), hooks=hooked(service), max_seconds=60).run("hi"))
+        [request] = await waiting(service)
+        await service.decide(request.id, "deny", reason="not today")
+        result = await task
+        assert ("done", ["Tool execution denied by approval hook: not today"], []) == (
+            result.content,
+            [each.content for each in result.tool_executions],
+            files.deleted,
         )
-        async with service_at(policy=DELETE) as service:
-            events = Runner(boss, hooks=hooked(service)).run("u", "s", "hi", RunConfig(run_timeout=60))
-            task = asyncio.create_task(text_of(events))
-            [request] = await waiting(service)
-            assert events.context.budget.ends is None
-            await service.decide(request.id, "approve")
-            text = await task
-            return text, events.context.budget.ends is not None
-
-    assert ("all done", True) == run(main())
-
-
-def test_a_runner_waits_too():
-    async def main():
-        files = Files()
-        model = ScriptedModel([[ToolCall("1", "delete", '{"path": "/a"}')], "done"])
-        async with service_at(policy=DELETE) as service:
-            task = asyncio.create_task(ToolRunner(model, files.tools(), hooks=hooked(service), max_seconds=60).run("hi"))
-            [request] = await waiting(service)
-            await service.decide(request.id, "deny", reason="not today")
-            result = await task
-            return result.content, [each.content for each in result.tool_executions], files.deleted
-
-    assert ("done", ["Tool execution denied by approval hook: not today"], []) == run(main())

@@ -10,167 +10,145 @@ from patchbay.approvals import State
 from patchbay.approvals import service as service_module
 from patchbay.approvals import store as store_module
 from patchbay.errors import ApprovalConflictError
-from support.running import run
 
-from .approval_calls import NO_SESSION, SCOPE, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import NO_SESSION, SCOPE, Files, ask, call_of, executor_of, running_calls, service_at, stop, waiting
 from .serving import ran, serving
 from .test_commands import patchbay
 from .test_service import SilentTerminal
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
-def test_a_run_waits_until_its_request_is_decided(url, scope):
-    async def main():
-        async with service_at(url) as service:
-            task = running_calls(executor_of(service, Files()), call_of(), scope=scope)
-            [request] = await waiting(service)
-            decided = await service.decide(request.id, "approve")
-            await task
-            return request.awaited, decided.awaited, (await service.get(request.id)).awaited, len(service.waiting)
-
-    assert (True, True, False, 0) == run(main())
+async def test_a_run_waits_until_its_request_is_decided(url, scope):
+    async with service_at(url) as service:
+        task, request = await ask(service, scope=scope)
+        decided = await service.decide(request.id, "approve")
+        await task
+        assert (True, True, False, 0) == (
+            request.awaited,
+            decided.awaited,
+            (await service.get(request.id)).awaited,
+            len(service.waiting),
+        )
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
-def test_other_process_sees_when_a_run_waits_and_when_it_stops(url, scope):
-    async def main():
-        async with service_at(url) as here, service_at(url) as there:
-            task = running_calls(executor_of(here, Files()), call_of(), scope=scope)
-            [request] = await waiting(there)
-            seen = request.awaited, (await there.get(request.id)).awaited, [each.awaited for each in await there.recent()]
-            decided = await there.decide(request.id, "approve")
-            await task
-            return seen, decided.awaited, (await there.get(request.id)).awaited
-
-    assert ((True, True, [True]), True, False) == run(main())
+async def test_other_process_sees_when_a_run_waits_and_when_it_stops(url, scope):
+    async with service_at(url) as here, service_at(url) as there:
+        task = running_calls(executor_of(here, Files()), call_of(), scope=scope)
+        [request] = await waiting(there)
+        seen = request.awaited, (await there.get(request.id)).awaited, [each.awaited for each in await there.recent()]
+        decided = await there.decide(request.id, "approve")
+        await task
+        assert ((True, True, [True]), True, False) == (seen, decided.awaited, (await there.get(request.id)).awaited)
 
 
-def test_later_process_sees_a_waiting_run_within_its_heartbeat(tmp_path, monkeypatch):
+async def test_later_process_sees_a_waiting_run_within_its_heartbeat(tmp_path, monkeypatch):
     monkeypatch.setattr(service_module, "HEARTBEAT", 0.05)
     url = str(tmp_path / "approvals.db")
 
-    async def main():
-        async with service_at(url) as here:
-            task = running_calls(executor_of(here, Files()), call_of(), scope=NO_SESSION)
-            [request] = await waiting(here)
-            async with service_at(url) as there:
-                [seen] = await waiting(there)
-                await there.decide(request.id, "approve")
-                await task
-                return seen.awaited
-
-    assert run(main())
+    async with service_at(url) as here:
+        task, request = await ask(here, scope=NO_SESSION)
+        async with service_at(url) as there:
+            [seen] = await waiting(there)
+            await there.decide(request.id, "approve")
+            await task
+            assert seen.awaited is True
 
 
-def test_request_without_a_recent_heartbeat_is_not_awaited(tmp_path, monkeypatch):
+async def test_request_without_a_recent_heartbeat_is_not_awaited(tmp_path, monkeypatch):
     """After a crash of the machine or a kill, the row stays."""
     monkeypatch.setattr(service_module, "HEARTBEAT", 3600)
     monkeypatch.setattr(store_module, "ABSENT", 0.0)
     url = str(tmp_path / "approvals.db")
 
-    async def main():
-        async with service_at(url) as here, service_at(url) as there:
-            tasks = [running_calls(executor_of(here, Files()), call_of(), scope=scope) for scope in (SCOPE, NO_SESSION)]
-            await waiting(here, 2)
-            [listed] = await there.pending()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            return listed.session_key, listed.awaited
-
-    assert ("s1", False) == run(main())
+    async with service_at(url) as here, service_at(url) as there:
+        tasks = [running_calls(executor_of(here, Files()), call_of(), scope=scope) for scope in (SCOPE, NO_SESSION)]
+        await waiting(here, 2)
+        [listed] = await there.pending()
+        await stop(*tasks)
+        assert ("s1", False) == (listed.session_key, listed.awaited)
 
 
-def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails(tmp_path, monkeypatch, caplog):
+async def test_heartbeats_end_with_the_waiting_runs_and_outlive_a_database_that_fails(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(service_module, "HEARTBEAT", 0.001)
+    async with service_at(str(tmp_path / "approvals.db")) as service:
+        before = asyncio.all_tasks()
+        still, outcome = service.store.heartbeat, asyncio.Event()
+        failures = [OSError("busy")]
 
-    async def main():
-        async with service_at(str(tmp_path / "approvals.db")) as service:
-            still, outcome = service.store.heartbeat, asyncio.Event()
-            failures = [OSError("busy")]
+        async def sometimes(request_ids):
+            if failures:
+                raise failures.pop()
+            await still(request_ids)
+            outcome.set()
 
-            async def sometimes(request_ids):
-                if failures:
-                    raise failures.pop()
-                await still(request_ids)
-                outcome.set()
-
-            service.store.heartbeat = sometimes
-            task = running_calls(executor_of(service, Files()), call_of())
-            [request] = await waiting(service)
-            await outcome.wait()
-            await service.decide(request.id, "approve")
-            await task
-            return service._waiting._heartbeat
-
-    assert run(main()) is None
+        service.store.heartbeat = sometimes
+        task, request = await ask(service)
+        await outcome.wait()
+        await service.decide(request.id, "approve")
+        await task
+        while asyncio.all_tasks() - before:
+            await asyncio.sleep(0)
     assert "Could not record" in caplog.text
 
 
-def test_request_of_an_abandoned_run_is_withdrawn_after_a_restart(tmp_path):
+async def test_request_of_an_abandoned_run_is_withdrawn_after_a_restart(tmp_path):
     """Its run is gone, and no other can come for it: it is of no session."""
     url = str(tmp_path / "approvals.db")
 
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            service.leave()
-            task = running_calls(executor_of(service, files), call_of(), scope=NO_SESSION)
-            [request] = await waiting(service)
-            task.cancel()
-            await asyncio.wait([task])
-        async with service_at(url, terminal=SilentTerminal()) as service:
-            with pytest.raises(ApprovalConflictError, match="withdrawn already"):
-                await service.decide(request.id, "approve")
-            return await service.pending(), [each.state for each in await service.recent()], (await service.get(request.id)).state
-
-    assert ([], [State.WITHDRAWN], State.WITHDRAWN) == run(main())
-
-
-def test_request_is_not_withdrawn_while_its_run_is_about_to_wait():
-    async def main():
-        async with service_at() as service:
-            opened, hold = asyncio.Event(), asyncio.Event()
-            open_ = service.store.open
-
-            async def slowly(*arguments, **options):
-                found = await open_(*arguments, **options)
-                opened.set()
-                await hold.wait()
-                return found
-
-            service.store.open = slowly
-            task = running_calls(executor_of(service, Files()), call_of(), scope=NO_SESSION)
-            await opened.wait()
-            [request] = await service.pending()
-            hold.set()
+    files = Files()
+    async with service_at(url) as service:
+        service.leave()
+        task, request = await ask(service, files=files, scope=NO_SESSION)
+        await stop(task)
+    async with service_at(url, terminal=SilentTerminal()) as service:
+        with pytest.raises(ApprovalConflictError, match="withdrawn already"):
             await service.decide(request.id, "approve")
-            [execution] = await task
-            return request.awaited, execution.content
+        assert ([], [State.WITHDRAWN], State.WITHDRAWN) == (
+            await service.pending(),
+            [each.state for each in await service.recent()],
+            (await service.get(request.id)).state,
+        )
 
-    assert (True, "deleted /a") == run(main())
+
+async def test_request_is_not_withdrawn_while_its_run_is_about_to_wait():
+    async with service_at() as service:
+        opened, hold = asyncio.Event(), asyncio.Event()
+        open_ = service.store.open
+
+        async def slowly(*arguments, **options):
+            found = await open_(*arguments, **options)
+            opened.set()
+            await hold.wait()
+            return found
+
+        service.store.open = slowly
+        task = running_calls(executor_of(service, Files()), call_of(), scope=NO_SESSION)
+        await opened.wait()
+        [request] = await service.pending()
+        hold.set()
+        await service.decide(request.id, "approve")
+        [execution] = await task
+        assert (True, "deleted /a") == (request.awaited, execution.content)
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
-def test_request_opened_during_a_listing_is_listed_as_awaited(scope):
-    async def main():
-        async with service_at() as service:
-            pending, tasks = service.store.pending, []
+async def test_request_opened_during_a_listing_is_listed_as_awaited(scope):
+    async with service_at() as service:
+        pending, tasks = service.store.pending, []
 
-            async def meanwhile(**options):
-                service.store.pending = pending
-                tasks.append(running_calls(executor_of(service, Files()), call_of(), scope=scope))
-                while not (found := await pending(**options)):
-                    await asyncio.sleep(0.005)
-                return found
+        async def meanwhile(**options):
+            service.store.pending = pending
+            tasks.append(running_calls(executor_of(service, Files()), call_of(), scope=scope))
+            while not (found := await pending(**options)):
+                await asyncio.sleep(0.005)
+            return found
 
-            service.store.pending = meanwhile
-            [request] = await service.pending()
-            await service.decide(request.id, "approve")
-            [execution] = await tasks[0]
-            return request.awaited, execution.content
-
-    assert (True, "deleted /a") == run(main())
+        service.store.pending = meanwhile
+        [request] = await service.pending()
+        await service.decide(request.id, "approve")
+        [execution] = await tasks[0]
+        assert (True, "deleted /a") == (request.awaited, execution.content)
 
 
 def test_kill_withdraws_requests_without_a_session_and_keeps_the_others(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from patchbay.tools import FunctionTool, Tool
 from patchbay.types import ToolCall
 from support.running import run
 
-from .approval_calls import SCOPE, call_of, running_calls, service_at, waiting
+from .approval_calls import SCOPE, ask, call_of, running_calls, service_at, stop, waiting
 
 
 class RecordingTool(Tool):
@@ -45,8 +44,7 @@ def executor_with(service: ApprovalService, tool: Tool, *hooks: object, **option
 
 async def run_approved(service: ApprovalService, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
     """Have a call made and say yes to it; return what was shown of its arguments, and what became of it."""
-    task = running_calls(executor, ToolCall("1", "delete", raw))
-    [request] = await waiting(service)
+    task, request = await ask(service, ToolCall("1", "delete", raw), executor=executor)
     assert digest_of("delete", json.loads(request.arguments)) == request.digest
     await service.decide(request.id, "approve", digest=request.digest)
     return request.arguments, (await task)[0]
@@ -68,14 +66,11 @@ async def run_approved(service: ApprovalService, executor: Executor, raw: str) -
         ('  {"path"\n:"/etc"}  ', '{"path": "/etc"}'),
     ],
 )
-def test_tool_receives_the_arguments_in_the_approved_spelling(raw, shown):
-    async def main():
-        tool = RecordingTool()
-        async with service_at() as service:
-            seen, _ = await run_approved(service, executor_with(service, tool), raw)
-            return seen, tool.heard
-
-    seen, [(arguments, text)] = run(main())
+async def test_tool_receives_the_arguments_in_the_approved_spelling(raw, shown):
+    tool = RecordingTool()
+    async with service_at() as service:
+        seen, _ = await run_approved(service, executor_with(service, tool), raw)
+        [(arguments, text)] = tool.heard
     assert (shown, shown, shown) == (seen, arguments, text)
 
 
@@ -129,8 +124,7 @@ def test_late_changes_of_a_hooks_arguments_have_no_effect():
     async def main():
         tool = RecordingTool()
         async with service_at() as service:
-            task = running_calls(executor_with(service, tool, Sly()), call_of())
-            [request] = await waiting(service)
+            task, request = await ask(service, executor=executor_with(service, tool, Sly()))
             for each in kept:
                 each["path"] = "/etc"
             await service.decide(request.id, "approve")
@@ -143,50 +137,40 @@ def test_late_changes_of_a_hooks_arguments_have_no_effect():
     assert (2, {"path": "/a"}, [(given, given)]) == run(main())
 
 
-def test_tool_replaced_during_the_decision_does_not_run():
-    async def main():
-        first, second = RecordingTool(), RecordingTool()
-        async with service_at() as service:
-            executor = executor_with(service, first)
-            batch_run = executor.begin(scope=SCOPE)
-            batch = batch_run.start([call_of()])
-            [request] = await waiting(service)
-            batch_run.use({"delete": second})
-            await service.decide(request.id, "approve")
-            [_] = [each async for each in batch]
-            await batch.stop()
-            return len(first.heard), len(second.heard)
-
-    assert (1, 0) == run(main())
+async def test_tool_replaced_during_the_decision_does_not_run():
+    first, second = RecordingTool(), RecordingTool()
+    async with service_at() as service:
+        executor = executor_with(service, first)
+        batch_run = executor.begin(scope=SCOPE)
+        batch = batch_run.start([call_of()])
+        [request] = await waiting(service)
+        batch_run.use({"delete": second})
+        await service.decide(request.id, "approve")
+        [_] = [each async for each in batch]
+        await batch.stop()
+        assert (1, 0) == (len(first.heard), len(second.heard))
 
 
-def test_stored_decision_does_not_apply_to_other_arguments(url):
-    async def main():
-        tool = RecordingTool()
-        async with service_at(url) as service:
-            service.leave()
-            task = running_calls(executor_with(service, tool), ToolCall("1", "delete", '{"n": 1}'))
-            [request] = await waiting(service)
-            task.cancel()
-            await asyncio.wait([task])
-        async with service_at(url) as service:
-            await service.decide(request.id, "approve")
-            others = [
-                running_calls(executor_with(service, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')
-            ]
-            await waiting(service, 2)
-            assert [] == tool.heard
-            await running_calls(executor_with(service, tool), ToolCall("1", "delete", '{"n":1}'))
-            for other in others:
-                other.cancel()
-            await asyncio.wait(others)
-            return tool.heard
-
-    assert [('{"n": 1}', '{"n": 1}')] == run(main())
+async def test_stored_decision_does_not_apply_to_other_arguments(url):
+    tool = RecordingTool()
+    async with service_at(url) as service:
+        service.leave()
+        task, request = await ask(service, ToolCall("1", "delete", '{"n": 1}'), executor=executor_with(service, tool))
+        await stop(task)
+    async with service_at(url) as service:
+        await service.decide(request.id, "approve")
+        others = [
+            running_calls(executor_with(service, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')
+        ]
+        await waiting(service, 2)
+        assert [] == tool.heard
+        await running_calls(executor_with(service, tool), ToolCall("1", "delete", '{"n":1}'))
+        await stop(*others)
+        assert [('{"n": 1}', '{"n": 1}')] == tool.heard
 
 
 @pytest.mark.parametrize(("written", "shown"), [("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN")])
-def test_non_json_number_is_shown_as_itself(written, shown):
+async def test_non_json_number_is_shown_as_itself(written, shown):
     """A tool's own model may take it; null would be something else."""
 
     class Order(BaseModel):
@@ -195,20 +179,16 @@ def test_non_json_number_is_shown_as_itself(written, shown):
     def delete(order: Order) -> str:
         return str(order.amount)
 
-    async def main():
-        async with service_at() as service:
-            executor = executor_with(service, FunctionTool(delete))
-            seen, execution = await run_approved(service, executor, json.dumps({"order": {"amount": written}}))
-            return json.loads(seen), execution.content
-
-    assert ({"order": {"amount": shown}}, written) == run(main())
+    async with service_at() as service:
+        executor = executor_with(service, FunctionTool(delete))
+        seen, execution = await run_approved(service, executor, json.dumps({"order": {"amount": written}}))
+        assert ({"order": {"amount": shown}}, written) == (json.loads(seen), execution.content)
 
 
 @pytest.mark.parametrize("change", [{"arguments": '{"path": "/tmp"}'}, {"tool": "show"}, {"arguments": "["}, {"arguments": "[]"}])
 async def test_request_that_does_not_match_its_digest_is_not_decided(change):
     async with service_at() as service:
-        task = running_calls(executor_with(service, RecordingTool()), call_of("/etc"))
-        [request] = await waiting(service)
+        task, request = await ask(service, call_of("/etc"), executor=executor_with(service, RecordingTool()))
         assert request.is_genuine
         get = service.store.get
 
@@ -218,19 +198,15 @@ async def test_request_that_does_not_match_its_digest_is_not_decided(change):
         service.store.get = changed
         with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
             await service.decide(request.id, "approve")
-        task.cancel()
-        await asyncio.wait([task])
+        await stop(task)
 
 
-def test_arguments_of_any_length_are_shown_completely_or_denied():
-    async def main():
-        tool = RecordingTool()
-        async with service_at() as service:
-            executor = executor_with(service, tool)
-            longest = json.dumps({"path": "x" * (MAX_ARGUMENTS - len('{"path": ""}'))})
-            seen, _ = await run_approved(service, executor, longest)
-            assert seen == longest
-            [execution] = await running_calls(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MAX_ARGUMENTS})))
-            return execution.result.code, len(tool.heard)
-
-    assert ("tool_denied", 1) == run(main())
+async def test_arguments_of_any_length_are_shown_completely_or_denied():
+    tool = RecordingTool()
+    async with service_at() as service:
+        executor = executor_with(service, tool)
+        longest = json.dumps({"path": "x" * (MAX_ARGUMENTS - len('{"path": ""}'))})
+        seen, _ = await run_approved(service, executor, longest)
+        assert seen == longest
+        [execution] = await running_calls(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MAX_ARGUMENTS})))
+        assert ("tool_denied", 1) == (execution.result.code, len(tool.heard))

@@ -266,25 +266,6 @@ def test_request_lost_by_the_server_gives_way_to_the_next(tmp_path):
     assert ["/second"] == ran(tmp_path)
 
 
-def test_concurrent_decisions_at_two_terminals_decide_once(server):
-    with Terminal(server.url, "--by", "ann") as ann, Terminal(server.url, "--by", "ben") as ben:
-        for each in (ann, ben):
-            each.seen("Watching")
-        for n in range(3):
-            outcomes = []
-            server.run(f"/{n}", outcomes)
-            starts = [each.seen("May it run?", since=each.seen(f'"path": "/{n}"')) for each in (ann, ben)]
-            ann.type("y\n")
-            ben.type("n\n")
-            for each, start in zip((ann, ben), starts, strict=True):
-                each.seen(" by ", since=start)
-            server.ended()
-            [listed] = server.ask("GET", "/api/approvals?all=1&limit=1")[1]["approvals"]
-            assert (listed["state"], listed["by"]) in (("approved", "ann"), ("denied", "ben"))
-            assert (listed["state"] == "approved") == (f"/{n}" in server.ran()) == (outcomes == [f"deleted /{n}"])
-    assert "Traceback" not in ann.read + ben.read
-
-
 def test_request_decided_during_another_prompt_is_not_prompted(server):
     with Terminal(server.url) as terminal:
         terminal.seen("Watching")
@@ -330,11 +311,10 @@ def test_the_end_of_the_input_ends_watching(server):
     assert 1 == len(server.pending())
 
 
-@pytest.mark.parametrize("line", ["n " + " " * 5000 + "y", "y" + " " * 5000 + "not that one", "y" * 5000])
-def test_too_long_line_is_not_an_answer(server, line):
+def test_too_long_line_is_not_an_answer(server):
     server.run("/a")
     server.pending()
-    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin=f"{line}\n")
+    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="y" + " " * 5000 + "not that one\n")
     assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
     assert ([], 1) == (server.ran(), len(server.pending()))
 
@@ -399,14 +379,6 @@ def test_commands_without_the_token_print_and_decide_nothing(locked, tmp_path, c
     assert (1, True, False) == (done.returncode, "(HTTP 401)" in done.stderr, "/secret" in done.stdout + done.stderr)
     assert TOKEN not in done.stderr
     assert [pending] == locked.pending()
-
-
-def test_watching_without_a_terminal_reads_answers_line_by_line(server):
-    server.run("/a")
-    server.pending()
-    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="what?\n")  # and then the input ends
-    assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
-    assert [] == server.ran()
 
 
 @pytest.mark.parametrize(("session", "words"), [("s1", "answer y, n, s or v"), ("", "answer y, n or v")])

@@ -12,9 +12,8 @@ from patchbay.approvals.terminal import parse_answer
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import Approval, DenyTool, HookManager, Respond
-from support.running import run
 
-from .approval_calls import ASK, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import ASK, Files, ask, call_of, executor_of, running_calls, service_at, stop
 
 EDITED = {"path": "/tmp/b"}
 NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'
@@ -45,15 +44,14 @@ async def decided(
         for name, hook in (hooks or {}).items():
             manager.mount(name, hook)
         service.mount(manager)
-        task = running_calls(Executor(files.tools(), hooks=manager), call_of("/etc/a"))
-        [request] = await waiting(service)
+        task, request = await ask(service, call_of("/etc/a"), executor=Executor(files.tools(), hooks=manager))
         request = await service.decide(request.id, "approve", by="ann", arguments=arguments)
         [execution] = await task
         return execution, files, request, records
 
 
-def test_edited_arguments_run_and_the_result_notes_it():
-    execution, files, request, [record] = run(decided())
+async def test_edited_arguments_run_and_the_result_notes_it():
+    execution, files, request, [record] = await decided()
     assert (["/tmp/b"], f"{NOTE}\ndeleted /tmp/b") == (files.deleted, execution.content)
     assert ('{"path": "/etc/a"}', EDITED) == (request.arguments, request.edited)
     assert ("ann", "approve_tool", 'edited the arguments: {"path": "/etc/a"} became {"path": "/tmp/b"}') in record.decisions
@@ -61,8 +59,8 @@ def test_edited_arguments_run_and_the_result_notes_it():
     assert {"path": "/etc/a"} == execution.call.arguments
 
 
-def test_unchanged_arguments_are_not_an_edit():
-    execution, files, _, [record] = run(decided(arguments={"path": "/etc/a"}))
+async def test_unchanged_arguments_are_not_an_edit():
+    execution, files, _, [record] = await decided(arguments={"path": "/etc/a"})
     assert (["/etc/a"], "deleted /etc/a") == (files.deleted, execution.content)
     assert (("ann", "approve_tool", "approved"),) == record.decisions
 
@@ -80,8 +78,7 @@ def test_unchanged_arguments_are_not_an_edit():
 async def test_invalid_edited_arguments_are_refused_and_the_call_stays_pending(arguments, words):
     files = Files()
     async with service_at() as service:
-        task = running_calls(executor_of(service, files), call_of())
-        [request] = await waiting(service)
+        task, request = await ask(service, files=files)
         with pytest.raises(InvalidRequestError) as refused:
             await service.decide(request.id, "approve", arguments=arguments)
         assert words in str(refused.value)
@@ -94,9 +91,9 @@ async def test_invalid_edited_arguments_are_refused_and_the_call_stays_pending(a
         assert [] == files.deleted
 
 
-def test_denying_rule_applies_to_edited_arguments():
+async def test_denying_rule_applies_to_edited_arguments():
     policy = parse_policy({"default": "ask", "rules": [{"when": {"path": "/tmp/*"}, "outcome": "deny"}]})
-    execution, files, _, [record] = run(decided(policy))
+    execution, files, _, [record] = await decided(policy)
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
     words = 'denied: the policy does not allow the call as it was edited by ann: {"path": "/tmp/b"}'
     assert (("policy (1)", "approve_tool", words),) == record.decisions
@@ -104,47 +101,37 @@ def test_denying_rule_applies_to_edited_arguments():
 
 
 @pytest.mark.parametrize(("second", "ran"), [(True, ["/tmp/b"]), (False, [])])
-def test_earlier_approvers_review_edited_arguments(second, ran):
+async def test_earlier_approvers_review_edited_arguments(second, ran):
     other = Hook(approve_tool=lambda call: call.arguments["path"] == "/etc/a" or second)
-    _, files, _, [record] = run(decided(hooks={"other": other}))
+    _, files, _, [record] = await decided(hooks={"other": other})
     assert ([{"path": "/etc/a"}, EDITED], ran) == ([arguments for arguments, _ in other.seen], files.deleted)
     assert other.seen[1][1] == record.digest
 
 
-def test_conflicting_edits_of_two_approvers_deny_the_call():
+async def test_conflicting_edits_of_two_approvers_deny_the_call():
     other = Hook(approve_tool=lambda _: Approval(approved=True, arguments={"path": "/other"}))
-    execution, files, _, _ = run(decided(hooks={"other": other}))
+    execution, files, _, _ = await decided(hooks={"other": other})
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
 
 
-def test_earlier_hook_answer_does_not_apply_to_edited_arguments():
-    execution, files, _, _ = run(decided(hooks={"other": Hook(before_tool=Respond("mine"))}))
+async def test_earlier_hook_answer_does_not_apply_to_edited_arguments():
+    execution, files, _, _ = await decided(hooks={"other": Hook(before_tool=Respond("mine"))})
     assert ("tool_denied", []) == (execution.result.code, files.deleted)
 
 
-def test_arguments_can_be_edited_at_a_terminal():
-    async def work() -> Any:
-        async with service_at() as service:
-            task = running_calls(executor_of(service, Files()), call_of())
-            [request] = await waiting(service)
-            await service.decide(request.id, "deny")
-            await task
-            return request
-
-    request = run(work())
+async def test_arguments_can_be_edited_at_a_terminal():
+    async with service_at() as service:
+        task, request = await ask(service)
+        await stop(task)
     assert ("approve", EDITED) == ((answer := parse_answer(f"e {json.dumps(EDITED)}", request)).verdict, answer.arguments)
     assert "required property 'path'" in parse_answer("e {}", request)
     assert "Expecting" in parse_answer("e {path", request)
     assert parse_answer("e", request).startswith("answer ")
 
 
-def test_hook_denial_precedes_approval():
-    async def work() -> Any:
-        files = Files()
-        async with service_at() as service:
-            executor = executor_of(service, files)
-            executor.hooks.mount("no", Hook(before_tool=DenyTool("no")))
-            return await running_calls(executor, call_of())
-
-    [execution] = run(work())
+async def test_hook_denial_precedes_approval():
+    async with service_at() as service:
+        executor = executor_of(service, Files())
+        executor.hooks.mount("no", Hook(before_tool=DenyTool("no")))
+        [execution] = await running_calls(executor, call_of())
     assert "Tool execution denied by hook: no" == execution.content

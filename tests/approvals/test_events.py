@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import parse_kinds
 from support.running import run
 
-from .approval_calls import ASK, SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import SCOPE, Clock, Files, ask, call_of, decided, executor_of, running_calls, service_at, stop
 from .test_service import policy
 
 
@@ -40,20 +40,16 @@ def watched(service: ApprovalService, files: Files):
     ("verdict", "state", "severity"),
     [("approve", "approved", "info"), ("deny", "denied", "warn"), ("approve_session", "approved", "info")],
 )
-def test_observers_get_approval_requested_and_decided_events(verdict, state, severity):
-    async def main():
-        async with service_at() as service:
-            executor, watching = watched(service, Files())
-            task = running_calls(executor, call_of())
-            [request] = await waiting(service)
-            await executor.hooks.events.flush()
-            first = approval_events(watching)
-            await service.decide(request.id, verdict, by="ann", reason="so")
-            await task
-            await executor.hooks.events.flush()
-            return request, first, approval_events(watching), watching.events
-
-    request, first, both, events = run(main())
+async def test_observers_get_approval_requested_and_decided_events(verdict, state, severity):
+    async with service_at() as service:
+        executor, watching = watched(service, Files())
+        task, request = await ask(service, executor=executor)
+        await executor.hooks.events.flush()
+        first = approval_events(watching)
+        await service.decide(request.id, verdict, by="ann", reason="so")
+        await task
+        await executor.hooks.events.flush()
+        both, events = approval_events(watching), watching.events
     payload = {"ID": request.id, "Tool": "delete", "Arguments": {"path": "/a"}, "Who": ["terminal", "http"], "Rule": "all"}
     payload |= {"Deadline": request.deadline, "AtDeadline": "deny"}
     assert [("agent.approval.requested", payload, "info")] == first
@@ -68,20 +64,16 @@ def test_observers_get_approval_requested_and_decided_events(verdict, state, sev
 
 
 @pytest.mark.parametrize(("at_deadline", "severity"), [("deny", "warn"), ("allow", "info")])
-def test_expired_approval_is_an_event_with_its_severity(at_deadline, severity):
-    async def main():
-        clock = Clock()
-        async with service_at(policy=policy(at_deadline=at_deadline), clock=clock) as service:
-            executor, watching = watched(service, Files())
-            task = running_calls(executor, call_of())
-            await waiting(service)
-            clock.now += 600
-            service.wake()
-            await task
-            await executor.hooks.events.flush()
-            return approval_events(watching)[-1]
-
-    kind, payload, text = run(main())
+async def test_expired_approval_is_an_event_with_its_severity(at_deadline, severity):
+    clock = Clock()
+    async with service_at(policy=policy(at_deadline=at_deadline), clock=clock) as service:
+        executor, watching = watched(service, Files())
+        task, _ = await ask(service, executor=executor)
+        clock.now += 600
+        service.wake()
+        await task
+        await executor.hooks.events.flush()
+        kind, payload, text = approval_events(watching)[-1]
     assert ("agent.approval.decided", "expired", severity) == (kind, payload["Decision"], text)
 
 
@@ -89,54 +81,41 @@ def test_cancelled_run_withdraws_its_request_unless_the_service_is_leaving():
     async def stopped(leaves: bool):
         async with service_at() as service:
             executor, watching = watched(service, Files())
-            task = running_calls(executor, call_of())
-            await waiting(service)
+            task, _ = await ask(service, executor=executor)
             if leaves:
                 service.leave()
-            task.cancel()
-            await asyncio.wait([task])
+            await stop(task)
             await executor.hooks.events.flush()
             return [payload.get("Decision") for _, payload, _ in approval_events(watching)]
 
     assert [[None, "withdrawn"], [None]] == [run(stopped(leaves)) for leaves in (False, True)]
 
 
-def test_immediate_decision_emits_no_event():
+async def test_immediate_decision_emits_no_event():
     """For the session, by the policy, by what is left of an earlier run: the call's own events have the decisions."""
 
-    async def main():
-        async with service_at() as service:
-            executor, watching = watched(service, Files())
-            task = running_calls(executor, call_of())
-            [request] = await waiting(service)
-            await service.decide(request.id, "approve_session")
-            await task
-            await running_calls(executor, call_of("/b"))
-            await executor.hooks.events.flush()
-            return len(approval_events(watching))
-
-    assert 2 == run(main())
+    async with service_at() as service:
+        executor, watching = watched(service, Files())
+        await decided(service, "approve_session", executor=executor)
+        await running_calls(executor, call_of("/b"))
+        await executor.hooks.events.flush()
+        assert 2 == len(approval_events(watching))
 
 
-def test_approval_service_notifies_observers_of_all_managers_and_holds_weak_references():
-    async def main():
-        async with service_at() as service:
-            executor, watching = watched(service, Files())
-            other, also = HookManager(), RecordingObserver()
-            service.mount(other)
-            other.mount("also", also)
-            task = running_calls(executor, call_of(), scope=SCOPE)
-            [request] = await waiting(service)
-            await service.decide(request.id, "approve")
-            await task
-            await other.events.flush()
-            await executor.hooks.events.flush()
-            return len(approval_events(watching)), len(approval_events(also))
-
-    assert (2, 2) == run(main())
-    service = ApprovalService(ASK)
-    service.mount(HookManager())
-    assert 0 == len(service._managers)
+async def test_approval_service_notifies_observers_of_all_managers_and_holds_weak_references():
+    async with service_at() as service:
+        executor, watching = watched(service, Files())
+        other, also = HookManager(), RecordingObserver()
+        service.mount(other)
+        other.mount("also", also)
+        await decided(service, "approve", executor=executor, scope=SCOPE)
+        await other.events.flush()
+        await executor.hooks.events.flush()
+        assert (2, 2) == (len(approval_events(watching)), len(approval_events(also)))
+    service.mount(forgotten := HookManager())
+    weakly = weakref.ref(forgotten)
+    del forgotten
+    assert weakly() is None
 
 
 def test_a_process_hook_may_name_them():

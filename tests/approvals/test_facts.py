@@ -19,17 +19,14 @@ from patchbay.hooks import HookManager
 from patchbay.hooks.events import digest_of
 from patchbay.server.admin_api import make_approvals_router
 from patchbay.tools import ToolContext, tool
-from support.running import run
 
-from .approval_calls import Files as PlainFiles
-from .approval_calls import call_of, executor_of, running_calls, service_at, waiting
-from .test_reach import ended
+from .approval_calls import Files, ask, call_of, decided, engine_of, executor_of, running_calls, service_at, stop, waiting
 from .test_terminal import request
 
 LEADS = {"/a": "/srv/data", "/b": "/srv/data", "/c": "/etc"}
 
 
-class Files:
+class LinkedFiles:
     """A tool that knows where paths lead, and what it has done."""
 
     def __init__(self, **leads: str) -> None:
@@ -49,119 +46,90 @@ class Files:
         return Executor([delete], hooks=hooks, max_repeats=None)
 
 
-def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            task = running_calls(files.executor(service), call_of())
-            [asked] = await waiting(service)
-            await service.decide(asked.id, "approve", digest=asked.digest)
-            await task
-            return asked, await service.get(asked.id), files.deleted
-
-    asked, kept, deleted = run(main())
+async def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
+    files = LinkedFiles()
+    async with service_at(url) as service:
+        task, asked = await ask(service, executor=files.executor(service))
+        await service.decide(asked.id, "approve", digest=asked.digest)
+        await task
+        kept, deleted = await service.get(asked.id), files.deleted
     facts = {"path": "/srv/data"}
     assert (facts, digest_of("delete", {"path": "/a"}, facts), True) == (asked.facts, asked.digest, asked.is_genuine)
     assert (facts, ["/srv/data"]) == (kept.facts, deleted)
 
 
-def test_approved_call_is_denied_if_its_facts_changed():
-    async def main():
-        files = Files()
-        async with service_at() as service:
-            task = running_calls(files.executor(service), call_of())
-            [asked] = await waiting(service)
-            files.leads["/a"] = "/etc"
-            await service.decide(asked.id, "approve")
-            return (await task)[0].result.code, files.deleted
-
-    assert ("tool_denied", []) == run(main())
+async def test_approved_call_is_denied_if_its_facts_changed():
+    files = LinkedFiles()
+    async with service_at() as service:
+        task, asked = await ask(service, executor=files.executor(service))
+        files.leads["/a"] = "/etc"
+        await service.decide(asked.id, "approve")
+        assert ("tool_denied", []) == ((await task)[0].result.code, files.deleted)
 
 
-def test_a_session_approval_does_not_cover_other_facts(url):
+async def test_a_session_approval_does_not_cover_other_facts(url):
     """Every call of the tool with any arguments, as long as it comes to the same."""
 
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            task = running_calls(files.executor(service), call_of("/a"))
-            [asked] = await waiting(service)
-            await service.decide(asked.id, "approve_session", by="ann")
-            await task
-            await running_calls(files.executor(service), call_of("/b"))
-            other = running_calls(files.executor(service), call_of("/c"))
-            [asked] = await waiting(service)
-            await ended(other)
-            files.leads["/a"] = "/etc"
-            turned = running_calls(files.executor(service), call_of("/a"))
-            [again] = await waiting(service)
-            await ended(turned)
-            return files.deleted, asked.facts, again.facts
-
-    assert (["/srv/data", "/srv/data"], {"path": "/etc"}, {"path": "/etc"}) == run(main())
+    files = LinkedFiles()
+    async with service_at(url) as service:
+        await decided(service, "approve_session", call_of("/a"), executor=files.executor(service), by="ann")
+        await running_calls(files.executor(service), call_of("/b"))
+        other, asked = await ask(service, call_of("/c"), executor=files.executor(service))
+        await stop(other)
+        files.leads["/a"] = "/etc"
+        turned, again = await ask(service, call_of("/a"), executor=files.executor(service))
+        await stop(turned)
+        assert (["/srv/data", "/srv/data"], {"path": "/etc"}, {"path": "/etc"}) == (files.deleted, asked.facts, again.facts)
 
 
-def test_stored_decision_does_not_apply_to_other_facts(url):
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            service.leave()
-            task = running_calls(files.executor(service), call_of())
-            await waiting(service)
-            await ended(task)
-        async with service_at(url) as service:
-            [asked] = await waiting(service)
-            await service.decide(asked.id, "approve")
-            files.leads["/a"] = "/etc"
-            task = running_calls(files.executor(service), call_of())
-            [other] = await waiting(service)
-            await ended(task)
-            files.leads["/a"] = "/srv/data"
-            await running_calls(files.executor(service), call_of())
-            return other.facts, files.deleted
-
-    assert ({"path": "/etc"}, ["/srv/data"]) == run(main())
+async def test_stored_decision_does_not_apply_to_other_facts(url):
+    files = LinkedFiles()
+    async with service_at(url) as service:
+        service.leave()
+        task, _ = await ask(service, executor=files.executor(service))
+        await stop(task)
+    async with service_at(url) as service:
+        [asked] = await waiting(service)
+        await service.decide(asked.id, "approve")
+        files.leads["/a"] = "/etc"
+        task, other = await ask(service, executor=files.executor(service))
+        await stop(task)
+        files.leads["/a"] = "/srv/data"
+        await running_calls(files.executor(service), call_of())
+        assert ({"path": "/etc"}, ["/srv/data"]) == (other.facts, files.deleted)
 
 
 @pytest.mark.parametrize("facts", [{}, {"path": "/tmp"}, {"path": "/srv/data", "more": 1}])
 async def test_request_with_tampered_facts_is_not_decided(facts):
-    def changed(connection, request_id):
-        body = connection.execute(sa.select(REQUESTS.c.body)).scalar_one()
-        body = json.dumps({**json.loads(body), "facts": facts})
-        connection.execute(REQUESTS.update().where(REQUESTS.c.id == request_id).values(body=body))
-
     async with service_at() as service:
-        task = running_calls(Files().executor(service), call_of())
-        [asked] = await waiting(service)
-        await service.store._store.write(lambda connection: changed(connection, asked.id))
+        task, asked = await ask(service, executor=LinkedFiles().executor(service))
+        get = service.store.get
+
+        async def changed(request_id):
+            return replace(await get(request_id), facts=facts)
+
+        service.store.get = changed
         with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
             await service.decide(asked.id, "approve")
-        await ended(task)
+        await stop(task)
 
 
-def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
+async def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
     """Digests, and what decisions are found by, are what they were for calls without facts."""
-
-    async def main():
-        files = PlainFiles()
-        async with service_at(url) as service:
-            service.leave()
-            task = running_calls(executor_of(service, files), call_of())
-            await waiting(service)
-            await ended(task)
-            await service.store._store.write(made_old)
-        async with service_at(url) as service:
-            [asked] = await waiting(service)
-            await service.decide(asked.id, "approve")
-            await running_calls(executor_of(service, files), call_of())
-            return asked.facts, files.deleted
-
-    def made_old(connection):
+    files = Files()
+    async with service_at(url) as service:
+        service.leave()
+        task, _ = await ask(service, files=files)
+        await stop(task)
+    with engine_of(url).begin() as connection:
         body = json.loads(connection.execute(sa.select(REQUESTS.c.body)).scalar_one())
         assert {} == body.pop("facts")
         connection.execute(REQUESTS.update().values(body=json.dumps(body)))
-
-    assert ({}, ["/a"]) == run(main())
+    async with service_at(url) as service:
+        [asked] = await waiting(service)
+        await service.decide(asked.id, "approve")
+        await running_calls(executor_of(service, files), call_of())
+        assert ({}, ["/a"]) == (asked.facts, files.deleted)
 
 
 def test_lookup_key_of_calls_without_facts_is_unchanged():
@@ -178,18 +146,14 @@ def test_lookup_key_of_calls_without_facts_is_unchanged():
     assert {} == json.loads(row_of(asked)["body"])["facts"]
 
 
-def test_api_includes_facts():
-    async def main():
-        async with service_at() as service:
-            task = running_calls(Files().executor(service), call_of())
-            [asked] = await waiting(service)
-            api = FastAPI()
-            api.include_router(make_approvals_router(service, needs_token=False))
-            schema = api.openapi()["components"]["schemas"]["RequestModel"]
-            await ended(task)
-            return asked.as_json(), ApprovalRequest.from_json(asked.as_json()) == asked, schema
-
-    outcome, is_same, schema = run(main())
+async def test_api_includes_facts():
+    async with service_at() as service:
+        task, asked = await ask(service, executor=LinkedFiles().executor(service))
+        api = FastAPI()
+        api.include_router(make_approvals_router(service, needs_token=False))
+        schema = api.openapi()["components"]["schemas"]["RequestModel"]
+        await stop(task)
+        outcome, is_same = asked.as_json(), ApprovalRequest.from_json(asked.as_json()) == asked
     assert ({"path": "/srv/data"}, True) == (outcome["facts"], is_same)
     assert ("object", True) == (schema["properties"]["facts"]["type"], "facts" in schema["required"])
 
@@ -209,10 +173,9 @@ async def test_approval_event_includes_the_facts():
             seen.append((event.kind, event.payload.get("Facts")))
 
     async with service_at() as service:
-        executor = Files().executor(service, sees=Sees())
-        task = running_calls(executor, call_of())
-        await waiting(service)
-        await ended(task)
+        executor = LinkedFiles().executor(service, sees=Sees())
+        task, _ = await ask(service, executor=executor)
+        await stop(task)
         await executor.hooks.events.flush()
     assert ("agent.approval.requested", {"path": "/srv/data"}) in seen
 
@@ -254,19 +217,12 @@ def test_the_scope_of_a_session_approval_is_rendered():
     assert "[s] this call whenever" in render_question(request(facts={"path": "/etc"}, session="call"), 0.0)
 
 
-def test_a_session_approval_of_the_same_call_covers_its_facts():
-    async def main():
-        files = Files()
-        async with service_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as service:
-            task = running_calls(files.executor(service), call_of())
-            [asked] = await waiting(service)
-            await service.decide(asked.id, "approve_session")
-            await task
-            await running_calls(files.executor(service), call_of())
-            files.leads["/a"] = "/etc"
-            task = running_calls(files.executor(service), call_of())
-            await waiting(service)
-            await ended(task)
-            return files.deleted
-
-    assert ["/srv/data", "/srv/data"] == run(main())
+async def test_a_session_approval_of_the_same_call_covers_its_facts():
+    files = LinkedFiles()
+    async with service_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as service:
+        await decided(service, "approve_session", executor=files.executor(service))
+        await running_calls(files.executor(service), call_of())
+        files.leads["/a"] = "/etc"
+        task, _ = await ask(service, executor=files.executor(service))
+        await stop(task)
+        assert ["/srv/data", "/srv/data"] == files.deleted

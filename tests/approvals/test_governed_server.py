@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chat_server.rig import ChatServer, call, calls, serve_chat, text_of
+from patchbay.approvals import ApprovalService
 from patchbay.server import admin_api
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools import ToolDefinition
@@ -132,12 +133,22 @@ def test_disconnected_client_withdraws_its_request(guarded_server, deleted, stre
 
 def test_watchers_of_events_that_leave_are_forgotten(guarded_server, monkeypatch):
     monkeypatch.setattr(admin_api, "PING", 0.05)
-    watchers = guarded_server.server.app.governance.approvals._watchers
+    watch, watching = ApprovalService.watch, []
+
+    async def counted(service):
+        watching.append(service)
+        try:
+            async for change in watch(service):
+                yield change
+        finally:
+            watching.pop()
+
+    monkeypatch.setattr(ApprovalService, "watch", counted)
     with contextlib.ExitStack() as stack:
         for _ in range(5):
             connection = http.client.HTTPConnection("127.0.0.1", guarded_server.server.port, timeout=BOUND)
             stack.callback(connection.close)
             connection.request("GET", "/api/approvals/events")
             assert 200 == connection.getresponse().status
-        poll_until(lambda: len(watchers) == 5)
-    poll_until(lambda: not watchers)
+        poll_until(lambda: len(watching) == 5)
+    poll_until(lambda: not watching)

@@ -15,9 +15,8 @@ from dataclasses import replace
 import pytest
 
 from patchbay.approvals import State
-from support.running import run
 
-from .approval_calls import Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import Files, call_of, decided, executor_of, running_calls, service_at, waiting
 from .serving import BOUND, Server, ran, serving
 
 
@@ -103,39 +102,33 @@ def test_kill_while_a_run_stops_leaves_its_request_pending_or_withdrawn(database
 
 
 @pytest.mark.parametrize("moment", ["before open", "after open", "before get", "after get", "before take"])
-def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, moment):
+async def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, moment):
     when, name = moment.split()
 
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            method = getattr(service.store, name)
+    files = Files()
+    async with service_at(url) as service:
+        method = getattr(service.store, name)
 
-            async def stopping(*arguments, **options):
-                setattr(service.store, name, method)  # once
-                if when == "before":
-                    task.cancel()
-                found = await method(*arguments, **options)
-                if when == "after":
-                    task.cancel()
-                return found
+        async def stopping(*arguments, **options):
+            setattr(service.store, name, method)  # once
+            if when == "before":
+                task.cancel()
+            found = await method(*arguments, **options)
+            if when == "after":
+                task.cancel()
+            return found
 
-            setattr(service.store, name, stopping)
-            task = running_calls(executor_of(service, files), call_of())
-            if name == "take":
-                [request] = await waiting(service)
-                await service.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
-                service.wake()
-            await asyncio.wait([task])
-            left = await service.pending(), list(service.waiting), list(files.deleted)
-            assert all(each.used is not None or each.state is State.WITHDRAWN for each in await service.recent())
-            again = running_calls(executor_of(service, files), call_of())
+        setattr(service.store, name, stopping)
+        task = running_calls(executor_of(service, files), call_of())
+        if name == "take":
             [request] = await waiting(service)
-            await service.decide(request.id, "approve")
-            await again
-            return left, files.deleted
-
-    assert (([], [], []), ["/a"]) == run(main())
+            await service.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
+            service.wake()
+        await asyncio.wait([task])
+        left = await service.pending(), list(service.waiting), list(files.deleted)
+        assert all(each.used is not None or each.state is State.WITHDRAWN for each in await service.recent())
+        await decided(service, "approve", files=files)
+        assert (([], [], []), ["/a"]) == (left, files.deleted)
 
 
 def test_request_pending_in_one_server_is_decided_in_another(database, tmp_path):

@@ -11,42 +11,31 @@ import pytest
 from patchbay.approvals import ApprovalRequest, SessionGrant
 from patchbay.errors import ApprovalNotFoundError
 from patchbay.hooks import HookScope
-from support.running import run
 
-from .approval_calls import SCOPE, Clock, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import SCOPE, Clock, Files, ask, call_of, executor_of, running_calls, service_at, stop
 from .serving import TOKEN, ran, serving
 from .test_commands import patchbay
 from .test_service import OTHER, policy
 
 
 async def approved_for_the_session(service, executor, path="/a", scope=SCOPE, **decision):
-    task = running_calls(executor, call_of(path), scope=scope)
-    [request] = await waiting(service)
+    task, request = await ask(service, call_of(path), scope=scope, executor=executor)
     await service.decide(request.id, "approve_session", **decision)
     await task
     return request
 
 
-async def ended(*tasks):
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
-def test_session_grants_are_listed_with_approver_and_expiry(url):
-    async def main():
-        clock = Clock()
-        async with service_at(url, clock=clock, session=100) as service:
-            executor = executor_of(service, Files())
-            assert [] == await service.sessions()
-            first = await approved_for_the_session(service, executor, by="ann", reason="fine")
-            clock.now += 60
-            second = await approved_for_the_session(service, executor, scope=OTHER, by="ben")
-            listed = await service.sessions()
-            clock.now += 40
-            return first, second, listed, await service.sessions()
-
-    first, second, listed, later = run(main())
+async def test_session_grants_are_listed_with_approver_and_expiry(url):
+    clock = Clock()
+    async with service_at(url, clock=clock, session=100) as service:
+        executor = executor_of(service, Files())
+        assert [] == await service.sessions()
+        first = await approved_for_the_session(service, executor, by="ann", reason="fine")
+        clock.now += 60
+        second = await approved_for_the_session(service, executor, scope=OTHER, by="ben")
+        listed = await service.sessions()
+        clock.now += 40
+        later = await service.sessions()
     assert [(first.id, "ann", "fine", "s1"), (second.id, "ben", "", "s2")] == [
         (each.request.id, each.request.by, each.request.reason, each.request.session_key) for each in listed
     ]
@@ -54,107 +43,88 @@ def test_session_grants_are_listed_with_approver_and_expiry(url):
     assert [second.id] == [each.request.id for each in later]
 
 
-def test_revoked_approval_is_requested_again_and_others_stay(url):
-    async def main():
-        files = Files()
-        async with service_at(url) as service:
-            executor = executor_of(service, files)
-            first = await approved_for_the_session(service, executor)
-            await approved_for_the_session(service, executor, scope=OTHER)
-            revoked = await service.revoke(first.id)
-            task = running_calls(executor, call_of("/b"))
-            [asked] = await waiting(service)
-            await running_calls(executor, call_of("/c"), scope=OTHER)
-            await ended(task)
-            left = [each.request.session_key for each in await service.sessions()]
-            with pytest.raises(ApprovalNotFoundError):
-                await service.revoke(first.id)
-            return first.id == revoked.request.id, json.loads(asked.arguments), left, files.deleted
+async def test_revoked_approval_is_requested_again_and_others_stay(url):
+    files = Files()
+    async with service_at(url) as service:
+        executor = executor_of(service, files)
+        first = await approved_for_the_session(service, executor)
+        await approved_for_the_session(service, executor, scope=OTHER)
+        revoked = await service.revoke(first.id)
+        task, asked = await ask(service, call_of("/b"), executor=executor)
+        await running_calls(executor, call_of("/c"), scope=OTHER)
+        await stop(task)
+        left = [each.request.session_key for each in await service.sessions()]
+        with pytest.raises(ApprovalNotFoundError):
+            await service.revoke(first.id)
+        assert (True, {"path": "/b"}, ["s2"], ["/a", "/a", "/c"]) == (
+            first.id == revoked.request.id,
+            json.loads(asked.arguments),
+            left,
+            files.deleted,
+        )
 
-    assert (True, {"path": "/b"}, ["s2"], ["/a", "/a", "/c"]) == run(main())
 
-
-def test_revocation_in_one_process_applies_to_all(url):
-    async def main():
-        async with service_at(url) as here, service_at(url) as there:
-            request = await approved_for_the_session(here, executor_of(here, Files()))
-            await there.revoke(request.id)
-            task = running_calls(executor_of(here, Files()), call_of("/b"))
-            await waiting(here)
-            await ended(task)
-            return await here.sessions()
-
-    assert [] == run(main())
+async def test_revocation_in_one_process_applies_to_all(url):
+    async with service_at(url) as here, service_at(url) as there:
+        request = await approved_for_the_session(here, executor_of(here, Files()))
+        await there.revoke(request.id)
+        task, _ = await ask(here, call_of("/b"))
+        await stop(task)
+        assert [] == await here.sessions()
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
-def test_decision_for_a_single_call_is_not_listed_as_a_session_approval(url, verdict):
-    async def main():
-        async with service_at(url) as service:
-            task = running_calls(executor_of(service, Files()), call_of())
-            [request] = await waiting(service)
-            await service.decide(request.id, verdict)
-            await task
-            for request_id in (request.id, "0" * 12, "", "\x00", "x" * 9999):
-                with pytest.raises(ApprovalNotFoundError):
-                    await service.revoke(request_id)
-            return await service.sessions()
-
-    assert [] == run(main())
-
-
-def test_a_repeated_session_approval_has_the_id_of_the_new_request(url):
-    async def main():
-        async with service_at(url) as service:
-            executor = executor_of(service, Files())
-            first = await approved_for_the_session(service, executor)
-            await service.revoke(first.id)
-            second = await approved_for_the_session(service, executor)
+async def test_decision_for_a_single_call_is_not_listed_as_a_session_approval(url, verdict):
+    async with service_at(url) as service:
+        task, request = await ask(service)
+        await service.decide(request.id, verdict)
+        await task
+        for request_id in (request.id, "0" * 12, "", "\x00", "x" * 9999):
             with pytest.raises(ApprovalNotFoundError):
-                await service.revoke(first.id)
-            return [each.request.id for each in await service.sessions()] == [second.id]
-
-    assert run(main())
+                await service.revoke(request_id)
+        assert [] == await service.sessions()
 
 
-def test_a_long_session_approval_is_listed_after_the_history_limit(url):
-    async def main():
-        clock = Clock()
-        async with service_at(url, clock=clock, session=30 * 86400) as service:
-            executor = executor_of(service, Files())
-            first = await approved_for_the_session(service, executor)
-            clock.now += 20 * 86400
-            await approved_for_the_session(service, executor, scope=OTHER)
-            listed = [each.request.id for each in await service.sessions()]
+async def test_a_repeated_session_approval_has_the_id_of_the_new_request(url):
+    async with service_at(url) as service:
+        executor = executor_of(service, Files())
+        first = await approved_for_the_session(service, executor)
+        await service.revoke(first.id)
+        second = await approved_for_the_session(service, executor)
+        with pytest.raises(ApprovalNotFoundError):
             await service.revoke(first.id)
-            return listed[0] == first.id
-
-    assert run(main())
+        assert [each.request.id for each in await service.sessions()] == [second.id]
 
 
-def test_concurrent_revocations_succeed_once(url):
-    async def main():
-        async with service_at(url) as service:
-            request = await approved_for_the_session(service, executor_of(service, Files()))
-            return await asyncio.gather(*(service.revoke(request.id) for _ in range(4)), return_exceptions=True)
+async def test_a_long_session_approval_is_listed_after_the_history_limit(url):
+    clock = Clock()
+    async with service_at(url, clock=clock, session=30 * 86400) as service:
+        executor = executor_of(service, Files())
+        first = await approved_for_the_session(service, executor)
+        clock.now += 20 * 86400
+        await approved_for_the_session(service, executor, scope=OTHER)
+        listed = [each.request.id for each in await service.sessions()]
+        await service.revoke(first.id)
+        assert listed[0] == first.id
 
-    results = run(main())
+
+async def test_concurrent_revocations_succeed_once(url):
+    async with service_at(url) as service:
+        request = await approved_for_the_session(service, executor_of(service, Files()))
+        results = await asyncio.gather(*(service.revoke(request.id) for _ in range(4)), return_exceptions=True)
     assert 1 == sum(isinstance(each, SessionGrant) for each in results)
     assert 3 == sum(isinstance(each, ApprovalNotFoundError) for each in results)
 
 
-def test_audit_names_session_approvals_and_the_calls_that_used_them(url):
+async def test_audit_names_session_approvals_and_the_calls_that_used_them(url):
     """The decisions of a call, as the audit keeps them."""
 
-    async def main():
-        async with service_at(url) as service:
-            executor, records = executor_of(service, Files()), []
-            executor.hooks.recorders.append(records.append)
-            first = await approved_for_the_session(service, executor, by="root", reason="all of them")
-            await running_calls(executor, call_of("/b"))
-            return first.id, [each.decisions for each in records]
-
-    request_id, decisions = run(main())
+    async with service_at(url) as service:
+        executor, records = executor_of(service, Files()), []
+        executor.hooks.recorders.append(records.append)
+        first = await approved_for_the_session(service, executor, by="root", reason="all of them")
+        await running_calls(executor, call_of("/b"))
+        request_id, decisions = first.id, [each.decisions for each in records]
     assert [
         (("root", "approve_tool", "approved: for the session: all of them"),),
         (("root", "approve_tool", f"approved: for the session, by {request_id}"),),
@@ -226,15 +196,12 @@ def test_session_approvals_are_listed_and_revoked_at_a_terminal(tmp_path):
         )
 
 
-def test_revoking_a_grant_keeps_that_of_another_role(url):
-    async def main():
-        scopes = [HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": role}}) for role in ("ann", "ben")]
-        files = Files()
-        async with service_at(url, policy(session="call")) as service:
-            executor = executor_of(service, files)
-            first, _ = [await approved_for_the_session(service, executor, scope=each) for each in scopes]
-            await service.revoke(first.id)
-            await running_calls(executor, call_of("/a"), scope=scopes[1])
-            return files.deleted, [each.request.role for each in await service.sessions()]
-
-    assert (["/a", "/a", "/a"], ["ben"]) == run(main())
+async def test_revoking_a_grant_keeps_that_of_another_role(url):
+    scopes = [HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": role}}) for role in ("ann", "ben")]
+    files = Files()
+    async with service_at(url, policy(session="call")) as service:
+        executor = executor_of(service, files)
+        first, _ = [await approved_for_the_session(service, executor, scope=each) for each in scopes]
+        await service.revoke(first.id)
+        await running_calls(executor, call_of("/a"), scope=scopes[1])
+        assert (["/a", "/a", "/a"], ["ben"]) == (files.deleted, [each.request.role for each in await service.sessions()])

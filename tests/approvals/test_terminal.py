@@ -15,9 +15,8 @@ import pytest
 from patchbay.approvals import ApprovalPolicy, ApprovalRequest, Rule, State, TerminalApprover
 from patchbay.approvals.request import Answer
 from patchbay.approvals.terminal import MAX_LINE, LineBuffer, parse_answer, render, render_outcome, render_question
-from support.running import run
 
-from .approval_calls import LONG, NO_SESSION, Files, call_of, executor_of, running_calls, service_at, waiting
+from .approval_calls import LONG, NO_SESSION, Files, call_of, executor_of, running_calls, service_at, stop, waiting
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",)))
 
@@ -25,10 +24,19 @@ ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",))
 class TerminalUser:
     """The master end of a pseudo-terminal, as its user."""
 
-    def __init__(self, master: int) -> None:
-        self.master = master
+    def __init__(self) -> None:
+        self.master, self._slave = pty.openpty()
+        os.set_blocking(self.master, False)
+        self.approver = TerminalApprover(os.ttyname(self._slave))
+        self.is_closed = False
         self.read = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()  # what is read may end within a character
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            os.close(self._slave)
+            os.close(self.master)
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -43,35 +51,29 @@ class TerminalUser:
         return at + len(text)
 
 
-@contextlib.contextmanager
-def terminal() -> Iterator[tuple[TerminalUser, str]]:
-    master, slave = pty.openpty()
-    os.set_blocking(master, False)
+@pytest.fixture
+def typist() -> Iterator[TerminalUser]:
+    """The user of a new pseudo-terminal; ``close`` hangs it up."""
+    user = TerminalUser()
     try:
-        yield TerminalUser(master), os.ttyname(slave)
+        yield user
     finally:
-        os.close(slave)
-        os.close(master)
+        user.close()
 
 
 def contents(executions) -> list[str]:
     return [each.content for each in executions]
 
 
-def test_call_is_shown_and_approved_at_the_terminal():
-    async def main(typist, path):
-        files = Files()
-        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = running_calls(executor_of(service, files), call_of())
-            await typist.seen("May it run?")
-            typist.type("y\n")
-            await task
-            [done] = await service.recent()
-            return files.deleted, done
-
-    with terminal() as (typist, path):
-        deleted, done = run(main(typist, path))
-    assert (["/a"], State.APPROVED) == (deleted, done.state)
+async def test_call_is_shown_and_approved_at_the_terminal(typist):
+    files = Files()
+    async with service_at(policy=ASK, terminal=typist.approver) as service:
+        task = running_calls(executor_of(service, files), call_of())
+        await typist.seen("May it run?")
+        typist.type("y\n")
+        await task
+        [done] = await service.recent()
+    assert (["/a"], State.APPROVED) == (files.deleted, done.state)
     assert done.by
     for shown in (
         "delete",
@@ -85,135 +87,89 @@ def test_call_is_shown_and_approved_at_the_terminal():
         assert shown in typist.read
 
 
-def test_denial_may_have_a_reason_and_invalid_answers_repeat_the_prompt():
-    async def main(typist, path):
-        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = running_calls(executor_of(service, Files()), call_of(), scope=NO_SESSION)
-            at = await typist.seen("May it run?")
-            for word in ("", "maybe", "yes please", "s"):  # it is of no session
-                typist.type(f"{word}\n")
-                at = await typist.seen("May it run?", since=at)
-            typist.type("n not that one\n")
-            return contents(await task)
-
-    with terminal() as (typist, path):
-        assert ["Tool execution denied by approval hook: not that one"] == run(main(typist, path))
+async def test_denial_may_have_a_reason_and_invalid_answers_repeat_the_prompt(typist):
+    async with service_at(policy=ASK, terminal=typist.approver) as service:
+        task = running_calls(executor_of(service, Files()), call_of(), scope=NO_SESSION)
+        at = await typist.seen("May it run?")
+        for word in ("", "maybe", "yes please", "s"):  # it is of no session
+            typist.type(f"{word}\n")
+            at = await typist.seen("May it run?", since=at)
+        typist.type("n not that one\n")
+        assert ["Tool execution denied by approval hook: not that one"] == contents(await task)
     assert "[s]" not in typist.read
     assert 3 == typist.read.count("answer y, n or v\r\n")
 
 
-def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input():
-    async def main(typist, path):
-        files = Files()
-        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            tasks = [running_calls(executor_of(service, files), call_of(each)) for each in ("/first", "/second")]
-            at = await typist.seen("May it run?")
-            await waiting(service, 2)
-            assert "/second" not in typist.read
-            typist.type("y\ny\ny\n")
-            at = await typist.seen("May it run?", since=at)
-            typist.type("n\n")
-            await asyncio.gather(*tasks)
-            return files.deleted
-
-    with terminal() as (typist, path):
-        assert ["/first"] == run(main(typist, path))
+async def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input(typist):
+    files = Files()
+    async with service_at(policy=ASK, terminal=typist.approver) as service:
+        tasks = [running_calls(executor_of(service, files), call_of(each)) for each in ("/first", "/second")]
+        at = await typist.seen("May it run?")
+        await waiting(service, 2)
+        assert "/second" not in typist.read
+        typist.type("y\ny\ny\n")
+        at = await typist.seen("May it run?", since=at)
+        typist.type("n\n")
+        await asyncio.gather(*tasks)
+        assert ["/first"] == files.deleted
 
 
-def test_request_decided_elsewhere_gives_way_to_the_next():
-    async def main(typist, path):
-        async with service_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=TerminalApprover(path)) as service:
-            first = running_calls(executor_of(service, Files()), call_of("/first"))
-            await typist.seen("May it run?")
-            [request] = await waiting(service)
-            second = running_calls(executor_of(service, Files()), call_of("/second"))
-            await waiting(service, 2)
-            await service.decide(request.id, "approve")
-            at = await typist.seen("no answer is needed any more")
-            await typist.seen("May it run?", since=at)
-            typist.type("y\n")
-            return contents(await first), contents(await second)
-
-    with terminal() as (typist, path):
-        assert (["deleted /first"], ["deleted /second"]) == run(main(typist, path))
+async def test_request_decided_elsewhere_gives_way_to_the_next(typist):
+    async with service_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=typist.approver) as service:
+        first = running_calls(executor_of(service, Files()), call_of("/first"))
+        await typist.seen("May it run?")
+        [request] = await waiting(service)
+        second = running_calls(executor_of(service, Files()), call_of("/second"))
+        await waiting(service, 2)
+        await service.decide(request.id, "approve")
+        at = await typist.seen("no answer is needed any more")
+        await typist.seen("May it run?", since=at)
+        typist.type("y\n")
+        assert (["deleted /first"], ["deleted /second"]) == (contents(await first), contents(await second))
 
 
-def test_stopped_run_removes_its_prompt():
-    async def main(typist, path):
-        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = running_calls(executor_of(service, Files()), call_of())
-            await typist.seen("May it run?")
-            task.cancel()
-            await asyncio.wait([task])
-            await typist.seen("no answer is needed any more")
-            [done] = await service.recent()
-            return done.state
-
-    with terminal() as (typist, path):
-        assert State.WITHDRAWN == run(main(typist, path))
+async def test_stopped_run_removes_its_prompt(typist):
+    async with service_at(policy=ASK, terminal=typist.approver) as service:
+        task = running_calls(executor_of(service, Files()), call_of())
+        await typist.seen("May it run?")
+        await stop(task)
+        await typist.seen("no answer is needed any more")
+        [done] = await service.recent()
+        assert State.WITHDRAWN == done.state
 
 
-def test_call_is_denied_without_a_terminal():
-    async def main():
-        async with service_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as service:
-            return contents(await running_calls(executor_of(service, Files()), call_of()))
-
-    assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main())
-
-
-def test_terminal_closed_during_a_prompt_denies():
-    async def main(path, master, slave):
-        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            typist = TerminalUser(master)
-            task = running_calls(executor_of(service, Files()), call_of())
-            await typist.seen("May it run?")
-            os.close(slave)
-            os.close(master)
-            return contents(await task)
-
-    master, slave = pty.openpty()
-    os.set_blocking(master, False)
-    assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main(os.ttyname(slave), master, slave))
+async def test_call_is_denied_without_a_terminal():
+    async with service_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as service:
+        assert ["Tool execution denied by approval hook: no person is at the terminal"] == contents(
+            await running_calls(executor_of(service, Files()), call_of())
+        )
 
 
-def test_long_arguments_are_truncated_until_requested():
-    async def main(typist, path):
-        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
-            task = running_calls(executor_of(service, Files()), call_of("x" * 6000 + "END"))
-            at = await typist.seen("May it run?")
-            assert "END" not in typist.read
-            assert "more characters: v here, or" in typist.read
-            typist.type("v\n")
-            at = await typist.seen("END", since=at)
-            await typist.seen("May it run?", since=at)
-            typist.type("n\n")
-            await task
-
-    with terminal() as (typist, path):
-        run(main(typist, path))
+async def test_terminal_closed_during_a_prompt_denies(typist):
+    async with service_at(policy=ASK, terminal=typist.approver) as service:
+        task = running_calls(executor_of(service, Files()), call_of())
+        await typist.seen("May it run?")
+        typist.close()
+        assert ["Tool execution denied by approval hook: no person is at the terminal"] == contents(await task)
 
 
-def test_unread_terminal_blocks_nothing_else():
+async def test_unread_terminal_blocks_nothing_else(typist):
     """After Ctrl-S or on a slow line the prompt blocks, and the program continues."""
 
-    async def main(typist, path):
-        files = Files()
-        policy = ApprovalPolicy(otherwise=Rule(deadline=600))
-        async with service_at(policy=policy, terminal=TerminalApprover(path)) as service:
-            task = running_calls(executor_of(service, files), call_of("x" * 200_000))
-            at = await typist.seen("May it run?")
-            typist.type("v\n")
-            [request] = await waiting(service)
-            while await asyncio.to_thread(select.select, [typist.master], [], [], LONG) == ([], [], []):
-                pass  # its output is not read
-            await asyncio.sleep(0)
-            await service.decide(request.id, "approve")
-            await task
-            await typist.seen("xxx", since=at)
-            return len(files.deleted)
-
-    with terminal() as (typist, path):
-        assert 1 == run(main(typist, path))
+    files = Files()
+    policy = ApprovalPolicy(otherwise=Rule(deadline=600))
+    async with service_at(policy=policy, terminal=typist.approver) as service:
+        task = running_calls(executor_of(service, files), call_of("x" * 200_000))
+        at = await typist.seen("May it run?")
+        typist.type("v\n")
+        [request] = await waiting(service)
+        while await asyncio.to_thread(select.select, [typist.master], [], [], LONG) == ([], [], []):
+            pass  # its output is not read
+        await asyncio.sleep(0)
+        await service.decide(request.id, "approve")
+        await task
+        await typist.seen("xxx", since=at)
+        assert 1 == len(files.deleted)
 
 
 def test_too_long_line_is_not_an_answer_wherever_it_begins_or_ends():
