@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks_process.peers import BOUND, process_exists, script, spec, wait_until
+from hooks_process.peers import BOUND, process_exists, script, wait_until
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from support.cli import run_cli
@@ -99,7 +99,7 @@ WARNINGS = [
     ("outcome", "body", "check", "words"), [*(("failure", *row) for row in FAILURES), *(("warning", *row) for row in WARNINGS)]
 )
 def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, words):
-    verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
+    verdict = verdicts(script(tmp_path, body), modes={"tool"})[check]
     assert outcome == verdict.outcome
     assert words in verdict.words
     assert verdict.way_out
@@ -119,7 +119,7 @@ def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, wor
 )
 def test_outcome_of_calls_in_a_changed_response_is_reported(tmp_path, response, words):
     body = f"def on(method, params): answer({{'response': {{'response': {response!r}}}}} if method == 'after_llm' else {{}})"
-    verdict = verdicts(script(tmp_path, body), modes=frozenset({"llm"}))["hook.after_llm"]
+    verdict = verdicts(script(tmp_path, body), modes={"llm"})["hook.after_llm"]
     assert ("ok", words) == (verdict.outcome, verdict.words)
 
 
@@ -132,7 +132,7 @@ GOOD = "{'type': 'function', 'function': {'name': 'x'}}"
 
 @pytest.mark.parametrize("tool", [FLAT, BAD_SCHEMA, "1"])
 def test_an_invalid_tool_is_a_failure_wherever_it_is_offered(tmp_path, tool):
-    modes = frozenset({"llm", "tool"})
+    modes = {"llm", "tool"}
     hello = verdicts(script(tmp_path, HELLO % tool), modes=modes)["hook.hello"]
     assert ("failure", True) == (hello.outcome, "it offers an invalid tool: " in hello.words)
     if tool != "1":  # there it is a wrong type
@@ -142,7 +142,7 @@ def test_an_invalid_tool_is_a_failure_wherever_it_is_offered(tmp_path, tool):
 
 
 def test_tools_without_before_tool_are_a_failure(tmp_path):
-    found = verdicts(script(tmp_path, HELLO % GOOD), modes=frozenset({"llm"}))["hook.hello"]
+    found = verdicts(script(tmp_path, HELLO % GOOD), modes={"llm"})["hook.hello"]
     assert ("failure", "it offers tools that it is not asked for") == (found.outcome, found.words)
     assert "before_tool" in found.way_out
 
@@ -197,7 +197,7 @@ def test_doctor_detects_missing_flush_even_with_pythonunbuffered(tmp_path, monke
     )
     path = tmp_path / "unflushed.py"
     path.write_text(source)
-    found = verdicts((sys.executable, str(path)), modes=frozenset({"approve"}), timeout=4.0, hello=4.0)
+    found = verdicts((sys.executable, str(path)), modes={"approve"}, timeout=4.0, hello=4.0)
     assert "ok" == found["hook.approve_tool"].outcome
     assert ("failure", True) == (
         found["C locale, buffered output"].outcome,
@@ -209,7 +209,7 @@ def test_silence_is_a_failure(tmp_path):
     body = (
         "def on(method, params):\n    if params.get('duration') != 1_500_000 or len(params['result']['for_llm']) > 99: answer()"
     )
-    found = verdicts(script(tmp_path, body), modes=frozenset({"tool"}), timeout=3.0)
+    found = verdicts(script(tmp_path, body), modes={"tool"}, timeout=3.0)
     assert "no answer to hook.after_tool within 3 s" == found["hook.after_tool"].words
     assert "ok" == found["hook.before_tool"].outcome
 
@@ -229,7 +229,7 @@ def test_first_answer_is_limited_by_the_configured_timeout(tmp_path):
             loads = False
         answer()
     """
-    found = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=0.2)
+    found = verdicts(script(tmp_path, body), modes={"approve"}, timeout=0.2)
     assert ("ok", "ok") == (found["hook.hello"].outcome, found["SIGTERM"].outcome)
 
 
@@ -248,21 +248,9 @@ def test_changes_the_host_would_undo_are_reported(tmp_path):
     def on(method, params):
         answer({"action": "modify", "request": {"tools": [], "messages": []}})
     """
-    verdict = verdicts(script(tmp_path, body), modes=frozenset({"llm"}))["hook.before_llm"]
+    verdict = verdicts(script(tmp_path, body), modes={"llm"})["hook.before_llm"]
     assert "it changes a system message" in verdict.words
     assert "it changes tools that are not its own" in verdict.words
-
-
-def test_only_points_of_the_hook_are_checked(tmp_path):
-    found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
-    assert "hook.approve_tool" in found
-    assert not any(check.startswith("hook.before") for check in found)
-
-
-def test_a_hook_that_cannot_be_started_is_one_failure():
-    found = run(examine(spec(("/no/such/program",))))
-    assert ["hook.hello"] == [each.check for each in found]
-    assert "it cannot be started" in found[0].words
 
 
 def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(tmp_path):
@@ -291,7 +279,7 @@ def test_doctor_takes_a_configured_hook_and_prints_json(tmp_path):
 @pytest.mark.parametrize("written", ["{'action': ''}", '{"action":"",}', "{action:1}", '{"action":NaN}'])
 def test_invalid_json_is_one_failure(tmp_path, written):
     body = f'def on(method, params):\n    if id: write(\'{{"jsonrpc":"2.0","id":%d,"result":\' % id + {written!r} + \'}}\\n\')'
-    found = verdicts(script(tmp_path, body), modes=frozenset({"tool", "llm", "approve"}))
+    found = verdicts(script(tmp_path, body), modes={"tool", "llm", "approve"})
     failures = [each for each in found.values() if each.outcome == "failure"]
     assert ["hook.before_llm"] == [each.check for each in failures]
     assert failures[0].words.startswith("this is not JSON: ")
@@ -308,8 +296,10 @@ def test_one_check_is_one_check():
     assert patchbay("doctor", "/no/such/program").stdout.endswith("1 check: 0 ok, 0 warning, 1 failure\n")
 
 
-def test_duration_is_separate_from_the_output(tmp_path):
-    found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
+def test_only_points_of_the_hook_are_checked_and_the_duration_is_a_check_of_its_own(tmp_path):
+    found = verdicts(script(tmp_path, ""), modes={"approve"})
+    assert ["hook.hello", "hook.approve_tool"] == [check for check in found if check.startswith("hook.")][:2]
+    assert not any(check.startswith("hook.before") for check in found)
     assert ("ok", "", True) == (
         found["standard output"].outcome,
         found["standard output"].words,
@@ -333,10 +323,13 @@ def test_options_after_a_name_are_refused(tmp_path):
     assert (2, words) == (done.returncode, done.stderr)
 
 
-def test_a_file_without_hooks_is_reported(tmp_path):
+def test_list_reports_a_file_without_hooks_and_disabled_hooks(tmp_path):
     config = tmp_path / "patchbay.json"
     config.write_text('{"agents": {}}')
-    assert (f"{config} has no hooks\n", "") == ((done := patchbay("list", "--config", config)).stdout, done.stderr)
+    done = patchbay("list", "--config", config)
+    assert (f"{config} has no hooks\n", "") == (done.stdout, done.stderr)
+    config.write_text('{"hooks": {"enabled": false}}')
+    assert "hooks.enabled is false: no hook runs\n" == patchbay("list", "--config", config).stdout
 
 
 def test_ctrl_c_ends_it_and_the_hook(tmp_path):
@@ -394,9 +387,3 @@ later    disabled
 def test_hook_name_is_required():
     done = patchbay("list")
     assert (2, "patchbay: --config FILE is missing.\n") == (done.returncode, done.stderr)
-
-
-def test_list_reports_that_hooks_are_disabled(tmp_path):
-    config = tmp_path / "patchbay.json"
-    config.write_text('{"hooks": {"enabled": false}}')
-    assert "hooks.enabled is false: no hook runs\n" == patchbay("list", "--config", config).stdout

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hooks_process.peers import mount, process_of, script, spec, wait_until
+from hooks_process.peers import mounted_hooks, process_of, script, spec, wait_until
 from hooks_process.turns import results, take_turn
-from patchbay.hooks import HookManager, HookTimeouts
 
 REFUSED = 'Tool execution denied by hook: hook "h" failed'
 
@@ -22,20 +21,11 @@ WRONG = {
 }
 
 
-async def guarded_manager(command, **members):
-    manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
-    await mount(manager, spec(command, "tool", fail_closed=True, **members))
-    return manager
-
-
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
 async def test_guard_failures_are_denials(tmp_path, body):
     command = script(tmp_path, f"def on(method, params):\n    {body}")
-    manager = await guarded_manager(command)
-    try:
+    async with mounted_hooks(spec(command, "tool", fail_closed=True)) as manager:
         assert [REFUSED] == results(await take_turn(manager))
-    finally:
-        await manager.aclose()
 
 
 @pytest.mark.parametrize("members", [{}, {"fail_closed": True}, {"strict": True}], ids=["plain", "fail_closed", "strict"])
@@ -48,32 +38,24 @@ async def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_
         else:
             answer()
     """
-    manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
-    await mount(manager, spec(script(tmp_path, body), "llm", **members))
-    try:
+    async with mounted_hooks(spec(script(tmp_path, body), "llm", **members)) as manager:
         end = await take_turn(manager)
-        assert ("I may not.", "stop", ()) == (end.content, end.finish_reason, end.tool_executions)
-        assert ["user", "assistant"] == [message["role"] for message in end.messages]
-    finally:
-        await manager.aclose()
+    assert ("I may not.", "stop", ()) == (end.content, end.finish_reason, end.tool_executions)
+    assert ["user", "assistant"] == [message["role"] for message in end.messages]
 
 
 async def test_dead_guard_denies_later_calls(tmp_path):
-    manager = await guarded_manager(script(tmp_path, "def on(method, params): os._exit(7)"))
-    try:
+    command = script(tmp_path, "def on(method, params): os._exit(7)")
+    async with mounted_hooks(spec(command, "tool", fail_closed=True)) as manager:
         await take_turn(manager)
         await wait_until(lambda: process_of(manager).state == "given up")
         assert [REFUSED] == results(await take_turn(manager))
-    finally:
-        await manager.aclose()
 
 
 async def test_unusual_but_valid_answers_are_not_failures(tmp_path):
-    manager = await guarded_manager(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
-    try:
+    command = script(tmp_path, "def on(method, params): answer({'vendor': 1})")
+    async with mounted_hooks(spec(command, "tool", fail_closed=True)) as manager:
         assert ["3"] == results(await take_turn(manager))
-    finally:
-        await manager.aclose()
 
 
 async def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp_path):
@@ -84,10 +66,6 @@ async def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp
     def on(method, params):
         answer(error={"code": 1, "message": "broken"})
     """
-    manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
-    await mount(manager, spec(script(tmp_path, body), "llm", "tool", fail_closed=True))
-    try:
+    async with mounted_hooks(spec(script(tmp_path, body), "llm", "tool", fail_closed=True)) as manager:
         end = await take_turn(manager)
-        assert ("abort_turn", 'hook "h" failed') == (end.finish_reason, end.aborted.reason)
-    finally:
-        await manager.aclose()
+    assert ("abort_turn", 'hook "h" failed') == (end.finish_reason, end.aborted.reason)

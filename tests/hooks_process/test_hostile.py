@@ -86,7 +86,7 @@ async def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answer
     async with mounted_hooks(spec(command, "tool")) as manager:
         hook = process_of(manager)
         before = megabytes()
-        with pytest.raises(HookProcessError, match="it answered with a line that is too long"):
+        with pytest.raises(HookProcessError, match=r"^it answered with a line that is too long \(max_line_bytes\)$"):
             await hook.before_tool(view_builders.call(tool="big"))
         assert DenyTool("fine") == await hook.before_tool(view_builders.call())
         assert FEW_MEGABYTES > megabytes() - before
@@ -225,7 +225,7 @@ async def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_pat
         await asyncio.wait(calls)
 
 
-def test_large_requests_to_a_hook_that_does_not_read_are_bounded(tmp_path):
+async def test_large_requests_to_a_hook_that_does_not_read_are_bounded(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
 
     large = view_builders.request(messages=[{"role": "user", "content": "x" * 1_000_000}])
@@ -238,17 +238,14 @@ def test_large_requests_to_a_hook_that_does_not_read_are_bounded(tmp_path):
         except (HookProcessError, TimeoutError) as error:
             return str(error)
 
-    async def main():
-        each = with_limits(spec(command), eof_grace=0.01, queued=8_000_000)
-        async with mounted_hooks(each) as manager:
-            hook = process_of(manager)
-            before = megabytes()
-            found = await asyncio.gather(*(ask(hook) for _ in range(300)))
-            assert FEW_MEGABYTES > megabytes() - before
-            assert {"", "it does not read what it is asked"} == set(found)
-            assert 10 > found.count("")  # only the first were waited for
-
-    run(main())
+    each = with_limits(spec(command), eof_grace=0.01, queued=8_000_000)
+    async with mounted_hooks(each) as manager:
+        hook = process_of(manager)
+        before = megabytes()
+        found = await asyncio.gather(*(ask(hook) for _ in range(300)))
+        assert FEW_MEGABYTES > megabytes() - before
+        assert {"", "it does not read what it is asked"} == set(found)
+        assert 10 > found.count("")  # only the first were waited for
 
 
 async def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_ends(tmp_path):
@@ -349,14 +346,6 @@ async def test_one_that_stops_itself_is_ended(tmp_path):
         pid = process_of(manager).pid
         assert ["3"] == results(await take_turn(manager))
     assert not process_exists(pid)
-
-
-async def test_an_approver_that_floods_has_denied(tmp_path):
-    command = script(tmp_path, "def on(method, params):\n    while True: write('{}\\n' * 1000)")
-    each = with_limits(spec(command, "approve"), eof_grace=0.01, term_grace=0.5)
-    async with mounted_hooks(each, approval=0.3) as manager:
-        (result,) = results(await take_turn(manager))
-        assert 'Tool execution denied by approval hook: tool approval hook "h" timed out' == result
 
 
 def test_hundred_turns_with_a_crashing_hook_leave_nothing_behind(tmp_path):

@@ -31,10 +31,6 @@ def written(told):
     return json.loads(request_line(1, "m", told))["params"]
 
 
-def test_meta_is_in_pascal_case_with_all_its_members_always():
-    assert META == written(sent("before_tool", view_builders.call()))["meta"]
-
-
 def test_call_is_sent_with_contract_fields_and_without_empty_ones():
     assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(sent("before_tool", view_builders.call()))
 

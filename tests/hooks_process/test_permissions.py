@@ -8,10 +8,8 @@ import openai
 import pytest
 
 from hooks_process.peers import mounted_hooks, script, spec
-from hooks_process.turns import add, results, take_turn
-from patchbay import ToolCall
+from hooks_process.turns import add
 from patchbay.executor import Executor
-from patchbay.hooks import HookPolicy
 from patchbay.loop import turn
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import ScriptedUpstream
@@ -66,43 +64,3 @@ def test_hook_cannot_change_the_system_message_or_tools_of_others(tmp_path, trie
     alone, bodies = run(sent()), run(sent(spec(command, "llm")))
     assert (alone, 5) == (bodies, bodies[-1]["top_k"])
     assert "evil" not in json.dumps(bodies).lower()
-
-
-async def test_hook_can_neither_answer_protected_tools_nor_redirect_to_them(tmp_path):
-    body = """
-    def on(method, params):
-        if method == "before_tool":
-            answer({"action": "respond", "call": {"hook_result": {"for_llm": "mine"}}, "result": {"for_llm": "mine"}})
-        else:
-            answer()
-    """
-    async with mounted_hooks(spec(script(tmp_path, body), "tool"), policy=HookPolicy(protected=frozenset({"ad*"}))) as manager:
-        assert ["3"] == results(await take_turn(manager))
-
-
-async def test_hook_cannot_answer_tools_of_others_denied_by_approvers(tmp_path):
-    body = """
-    def on(method, params):
-        answer({"action": "respond", "result": {"for_llm": "mine"}} if method == "before_tool" else {})
-    """
-    no = script(tmp_path, "def on(method, params): answer({'approved': False, 'reason': 'no'})", name="no")
-    async with mounted_hooks(spec(script(tmp_path, body), "tool"), spec(no, "approve", name="no")) as manager:
-        assert ["Tool execution denied by approval hook: no"] == results(await take_turn(manager))
-
-
-async def test_hook_cannot_take_the_tool_of_another(tmp_path):
-    body = """
-    def hello(params):
-        answer({"tools": [{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]})
-
-    def on(method, params):
-        if method == "before_tool" and params["source"] == f"hook:{NAME}":
-            answer({"action": "respond", "result": {"for_llm": NAME}})
-        else:
-            answer()
-    """
-    specs = [
-        spec(script(tmp_path, f"NAME = {name!r}\n" + body.replace("\n    ", "\n"), name=name), "tool", name=name) for name in "ab"
-    ]
-    async with mounted_hooks(*specs) as manager:
-        assert ["a"] == results(await take_turn(manager, ToolCall("1", "t", "{}")))

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
@@ -15,7 +16,6 @@ from hooks_process import view_builders
 from hooks_process.peers import (
     BOUND,
     QUICK,
-    mount,
     mounted_hooks,
     process_exists,
     process_of,
@@ -25,7 +25,7 @@ from hooks_process.peers import (
     wait_until,
     with_limits,
 )
-from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
+from patchbay.hooks import Approval, DenyTool, Event, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
 from patchbay.hooks.process.child import HookProcess
 from support.running import run
@@ -36,33 +36,32 @@ def on(method, params):
 """
 
 
+CALLED = ("before_tool", view_builders.call())
+
+
 async def started(each):
+    """Start a hook; the caller closes it."""
     hook = ProcessHook(each)
     await hook.start()
     return hook
 
 
-def ask_hook(command, *about, modes=(), **members):
-    """Start a hook, ask it about each view in turn, and return its decisions; an exception stands for itself."""
-
-    async def main():
-        hook = await started(spec(command, *modes, **members))
-        try:
-            return [await _decision(hook, method, view) for method, view in about]
-        finally:
-            await hook.aclose()
-
-    return run(main())
-
-
-async def _decision(hook, method, view):
+@asynccontextmanager
+async def running_hook(each):
+    hook = await started(each)
     try:
-        return await getattr(hook, method)(view)
-    except HookProcessError as error:
-        return error
+        yield hook
+    finally:
+        await hook.aclose()
 
 
-def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
+async def ask_hook(command, *about, modes=(), **members):
+    """Start a hook, ask it about each view in turn, and return its decisions; an exception stands for itself."""
+    async with running_hook(spec(command, *modes, **members)) as hook:
+        return [(await asyncio.gather(getattr(hook, method)(view), return_exceptions=True))[0] for method, view in about]
+
+
+async def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
     command = script(
         tmp_path,
         """
@@ -79,7 +78,7 @@ def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
                 answer({"approved": True, "reason": params["digest"]})
         """,
     )
-    decisions = ask_hook(
+    decisions = await ask_hook(
         command,
         ("before_llm", view_builders.request()),
         ("after_llm", view_builders.response(content="old")),
@@ -98,7 +97,7 @@ def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
     assert expected == decisions
 
 
-def test_hello_is_first_with_id_1_and_ordered_modes(tmp_path):
+async def test_hello_is_first_with_id_1_and_ordered_modes(tmp_path):
     command = script(
         tmp_path,
         """
@@ -111,9 +110,7 @@ def test_hello_is_first_with_id_1_and_ordered_modes(tmp_path):
             answer({"action": "deny_tool", "reason": json.dumps([greeting, id])})
         """,
     )
-    (decision,) = ask_hook(
-        command, ("before_tool", view_builders.call()), modes=("approve", "tool", "observe", "llm"), media_folder=tmp_path
-    )
+    (decision,) = await ask_hook(command, CALLED, modes=("approve", "tool", "observe", "llm"), media_folder=tmp_path)
     greeting, second = json.loads(decision.reason)
     assert 2 == second
     assert ["observe", "llm", "tool", "approve"] == greeting["modes"]
@@ -121,9 +118,9 @@ def test_hello_is_first_with_id_1_and_ordered_modes(tmp_path):
 
 
 @pytest.mark.parametrize("result", ['{"ok":false}', "{}", "null"])
-def test_any_hello_object_is_accepted(tmp_path, result):
+async def test_any_hello_object_is_accepted(tmp_path, result):
     command = script(tmp_path, f'def hello(params): write(\'{{"id":1,"result":{result}}}\\n\')')
-    assert [None] == ask_hook(command, ("before_tool", view_builders.call()))
+    assert [None] == await ask_hook(command, CALLED)
 
 
 @pytest.mark.parametrize(
@@ -163,16 +160,14 @@ async def test_an_invalid_command_cannot_be_started(command):
         await ProcessHook(spec(command)).start()
 
 
-def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypatch):
+async def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "x")
     monkeypatch.setenv("LC_PAPER", "a4")
     command = script(
         tmp_path,
         "def on(method, params): answer({'action': 'respond', 'result': {'for_llm': json.dumps([os.getcwd(), dict(os.environ)])}})",
     )
-    (decision,) = ask_hook(
-        command, ("before_tool", view_builders.call()), folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"}
-    )
+    (decision,) = await ask_hook(command, CALLED, folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"})
     folder, environment = json.loads(decision.result["for_llm"])
     assert (str(tmp_path), "x", "1", "letter") == (
         folder,
@@ -180,7 +175,7 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
         environment["MINE"],
         environment["LC_PAPER"],
     )
-    (decision,) = ask_hook(command, ("before_tool", view_builders.call()), env={"MINE": "1"}, inherit=("PATH", "LC_*"))
+    (decision,) = await ask_hook(command, CALLED, env={"MINE": "1"}, inherit=("PATH", "LC_*"))
     environment = json.loads(decision.result["for_llm"])[1]
     assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])
 
@@ -190,7 +185,7 @@ async def test_missing_working_folder_is_an_error(tmp_path):
         await ProcessHook(spec(script(tmp_path, ""), folder=tmp_path / "nowhere")).start()
 
 
-def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
+async def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
     command = script(
         tmp_path,
         """
@@ -201,7 +196,7 @@ def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
                 answer({"action": "deny_tool"})
         """,
     )
-    failed, fine = ask_hook(command, ("before_tool", view_builders.call(tool="bad")), ("before_tool", view_builders.call()))
+    failed, fine = await ask_hook(command, ("before_tool", view_builders.call(tool="bad")), CALLED)
     assert isinstance(failed, HookReplyError)
     assert "it answered with an error: no such city" == str(failed)
     assert DenyTool() == fine
@@ -219,13 +214,12 @@ async def test_concurrent_calls_accept_replies_in_any_order(tmp_path):
                     write(json.dumps({"id": number, "result": {"action": "deny_tool", "reason": tool}}) + "\\n")
         """,
     )
-    hook = await started(spec(command))
-    decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in "abc"))
-    assert [DenyTool("a"), DenyTool("b"), DenyTool("c")] == decisions
-    await hook.aclose()
+    async with running_hook(spec(command)) as hook:
+        decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in "abc"))
+        assert [DenyTool("a"), DenyTool("b"), DenyTool("c")] == decisions
 
 
-def test_unknown_or_repeated_reply_id_is_dropped(tmp_path, caplog):
+async def test_unknown_or_repeated_reply_id_is_dropped(tmp_path, caplog):
     command = script(
         tmp_path,
         """
@@ -237,35 +231,22 @@ def test_unknown_or_repeated_reply_id_is_dropped(tmp_path, caplog):
             write(json.dumps(first) + "\\n" + json.dumps(second) + "\\n")
         """,
     )
-    first, second = ask_hook(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
+    first, second = await ask_hook(command, CALLED, CALLED)
     assert (DenyTool("first"), DenyTool("first")) == (first, second)
     assert "asyncio" not in {record.name for record in caplog.records}
 
 
-def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
+async def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
     command = script(tmp_path, """def on(method, params): write(f'{{"jsonrpc":"2.0","id":{id},"result":NaN}}\\n')""")
-    (failed,) = ask_hook(command, ("before_tool", view_builders.call()))
+    (failed,) = await ask_hook(command, CALLED)
     assert "it answered with a line that is not a reply: not JSON: NaN is not JSON" == str(failed)
 
 
-def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_path):
-    command = script(
-        tmp_path,
-        """
-        def on(method, params):
-            answer({"action": "deny_tool", "reason": "x" * (2_000_000 if params["tool"] == "big" else 3)})
-        """,
-    )
-    failed, fine = ask_hook(command, ("before_tool", view_builders.call(tool="big")), ("before_tool", view_builders.call()))
-    assert "it answered with a line that is too long (max_line_bytes)" == str(failed)
-    assert DenyTool("xxx") == fine
-
-
-def test_the_limit_of_a_line_can_be_set(tmp_path):
+async def test_the_limit_of_a_line_can_be_set(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "respond", "result": {"for_llm": "x" * 5000}})')
     limits = with_limits(spec(("x",)), line=4096).limits
-    assert [Respond({"for_llm": "x" * 5000})] == ask_hook(command, ("before_tool", view_builders.call()))
-    assert [HookReplyError] == [type(each) for each in ask_hook(command, ("before_tool", view_builders.call()), limits=limits)]
+    assert [Respond({"for_llm": "x" * 5000})] == await ask_hook(command, CALLED)
+    assert [HookReplyError] == [type(each) for each in await ask_hook(command, CALLED, limits=limits)]
 
 
 async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tmp_path):
@@ -277,30 +258,11 @@ async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_o
             os._exit(7)
         """,
     )
-    hook = await started(spec(command))
-    assert DenyTool("last") == await hook.before_tool(view_builders.call())
-    await wait_until(lambda: hook.state == "given up")
-    with pytest.raises(HookProcessError, match="exit status 7"):
-        await hook.before_tool(view_builders.call())
-    await hook.aclose()
-
-
-async def test_running_calls_fail_at_once_when_the_process_ends(tmp_path):
-    command = script(
-        tmp_path,
-        """
-        calls = 0
-        def on(method, params):
-            global calls
-            calls += 1
-            if calls == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-        """,
-    )
-    hook = await started(spec(command))
-    calls = await asyncio.gather(*(hook.before_tool(view_builders.call()) for _ in range(3)), return_exceptions=True)
-    assert ["ended by SIGKILL"] * 3 == [str(each) for each in calls]
-    await hook.aclose()
+    async with running_hook(spec(command)) as hook:
+        assert DenyTool("last") == await hook.before_tool(view_builders.call())
+        await wait_until(lambda: hook.state == "given up")
+        with pytest.raises(HookProcessError, match="exit status 7"):
+            await hook.before_tool(view_builders.call())
 
 
 async def test_exit_status_is_reported_after_a_blocked_event_loop(tmp_path, monkeypatch):
@@ -323,15 +285,14 @@ async def test_exit_status_is_reported_after_a_blocked_event_loop(tmp_path, monk
 
     lost = HookProcess.pipe_connection_lost
     monkeypatch.setattr(HookProcess, "pipe_connection_lost", then_held_up)
-    hook = await started(spec(script(tmp_path, body)))
-    with pytest.raises(HookProcessError, match="exit status 3"):
-        await hook.before_tool(view_builders.call())
-    await hook.aclose()
+    async with running_hook(spec(script(tmp_path, body))) as hook:
+        with pytest.raises(HookProcessError, match="exit status 3"):
+            await hook.before_tool(view_builders.call())
 
 
-def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
+async def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
     command = script(tmp_path, """def on(method, params): write('{"result":{"action":"deny_tool"}}\\n'); answer()""")
-    assert [None] == ask_hook(command, ("before_tool", view_builders.call()))
+    assert [None] == await ask_hook(command, CALLED)
     words = "The hook 'h' printed a line that is not a reply: a line that is not a reply: it has no id of a request: "
     assert f'{words}{{"result":{{"action":"deny_tool"}}}}' in caplog.messages
 
@@ -371,26 +332,21 @@ async def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
             time.sleep(60)
         """,
     )
-    hook = await started(with_limits(spec(command), eof_grace=0.01))
-    await hook.before_tool(view_builders.call())
-    await wait_until(lambda: hook.state == "given up")
-    with pytest.raises(HookProcessError, match="it has closed its standard input"):
+    async with running_hook(with_limits(spec(command), eof_grace=0.01)) as hook:
         await hook.before_tool(view_builders.call())
-    await hook.aclose()
+        await wait_until(lambda: hook.state == "given up")
+        with pytest.raises(HookProcessError, match="it has closed its standard input"):
+            await hook.before_tool(view_builders.call())
 
 
-def test_process_hook_is_bound_to_its_event_loop(tmp_path):
-    async def main():
-        hook = await started(spec(script(tmp_path, "")))
+async def test_process_hook_is_bound_to_its_event_loop(tmp_path):
+    async with running_hook(spec(script(tmp_path, ""))) as hook:
 
         def elsewhere():
             with pytest.raises(HookProcessError, match="another event loop"):
                 asyncio.run(hook.before_tool(view_builders.call()))
 
         await asyncio.to_thread(elsewhere)
-        await hook.aclose()
-
-    run(main())
 
 
 def _on_uvloop(work):
@@ -473,9 +429,8 @@ def test_a_process_left_open_ends_with_the_event_loop(tmp_path):
 
 
 async def test_closing_again_and_asking_then_are_harmless(tmp_path):
-    hook = await started(spec(script(tmp_path, "")))
-    await asyncio.gather(hook.aclose(), hook.aclose())
-    await hook.aclose()
+    async with running_hook(spec(script(tmp_path, ""))) as hook:
+        await asyncio.gather(hook.aclose(), hook.aclose())
     assert "closed" == hook.state
     with pytest.raises(HookProcessError, match="it was closed"):
         await hook.before_tool(view_builders.call())
@@ -492,21 +447,22 @@ async def test_cancelled_start_leaves_no_process(tmp_path):
     await wait_for_exit(int(marker.read_text()))
 
 
-async def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
-    closing = []
+async def test_one_that_is_closed_during_hello_stays_closed(tmp_path, monkeypatch):
+    call, closing = HookProcess.call, []
+    hook = ProcessHook(with_limits(spec(script(tmp_path, "")), restarts=9))
 
-    class ClosedByGreeting(ProcessHook):
-        async def _greet(self, process):
-            await process.call("hook.hello", {})
-            closing.append(asyncio.create_task(self.aclose()))
-            await asyncio.sleep(0)
+    async def then_closed(process, method, params):
+        answer = await call(process, method, params)
+        closing.append(asyncio.create_task(hook.aclose()))
+        await asyncio.sleep(0)
+        return answer
 
-    supervisor = ClosedByGreeting(spec(script(tmp_path, ""), limits=with_limits(spec(("x",)), restarts=9).limits))
+    monkeypatch.setattr(HookProcess, "call", then_closed)
     for _ in range(2):
         with pytest.raises(HookProcessError, match="it was closed"):
-            await supervisor.start()
+            await hook.start()
         await closing[0]
-        assert ("closed", None) == (supervisor.state, supervisor.running)
+        assert ("closed", None) == (hook.state, hook.running)
     assert 1 == len(closing)
 
 
@@ -524,15 +480,14 @@ def hello(params):
 
 
 async def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
-    hook = await started(spec(script(tmp_path, OFFERING), "tool"))
-    assert ["mine"] == [tool.name for tool in hook.tools]
-    assert ("before_llm", "before_tool", "after_tool") == hook.methods
-    other = view_builders.tool("other")
-    decision = await hook.before_llm(view_builders.request(tools=[other]))
-    assert ["other", "mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
-    assert await hook.before_llm(view_builders.request(tools=[view_builders.tool("mine")])) is None
-    assert await hook.before_llm(view_builders.request(graceful_terminal=True)) is None
-    await hook.aclose()
+    async with running_hook(spec(script(tmp_path, OFFERING), "tool")) as hook:
+        assert ["mine"] == [tool.name for tool in hook.tools]
+        assert ("before_llm", "before_tool", "after_tool") == hook.methods
+        other = view_builders.tool("other")
+        decision = await hook.before_llm(view_builders.request(tools=[other]))
+        assert ["other", "mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+        assert await hook.before_llm(view_builders.request(tools=[view_builders.tool("mine")])) is None
+        assert await hook.before_llm(view_builders.request(graceful_terminal=True)) is None
     assert await hook.before_llm(view_builders.request()) is None
     assert "The hook 'h' offers an invalid tool" in caplog.text
 
@@ -573,9 +528,8 @@ def on(method, params):
 
 
 async def test_tools_of_a_hook_without_call_points_are_left_out(tmp_path, caplog):
-    hook = await started(spec(script(tmp_path, OFFERING), "llm"))
-    assert () == hook.tools
-    await hook.aclose()
+    async with running_hook(spec(script(tmp_path, OFFERING), "llm")) as hook:
+        assert () == hook.tools
     assert "offers tools, but before_tool is not enabled for it" in caplog.text
 
 
@@ -595,15 +549,14 @@ async def test_an_observer_receives_the_kinds_that_it_named(tmp_path):
                 answer({"action": "deny_tool", "reason": json.dumps(seen)})
         """,
     )
-    hook = await started(spec(command, "observe", "tool", kinds=frozenset({"agent.error"})))
-    for kind in ("agent.turn.start", "agent.error"):
-        await hook.on_runtime_event(event(kind))
-    decision = await hook.before_tool(view_builders.call())
-    assert [[None, "agent.error", {"n": "agent.error"}]] == json.loads(decision.reason)
-    await hook.aclose()
+    async with running_hook(spec(command, "observe", "tool", kinds=frozenset({"agent.error"}))) as hook:
+        for kind in ("agent.turn.start", "agent.error"):
+            await hook.on_runtime_event(event(kind))
+        decision = await hook.before_tool(view_builders.call())
+        assert [[None, "agent.error", {"n": "agent.error"}]] == json.loads(decision.reason)
 
 
-def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
+async def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
     command = script(
         tmp_path,
         """
@@ -615,7 +568,7 @@ def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
         """,
     )
     caplog.set_level(logging.WARNING)
-    assert [DenyTool()] == ask_hook(command, ("before_tool", view_builders.call()))
+    assert [DenyTool()] == await ask_hook(command, CALLED)
     messages = [record.getMessage() for record in caplog.records]
     assert "The hook 'h' printed a line that is not a reply: debugging" in messages
     assert "[h] ärger" in messages
@@ -623,21 +576,21 @@ def test_output_is_logged_with_the_hook_name(tmp_path, caplog):
     assert 3 == len(messages)
 
 
-def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
+async def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({"decision": "deny", "args": {}})')
-    assert [None, None] == ask_hook(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
+    assert [None, None] == await ask_hook(command, CALLED, CALLED)
     odd = [record.getMessage() for record in caplog.records if "oddly" in record.getMessage()]
     assert 2 == len(odd)
     assert "'decision' is not known there: 'action' is meant" in odd[0]
 
 
-def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog):
+async def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({f"odd {id} {number}": 1 for number in range(40)})')
-    ask_hook(command, *[("before_tool", view_builders.call())] * 5)
+    await ask_hook(command, *[CALLED] * 5)
     assert 50 == caplog.text.count("oddly (logged once)")
 
 
-def test_output_is_escaped_in_the_log(tmp_path, caplog):
+async def test_output_is_escaped_in_the_log(tmp_path, caplog):
     command = script(
         tmp_path,
         r"""
@@ -647,23 +600,23 @@ def test_output_is_escaped_in_the_log(tmp_path, caplog):
             answer(error={"code": 1, "message": "first\nsecond"})
         """,
     )
-    (failed,) = ask_hook(command, ("before_tool", view_builders.call()))
+    (failed,) = await ask_hook(command, CALLED)
     assert r"it answered with an error: first\x0asecond" == str(failed)
     messages = [record.getMessage() for record in caplog.records]
     assert r"[h] \x1b[2J" + "\t" + r"red\x0dERROR" in messages
     assert r"The hook 'h' printed a line that is not a reply: \x1b[1mbold" in messages
 
 
-def test_a_strict_hook_fails_for_oddities(tmp_path):
+async def test_a_strict_hook_fails_for_oddities(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"approved": True, "action": "x"})')
-    (failed,) = ask_hook(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
+    (failed,) = await ask_hook(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
     assert isinstance(failed, HookReplyError)
     assert "its answer to hook.approve_tool is refused: the member 'action' is not known there" in str(failed)
 
 
-def test_a_wrong_type_is_a_failure(tmp_path):
+async def test_a_wrong_type_is_a_failure(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "abort_turn", "reason": 1})')
-    (failed,) = ask_hook(command, ("before_tool", view_builders.call()))
+    (failed,) = await ask_hook(command, CALLED)
     assert "its answer to hook.before_tool is refused: reason must be a string, not a number" == str(failed)
 
 
@@ -684,14 +637,13 @@ def on(method, params):
 
 
 async def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog):
-    hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5))
-    first = (await hook.before_tool(view_builders.call())).reason
-    with pytest.raises(HookProcessError, match="exit status 3"):
-        await hook.before_tool(view_builders.call(tool="crash"))
-    await wait_until(lambda: hook.restarts == 1)
-    assert "running" == hook.state
-    assert first != (await hook.before_tool(view_builders.call())).reason
-    await hook.aclose()
+    async with running_hook(with_limits(spec(script(tmp_path, CRASHING)), restarts=5)) as hook:
+        first = (await hook.before_tool(view_builders.call())).reason
+        with pytest.raises(HookProcessError, match="exit status 3"):
+            await hook.before_tool(view_builders.call(tool="crash"))
+        await wait_until(lambda: hook.restarts == 1)
+        assert "running" == hook.state
+        assert first != (await hook.before_tool(view_builders.call())).reason
     assert "The hook 'h' has ended: exit status 3; it is started again in" in caplog.text
 
 
@@ -703,35 +655,34 @@ async def test_hook_with_too_many_failures_in_a_row_is_disabled(tmp_path, caplog
     open({str(marker)!r}, "w").close()
     {CRASHING}
     """.replace(CRASHING, CRASHING.replace("\n", "\n    "))
-    hook = await started(with_limits(spec(script(tmp_path, body)), restarts=3))
-    with pytest.raises(HookProcessError):
-        await hook.before_tool(view_builders.call(tool="crash"))
-    await wait_until(lambda: hook.state == "given up")
-    with pytest.raises(HookProcessError, match="not again"):
-        await hook.before_tool(view_builders.call())
-    assert 0 == hook.restarts
-    await hook.aclose()
+    async with running_hook(with_limits(spec(script(tmp_path, body)), restarts=3)) as hook:
+        with pytest.raises(HookProcessError):
+            await hook.before_tool(view_builders.call(tool="crash"))
+        await wait_until(lambda: hook.state == "given up")
+        with pytest.raises(HookProcessError, match="not again"):
+            await hook.before_tool(view_builders.call())
+        assert 0 == hook.restarts
     assert 3 == caplog.text.count("it is started again in")
     assert 1 == caplog.text.count("is not started again")
 
 
 async def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
-    hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=1, healthy_after=0.0))
-    for number in range(1, 4):
-        with pytest.raises(HookProcessError):
-            await hook.before_tool(view_builders.call(tool="crash"))
-        await wait_until(lambda number=number: hook.restarts == number)
-    await hook.aclose()
+    async with running_hook(with_limits(spec(script(tmp_path, CRASHING)), restarts=1, healthy_after=0.0)) as hook:
+        for number in range(1, 4):
+            with pytest.raises(HookProcessError):
+                await hook.before_tool(view_builders.call(tool="crash"))
+            await wait_until(lambda number=number: hook.restarts == number)
 
 
 async def test_hook_can_be_closed_during_its_restart_backoff(tmp_path):
-    hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
-    with pytest.raises(HookProcessError):
-        await hook.before_tool(view_builders.call(tool="crash"))
-    await wait_until(lambda: hook.state == "waiting to be started again")
-    with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
-        await hook.before_tool(view_builders.call())
-    await hook.aclose()
+    async with running_hook(
+        with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0)
+    ) as hook:
+        with pytest.raises(HookProcessError):
+            await hook.before_tool(view_builders.call(tool="crash"))
+        await wait_until(lambda: hook.state == "waiting to be started again")
+        with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
+            await hook.before_tool(view_builders.call())
     assert "closed" == hook.state
 
 
@@ -739,12 +690,3 @@ def test_the_delay_grows_up_to_its_most():
     delays = [QUICK.restart_delay(failures) for failures in (1, 2, 3, 1000)]
     assert 0.0075 <= delays[0] <= 0.01
     assert all(0.015 <= delay <= 0.02 for delay in delays[1:])
-
-
-async def test_the_manager_closes_it_when_it_is_unmounted(tmp_path):
-    manager = HookManager()
-    hook = await mount(manager, spec(script(tmp_path, "")))
-    pid = hook.pid
-    manager.unmount("h")
-    await manager.aclose()
-    assert not process_exists(pid)

@@ -27,7 +27,9 @@ from patchbay.hooks.process.wire import request_line
 
 TOOL = view_builders.tool("look", description="Looks.")
 CONTEXT = {"inbound": {"channel": "cli", "chat_id": "1"}, "scope": {"a": [1, "ä<"]}}
-OUTPUT = ToolOutput("for the model", for_user="for you", media=("a.png",), artifact_tags=("x",), response_handled=True)
+OUTPUT = ToolOutput(
+    "for the model", for_user="for you", media=("a.png",), artifact_tags=("x",), response_handled=True, is_async=True
+)
 VIEWS: dict[str, Any] = {
     "before_llm": view_builders.request(
         context=CONTEXT,
@@ -112,7 +114,7 @@ def test_result_round_trips(merges):
 
 def test_event_round_trips():
     meta = Meta("agent", "turn-1", "turn-0", "chat:1", 2, "turn.start", "runTurn")
-    sent = Event("evt-1", "agent.turn.start", 1_700_000_000.5, meta, {}, "warn", {"UserMessage": "hi"}, {"call_id": "c"})
+    sent = Event("evt-1", "agent.turn.start", 1_700_000_000.5, meta, CONTEXT, "warn", {"UserMessage": "hi"}, {"call_id": "c"})
     received = decode_event(json.loads(json.dumps(encode_event(sent))))
     assert (sent.id, sent.kind, sent.time, sent.meta, sent.severity, sent.payload) == (
         received.id,
@@ -122,4 +124,4 @@ def test_event_round_trips():
         received.severity,
         received.payload,
     )
-    assert "c" == received.attrs["call_id"]
+    assert ("c", "1") == (received.attrs["call_id"], received.context["inbound"]["chat_id"])

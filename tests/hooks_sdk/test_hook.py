@@ -14,21 +14,17 @@ from patchbay import Attachment, ToolContext, ToolRetry
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.process.protocol import decode_params
 from patchbay.hooks.sdk import (
-    AbortTurn,
     Approval,
     Ask,
     Continue,
     DenyTool,
     Event,
-    HardAbort,
     Hook,
     LLMRequest,
-    LLMResponse,
     Modify,
     Respond,
     ToolOutput,
     ToolRequest,
-    ToolResultView,
 )
 from patchbay.hooks.sdk.hook import UnknownMethodError
 
@@ -241,78 +237,12 @@ def test_tools_of_a_hook_without_call_points_are_not_offered(capsys):
 # What functions are given.
 
 
-def test_a_call_has_its_members():
-    seen: list[ToolRequest] = []
-    hook_response("before_tool", CALL, seen.append)
-    (call,) = seen
-    assert isinstance(call, ToolRequest)
-    assert ("rm", {"path": "/"}, "c1", {"inbound": {"chat_id": "7"}}) == (call.tool, call.arguments, call.call_id, call.context)
-    assert ("main", "main-turn-1", "p", "s", 2, "turn.tool.before", "runTurn") == (
-        call.meta.agent_id,
-        call.meta.turn_id,
-        call.meta.parent_turn_id,
-        call.meta.session_key,
-        call.meta.iteration,
-        call.meta.trace_path,
-        call.meta.source,
-    )
-
-
-def test_omitted_fields_are_empty():
-    def look(call: ToolRequest) -> None:
-        assert ("", {}, "", "", {}, {}) == (call.tool, call.arguments, call.call_id, call.digest, call.annotations, call.context)
-        assert 0 == call.meta.iteration
-
-    hook_response("before_tool", {}, look)
-
-    def look_at_request(request: LLMRequest) -> None:
-        assert ("", [], [], {}, False) == (
-            request.model,
-            request.messages,
-            request.tools,
-            request.options,
-            request.graceful_terminal,
-        )
-
-    hook_response("before_llm", {"meta": None}, look_at_request)
-
-    def look_at_response(response: LLMResponse) -> None:
-        assert ("", "", [], "", {}) == (
-            response.content,
-            response.reasoning,
-            response.tool_calls,
-            response.finish_reason,
-            response.usage,
-        )
-
-    hook_response("after_llm", {}, look_at_response)
-
-    def look_at_result(result: ToolResultView) -> None:
-        assert (ToolOutput(), 0.0) == (result.result, result.duration)
-
-    hook_response("after_tool", {}, look_at_result)
-
-
 @pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "approve_tool", "after_tool"])
-def test_view_equals_the_hosts_own_view(point):
+def test_omitted_members_of_a_view_are_empty(point):
     view = decode_params(point, {})
     for name in type(view).__annotations__:
         assert not getattr(view, name) or name in ("meta", "result")
-
-
-def test_approver_gets_facts_or_an_empty_mapping():
-    def approve(call: ToolRequest) -> bool:
-        return call.facts.get("path") == "/srv/data"
-
-    assert {"approved": True} == hook_response("approve_tool", {**CALL, "facts": {"path": "/srv/data"}}, approve)
-    assert {"approved": False} == hook_response("approve_tool", CALL, approve)
-
-
-def test_a_result_is_an_output_and_its_duration_is_in_seconds():
-    def look(result: ToolResultView) -> None:
-        assert (ToolOutput("old", is_async=True), 1.5) == (result.result, result.duration)
-
-    hook_response("after_tool", {**CALL, "result": {**RESULT, "async": True}, "duration": 1_500_000_000}, look)
+    assert 0 == view.meta.iteration
 
 
 def test_changes_to_the_view_alone_have_no_effect():
@@ -331,10 +261,7 @@ def test_changes_to_the_view_alone_have_no_effect():
     [
         (None, {}),
         (Continue(), {}),
-        (DenyTool("no"), {"action": "deny_tool", "reason": "no"}),
         (DenyTool(), {"action": "deny_tool"}),
-        (AbortTurn("x"), {"action": "abort_turn", "reason": "x"}),
-        (HardAbort(), {"action": "hard_abort"}),
         (Respond("text"), {"action": "respond", "result": {**RESULT, "for_llm": "text"}}),
         (
             Respond({"for_llm": "x", "is_error": True}),
@@ -478,52 +405,11 @@ def observed_event(params: dict[str, Any]) -> Event:
     return event
 
 
-def test_observer_receives_events():
-    event = observed_event(
-        {
-            "id": "evt-1",
-            "kind": "agent.turn.end",
-            "time": "1970-01-01T00:00:01.500000000Z",
-            "source": {"component": "agent"},
-            "scope": {"agent_id": "main", "turn_id": "t", "session_key": "s", "chat_id": "7"},
-            "correlation": {"trace_id": "turn", "parent_turn_id": "p"},
-            "severity": "warn",
-            "payload": {"Status": "completed"},
-            "attrs": {"agent_source": "runTurn", "iteration": 2},
-        }
-    )
-    assert ("evt-1", "agent.turn.end", 1.5, "warn", {"Status": "completed"}) == (
-        event.id,
-        event.kind,
-        event.time,
-        event.severity,
-        event.payload,
-    )
-    meta = event.meta
-    assert ("main", "t", "p", "s", 2, "turn", "runTurn") == (
-        meta.agent_id,
-        meta.turn_id,
-        meta.parent_turn_id,
-        meta.session_key,
-        meta.iteration,
-        meta.trace_path,
-        meta.source,
-    )
-    assert "7" == event.context["inbound"]["chat_id"]
-
-
-def test_events_of_old_hosts_are_understood():
+def test_events_of_old_hosts_and_without_members_are_understood():
     event = observed_event({"Kind": 3, "Time": "x", "Meta": {"AgentID": "main"}, "Context": {"inbound": {}}, "Payload": None})
     assert ("3", 0.0, "main", {"inbound": {}}, {}) == (event.kind, event.time, event.meta.agent_id, event.context, event.payload)
-
-
-def test_an_empty_event_is_an_event():
-    assert ("", 0.0, "info", {}) == (
-        observed_event({}).kind,
-        observed_event({}).time,
-        observed_event({}).severity,
-        observed_event({}).payload,
-    )
+    event = observed_event({})
+    assert ("", 0.0, "info", {}) == (event.kind, event.time, event.severity, event.payload)
 
 
 def test_async_functions_run_in_one_loop_that_stays():

@@ -137,14 +137,10 @@ def test_slow_tool_does_not_delay_other_calls(tmp_path):
         assert {ids[0]: "slow", ids[1]: "slow too", quick: "quick"} == replies
 
 
-def test_an_unknown_method_is_answered_with_its_code(tmp_path):
+def test_an_unknown_method_and_params_of_a_wrong_type_are_answered_with_their_code(tmp_path):
     with running(tmp_path, "") as hook:
         assert {"code": -32601, "message": "unknown method 'hook.nonsense'"} == hook.ask("hook.nonsense")
         assert -32601 == hook.ask("hook.approve_tool")["code"]
-
-
-def test_params_of_a_wrong_type_are_answered_with_their_code(tmp_path):
-    with running(tmp_path, "") as hook:
         hook.write(b'{"jsonrpc":"2.0","id":5,"method":"hook.before_tool","params":[1]}\n')
         assert {"id": 5, "code": -32602} == {"id": (reply := hook.read())["id"], "code": reply["error"]["code"]}
 
