@@ -53,17 +53,18 @@ def test_images_do_not_count_against_the_callback_limit(kind):
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "text/plain"])
-@pytest.mark.parametrize(
-    "images", [[{"data": CODE * 1000}], [{"data": CODE * 4, "note": CODE * 20}], [{"vision_prompt": CODE * 30}], CODE * 20]
-)
-def test_long_result_with_images_is_truncated_with_a_notice(kind, images):
-    body = json.dumps({"images": images, "output": "x"}).encode()
-    with serving(max_result_size=50_000) as server, calling_back(json_response(body, kind=kind)) as callback:
-        server.register(callback_url=callback.url)
-        answer = server.call()
-    assert answer["output"].endswith("[... cut here: the callback's answer is larger than 50000 bytes ...]")
-    assert "characters of base64 are left out: the rest is missing]" in answer["output"]
-    assert len(answer["content"]) < 1000
+def test_long_result_with_images_is_truncated_with_a_notice(kind):
+    with serving(max_result_size=50_000) as server:
+        for images in (
+            [{"data": CODE * 1000}], [{"data": CODE * 4, "note": CODE * 20}], [{"vision_prompt": CODE * 30}], CODE * 20
+        ):  # fmt: skip
+            body = json.dumps({"images": images, "output": "x"}).encode()
+            with calling_back(json_response(body, kind=kind)) as callback:
+                server.register(callback_url=callback.url)
+                answer = server.call()
+            assert answer["output"].endswith("[... cut here: the callback's answer is larger than 50000 bytes ...]")
+            assert "characters of base64 are left out: the rest is missing]" in answer["output"]
+            assert len(answer["content"]) < 1000
 
 
 def test_text_about_images_is_truncated_like_any_other():
