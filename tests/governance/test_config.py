@@ -146,7 +146,9 @@ async def test_reload_of_an_invalid_file_changes_nothing(tmp_path):
         with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
             await governance.reload()
         written(tmp_path, {"approvals": {"rules": [{"when": {"path": {"regex": "("}}, "outcome": "ask"}]}})
-        with pytest.raises(ConfigurationError, match=r"approvals, rule '1': when\.path\.regex is not a usable regular expression"):
+        with pytest.raises(
+            ConfigurationError, match=r"approvals, rule '1': when\.path\.regex is not a usable regular expression"
+        ):
             await governance.reload()
         assert before[1] is governance.approvals.policy
         await asyncio.sleep(0)

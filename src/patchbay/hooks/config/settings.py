@@ -298,7 +298,7 @@ def _environment(table: Table) -> dict[str, str]:
     env = table.pairs("env")
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
-            raise ConfigurationError(f"{table.at('env')}: {name!r} has a name or value that an environment variable cannot have.")
+            raise ConfigurationError(f"{table.at('env')}: the name or the value of {name!r} is not valid in an environment.")
     return env
 
 

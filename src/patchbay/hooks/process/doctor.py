@@ -64,7 +64,7 @@ EVENT: Final = {
 }  # fmt: skip
 
 
-def params_of(point: str) -> dict[str, Any]:
+def sample_params(point: str) -> dict[str, Any]:
     """Return the params of a sample request."""
     meta = {
         "AgentID": "main", "TurnID": "main-turn-1", "ParentTurnID": "", "SessionKey": "doctor:chat-1", "Iteration": 1,
@@ -152,18 +152,18 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
     """
     doctor = _Doctor(spec, modes, timeout)
     try:
-        if not await doctor.greets():
+        if not await doctor.check_hello():
             return doctor.verdicts
         for point in POINTS:
-            if modes is None or any(point in METHODS_OF[mode] for mode in modes):
-                await doctor.answers(point)
-        doctor.pairs()
-        await doctor.refuses_unknown_methods()
-        await doctor.ignores_events()
-        await doctor.takes_several_at_once()
-        await doctor.runs_in_c_locale()
-        await doctor.ends()
-        doctor.prints_nothing_else()
+            if doctor.may_ask(point):
+                await doctor.check_point(point)
+        doctor.check_pairs()
+        await doctor.check_unknown_method()
+        await doctor.check_event()
+        await doctor.check_concurrent_requests()
+        await doctor.check_c_locale()
+        await doctor.check_end()
+        doctor.check_other_output()
         doctor.summarize_unreadable()
     finally:
         await doctor.close()
@@ -188,7 +188,7 @@ class _Doctor:
 
     # The checks
 
-    async def greets(self) -> bool:
+    async def check_hello(self) -> bool:
         check = "hook.hello"
         self._current = process = ProbedProcess(self._spec, self.stray)
         try:
@@ -208,7 +208,7 @@ class _Doctor:
         offered, problems = parse_tools(tools_of(hello))
         if problems:
             self._fail(check, f"it offers an invalid tool: {problems[0]}", OFFER)
-        elif offered and not self._may_ask("before_tool"):
+        elif offered and not self.may_ask("before_tool"):
             self._fail(check, "it offers tools that it is not asked for", NOT_ASKED)
         else:
             self._ok(check, f"offers {'1 tool' if len(offered) == 1 else f'{len(offered)} tools'}" if offered else "")
@@ -222,9 +222,9 @@ class _Doctor:
             return self._fix_for_answer(error, FLUSH)
         return BY_HAND if process.last_words else LOOP
 
-    async def answers(self, point: str) -> None:
+    async def check_point(self, point: str) -> None:
         check = f"hook.{point}"
-        params = params_of(point)
+        params = sample_params(point)
         findings = Findings()
         try:
             result = await self._call(check, params)
@@ -237,7 +237,7 @@ class _Doctor:
                 self._ok(check, f"not for this hook: {str(error).partition('an error: ')[2]}")
                 return
             has_ended = self._current is not None and self._current.end is not None
-            await self._failed(check, error, CATCH if has_ended else self._fix_for_answer(error, ANSWER_ALL))
+            await self._report_unanswered(check, error, CATCH if has_ended else self._fix_for_answer(error, ANSWER_ALL))
         else:
             if findings.found:
                 report = self._fail if findings.lost else self._warn
@@ -263,38 +263,38 @@ class _Doctor:
             return f"changes {', '.join(sorted(decision.changes))}"
         return "" if decision is None else type(decision).__name__
 
-    def pairs(self) -> None:
+    def check_pairs(self) -> None:
         for first, second in (("before_llm", "after_llm"), ("before_tool", "after_tool")):
             if (first in self._unknown) != (second in self._unknown):
                 known, other = (second, first) if first in self._unknown else (first, second)
                 self._fail(f"hook.{first} and hook.{second}", f"it knows {known} and not {other}", BOTH)
 
-    async def refuses_unknown_methods(self) -> None:
+    async def check_unknown_method(self) -> None:
         check = "unknown method"
         try:
             await self._call("hook.patchbay_doctor", {})
         except HookReplyError:
             self._ok(check)
         except HookProcessError as error:
-            await self._failed(check, error, UNKNOWN)
+            await self._report_unanswered(check, error, UNKNOWN)
         else:
             self._warn(check, "it answers as if it knew the method", UNKNOWN)
 
-    async def takes_several_at_once(self) -> None:
+    async def check_concurrent_requests(self) -> None:
         check = f"{AT_ONCE} requests at once"
         began = time.monotonic()
         try:
             lines = (process := await self._running()).lines
             await asyncio.gather(*(self._call("hook.hello", self._hello()) for _ in range(AT_ONCE)))
         except HookProcessError as error:
-            await self._failed(check, error, ANSWER_ALL)
+            await self._report_unanswered(check, error, ANSWER_ALL)
             return
         if (received := process.lines - lines) > AT_ONCE:
             self._warn(check, f"{received} lines came back for {AT_ONCE} requests", "Answer each request once.")
         else:
             self._ok(check, f"{(time.monotonic() - began) * 1000 / AT_ONCE:.2f} ms each")
 
-    async def ignores_events(self) -> None:
+    async def check_event(self) -> None:
         check = "hook.runtime_event"
         self.stray.counts_replies = False
         try:
@@ -302,7 +302,7 @@ class _Doctor:
             process.write(notification_line(check, EVENT))
             await self._call("hook.hello", self._hello())
         except HookProcessError as error:
-            await self._failed(check, error, QUIET)
+            await self._report_unanswered(check, error, QUIET)
             return
         finally:
             self.stray.counts_replies = True
@@ -311,20 +311,20 @@ class _Doctor:
         else:
             self._ok(check)
 
-    async def runs_in_c_locale(self) -> None:
+    async def check_c_locale(self) -> None:
         """Run in a locale that is not UTF-8, with buffered output."""
         check = "C locale, buffered output"
-        point = next((point for point in POINTS if point not in self._unknown and self._may_ask(point)), None)
+        point = next((point for point in POINTS if point not in self._unknown and self.may_ask(point)), None)
         if point is None:
             return
         await self.close()
         stray = self.stray.count
         env = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
         try:
-            self._current = await self._started(replace(self._spec, env={**self._spec.env, **env}))
-            await self._call(f"hook.{point}", params_of(point))
+            self._current = await self._start_process(replace(self._spec, env={**self._spec.env, **env}))
+            await self._call(f"hook.{point}", sample_params(point))
         except HookProcessError as error:
-            await self._failed(check, error, FLUSH if isinstance(error, SilentError) else BYTES)
+            await self._report_unanswered(check, error, FLUSH if isinstance(error, SilentError) else BYTES)
         else:
             if self.stray.count > stray:
                 self._fail(check, f"it printed {self.stray.recent:.100}", BYTES)
@@ -332,14 +332,14 @@ class _Doctor:
                 self._ok(check)
         await self.close()
 
-    async def ends(self) -> None:
+    async def check_end(self) -> None:
         for check, grace, way_out in (
             ("end of standard input", END_SECONDS, END),
             ("SIGTERM", 0.0, "End on SIGTERM; most programs do by themselves."),
         ):
             limits = replace(self._spec.limits, eof_grace=grace, term_grace=END_SECONDS)
             try:
-                process = await self._started(replace(self._spec, limits=limits))
+                process = await self._start_process(replace(self._spec, limits=limits))
             except HookProcessError as error:
                 self._fail(check, str(error), BY_HAND)
                 continue
@@ -352,7 +352,7 @@ class _Doctor:
             else:
                 self._ok(check, how)
 
-    def prints_nothing_else(self) -> None:
+    def check_other_output(self) -> None:
         check = "standard output"
         if self.stray.count:
             self._fail(check, f"{self.stray.count} lines are not answers, the first: {self.stray.first:.120}", STDERR)
@@ -385,10 +385,10 @@ class _Doctor:
         """Return the process, restarted if necessary. Raises HookProcessError."""
         if self._current is None or self._current.end is not None:
             await self.close()
-            self._current = await self._started(self._spec)
+            self._current = await self._start_process(self._spec)
         return self._current
 
-    async def _started(self, spec: ProcessSpec) -> ProbedProcess:
+    async def _start_process(self, spec: ProcessSpec) -> ProbedProcess:
         process = ProbedProcess(spec, self.stray)
         try:
             await process.start()
@@ -419,7 +419,8 @@ class _Doctor:
     def _hello(self) -> dict[str, Any]:
         return hello_params(replace(self._spec, modes=self._modes))
 
-    def _may_ask(self, point: str) -> bool:
+    def may_ask(self, point: str) -> bool:
+        """Return whether the hook is asked at this point."""
         return any(point in METHODS_OF[mode] for mode in self._modes)
 
     def _ok(self, check: str, words: str = "") -> None:
@@ -431,7 +432,7 @@ class _Doctor:
     def _fail(self, check: str, words: str, way_out: str) -> None:
         self.verdicts.append(Verdict(check, "failure", words, way_out))
 
-    async def _failed(self, check: str, error: HookProcessError, way_out: str) -> None:
+    async def _report_unanswered(self, check: str, error: HookProcessError, way_out: str) -> None:
         """Report an unanswered request; the next check gets a new process."""
         process = self._current
         await self.close()  # its output is complete then
