@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from patchbay.media import MediaStore
 
 
-_CUT_SHORT: Final = ("length", "content_filter")
-_AT_A_LIMIT: Final = ("max_iterations", "max_calls")
+_INCOMPLETE_REASONS: Final = ("length", "content_filter")
+_LIMIT_REASONS: Final = ("max_iterations", "max_calls")
 
 _logger = logging.getLogger(__name__)
 
@@ -142,7 +141,7 @@ class ChatTurn:
                 else:
                     self._on_event(event, run)
         assert end is not None
-        if end.finish_reason in _AT_A_LIMIT:  # it still calls tools
+        if end.finish_reason in _LIMIT_REASONS:  # it still calls tools
             chat.queue.put(ErrorEvent(MaxIterationsError(chat.limits.max_rounds)))
         if end.aborted is not None:
             self._fail(end.aborted)
@@ -155,7 +154,7 @@ class ChatTurn:
             emit(event)
         elif isinstance(event, ReplyEvent):
             recorder.reply(event, run.tools)
-            status = "incomplete" if event.finish_reason in _CUT_SHORT else "completed"
+            status = "incomplete" if event.finish_reason in _INCOMPLETE_REASONS else "completed"
             emit(ResponseEndEvent(status, event.usage.counts()))
         elif isinstance(event, ToolCallEvent | UserOutputEvent):
             emit(event)
@@ -312,12 +311,6 @@ class ChatSession(Session):
         return True
 
     @property
-    def is_told(self) -> bool:
-        """The former name of ``is_synced``."""
-        warnings.warn("is_told is is_synced now; the old name ends with the next release.", DeprecationWarning, 2)
-        return self.is_synced
-
-    @property
     def dropped(self) -> Sequence[ToolExecution]:
         """Always empty: the results of stopped calls stay in the chat."""
         return ()
@@ -331,10 +324,10 @@ class ChatSession(Session):
 
     def _interrupt(self) -> bool:
         """Cancel the running turn; return whether there was one."""
-        under_way, self._answering = self._answering, None
-        if under_way is None or under_way.done():
+        running, self._answering = self._answering, None
+        if running is None or running.done():
             return False
-        under_way.cancel()
+        running.cancel()
         self._queue.put(InterruptedEvent())
         return True
 

@@ -19,10 +19,10 @@ RESULT_CHARS: Final = 2_000_000
 _COUNTS: Final = frozenset(
     ("flood_calls", "max_rounds", "max_calls", "reconnects", "kept_items", "kept_chars", "waiting", "max_frame")
 )
-_MAY_BE_NOTHING: Final = frozenset(("reconnects", "grace", "kept_items"))
+_MAY_BE_ZERO: Final = frozenset(("reconnects", "grace", "kept_items"))
 
 _TEXTS: Final = ("model", "provider", "url", "api_key", "instructions", "voice")
-_MAY_BE_LEFT_OUT: Final = ("url", "api_key", "voice")
+_OPTIONAL: Final = ("url", "api_key", "voice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class RealtimeLimits:
         for name, value in vars(self).items():
             if not (name == "slow_after" if value is None else _is_valid_limit(name, value)):
                 kind = "a whole number" if name in _COUNTS else "a number of seconds"
-                least = "0 or more" if name in _MAY_BE_NOTHING else "more than 0"
+                least = "0 or more" if name in _MAY_BE_ZERO else "more than 0"
                 raise ConfigurationError(f"{name} of a realtime session must be {kind}, {least}; not {value!r}.")
 
 
@@ -75,7 +75,7 @@ def _is_valid_limit(name: str, value: object) -> bool:
     """True for a valid limit: counts are integers, seconds are finite."""
     if isinstance(value, bool) or not isinstance(value, int if name in _COUNTS else int | float):
         return False
-    return 0 < value <= float_info.max or (value == 0 and name in _MAY_BE_NOTHING)
+    return 0 < value <= float_info.max or (value == 0 and name in _MAY_BE_ZERO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class RealtimeSettings:
         """Check types here rather than in the middle of a session. Values are not repeated: one may be the key."""
         for name in _TEXTS:
             value = getattr(self, name)
-            if not isinstance(value, str) and not (value is None and name in _MAY_BE_LEFT_OUT):
+            if not isinstance(value, str) and not (value is None and name in _OPTIONAL):
                 raise ConfigurationError(f"{name} of a realtime session must be a text, not {type(value).__name__}.")
         for name in ("transcribe", "detect_turns"):
             if not isinstance(value := getattr(self, name), bool):

@@ -43,7 +43,7 @@ class SessionEngine:
         settings: RealtimeSettings,
         dialect: type[Dialect],
         tools: SessionTools,
-        around: SessionContext,
+        context: SessionContext,
         *,
         queue: EventQueue,
         close_soon: Callable[[str], object],
@@ -56,7 +56,7 @@ class SessionEngine:
         self.tool_sync = ToolSync(
             self.tools, limits.update, updates=dialect.updates_tools, renew=self.reconnector.request_renewal
         )
-        self._turns = Turns(around, self.tools, self._transcript, max_calls=limits.max_calls)
+        self._turns = Turns(context, self.tools, self._transcript, max_calls=limits.max_calls)
         self.calls = ToolCallRounds(limits, self.tools, self._transcript, self._turns, self)
         self.queue = queue
         self._close_soon = close_soon
@@ -83,9 +83,14 @@ class SessionEngine:
         return self._opened is not None and self._opened.done()
 
     @property
+    def controller(self) -> ResponseController | None:
+        """The connection in use, None while there is none."""
+        return self.reconnector.controller
+
+    @property
     def is_idle(self) -> bool:
         """True if no response, call or late result is pending."""
-        return self.reconnector.controller is not None and self.reconnector.controller.is_free and self.calls.is_idle
+        return self.controller is not None and self.controller.is_free and self.calls.is_idle
 
     async def open(self) -> None:
         """Open the first connection. Raises the error if that fails."""
@@ -140,8 +145,8 @@ class SessionEngine:
         self._unanswered_input.mute()
         self.is_muted = self._was_busy = True
         self._turns.end_current()
-        if self.reconnector.controller is not None:
-            self.reconnector.controller.cancel()
+        if self.controller is not None:
+            self.controller.cancel()
         self.emit(InterruptedEvent())
         self.calls.abandon()
         self.advance()
@@ -153,14 +158,14 @@ class SessionEngine:
         if self._run_task is None:
             return
         confirmed = self.tool_sync.changed()
-        if self.reconnector.controller is not None:
-            self.tool_sync.push(self.reconnector.controller)
+        if self.controller is not None:
+            self.tool_sync.push(self.controller)
         await confirmed
 
     def _start_turn(self, text: str | None = None) -> ResponseController | None:
         """End the current turn and start the next; return the connection in use. ``text`` is None for speech."""
         self._turns.end_current(is_spoken=text is None)
-        controller = self.reconnector.controller
+        controller = self.controller
         had_answer = controller is not None and controller.cancel()
         if self.calls.has_open_rounds or had_answer:
             self.emit(InterruptedEvent())
@@ -188,7 +193,7 @@ class SessionEngine:
 
     def emit(self, event: RealtimeEvent) -> None:
         """Queue an event for the reader."""
-        controller = self.reconnector.controller
+        controller = self.controller
         self._was_busy = self._was_busy or (controller is not None and controller.user_speaks)
         self.queue.put(event)
 
@@ -212,7 +217,7 @@ class SessionEngine:
         """Record the end of a response; a completed one proves the connection useful."""
         if status == "completed":
             self.reconnector.mark_useful()
-            controller = self.reconnector.controller
+            controller = self.controller
             if not calls and (controller is None or not controller.may_continue):
                 self._unanswered_input.answered()
         self._turns.on_response_done(status, chars=chars, calls=calls)
@@ -224,35 +229,35 @@ class SessionEngine:
 
     def on_user_turn(self, *, typed: bool) -> None:
         """Abandon the previous turn's calls, unless the server cancels calls itself."""
-        controller = self.reconnector.controller
-        spare = controller if controller is not None and controller.continues_unprompted else None
-        if spare is not None:
+        controller = self.controller
+        keep = controller if controller is not None and controller.continues_unprompted else None
+        if keep is not None:
             self._unanswered_input.restart()
         if typed:
             return  # done by ``send_text`` already
         self._turns.end_current(is_spoken=True)
-        self.calls.abandon(spare=spare)
+        self.calls.abandon(keep=keep)
         self._begin_turn()
 
     def on_call_complete(self, call: PartialCall) -> None:
         """Run the call early if it may."""
-        if self.reconnector.controller is not None:
-            self.calls.start_early(self.reconnector.controller, call)
+        if self.controller is not None:
+            self.calls.start_early(self.controller, call)
 
     def on_calls(self, calls: Sequence[PartialCall], *, run: bool) -> None:
         """Run or reject the calls of a finished response."""
         self.reconnector.handle = ""  # it would resume before these calls; the server may send a newer one
-        if self.reconnector.controller is not None:
-            (self.calls.start if run else self.calls.reject)(self.reconnector.controller, calls)
+        if self.controller is not None:
+            (self.calls.start if run else self.calls.reject)(self.controller, calls)
 
     def on_late_call(self, call: PartialCall) -> None:
         """Run a call that arrived after the end of its response."""
-        if self.reconnector.controller is not None:
-            self.calls.start_late(self.reconnector.controller, call)
+        if self.controller is not None:
+            self.calls.start_late(self.controller, call)
 
     def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
         """Cancel calls."""
-        was_waiting, controller = self.calls.cancel_calls(call_ids), self.reconnector.controller
+        was_waiting, controller = self.calls.cancel_calls(call_ids), self.controller
         goes_on = was_waiting and controller is not None and controller.is_quiet  # not while it responds beside its calls
         if goes_on:
             self._unanswered_input.restart()
@@ -261,8 +266,8 @@ class SessionEngine:
     def on_session_change(self, event: SessionUpdated | ServerError) -> None:
         """Pass a confirmation or refusal on to the tool sync; other refusals are errors."""
         if (
-            self.reconnector.controller is None
-            or self.tool_sync.on_session_change(event, self.reconnector.controller)
+            self.controller is None
+            or self.tool_sync.on_session_change(event, self.controller)
             or isinstance(event, SessionUpdated)
         ):
             return
@@ -275,7 +280,7 @@ class SessionEngine:
     def on_resumption_handle(self, handle: str) -> None:
         """Remember the handle with which the session can be resumed."""
         self.reconnector.handle = handle
-        if handle and self.reconnector.controller is not None and self.reconnector.controller.is_quiet:
+        if handle and self.controller is not None and self.controller.is_quiet:
             self._unanswered_input.checkpoint()
 
     # ``reconnect.ConnectionOwner``
@@ -333,7 +338,7 @@ class SessionEngine:
 
     def is_quiescent(self) -> bool:
         """True if no response and no call is pending or may still come; calls reported as running do not count."""
-        controller = self.reconnector.controller
+        controller = self.controller
         return controller is not None and controller.is_free and not controller.may_continue and not self.calls.has_open_rounds
 
     def add_input(self, line: Line, *, wanted: bool = True) -> None:
@@ -355,20 +360,20 @@ class SessionEngine:
 
     def sync_tools(self) -> None:
         """Send the tools, where they have changed."""
-        if self.reconnector.controller is not None:
-            self.tool_sync.push(self.reconnector.controller)
+        if self.controller is not None:
+            self.tool_sync.push(self.controller)
 
     def advance(self) -> None:
         """Do what may be done now: send tools and late results, renew the connection, end the turn, report idleness."""
         if self._is_between_turns:
             return
-        controller = self.reconnector.controller
+        controller = self.controller
         if controller is not None:
             self.tool_sync.push(controller)
             if self.calls.late_results and self.is_quiescent():
                 self.calls.send_late_results(controller, may_ask=not self.is_muted)
             self.reconnector.renew_if_idle()
-            controller = self.reconnector.controller  # it may have been closed
+            controller = self.controller  # it may have been closed
         turn = self._turns.current
         is_free = not self._response_owed if controller is None else controller.is_free
         if turn is not None and is_free and not self.calls.is_busy_with(turn):

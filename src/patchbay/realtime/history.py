@@ -187,25 +187,25 @@ class TurnRecorder:
         self._messages: list[Message] = list(messages)
         self._calls: Sequence[ToolCall] = ()  # of the last reply
         self._results: dict[str, ToolResult] = {}  # by call id
-        self._said: list[str] = []
+        self._pieces: list[str] = []
         self.rounds = 0
         """The number of replies."""
 
     def add_text(self, piece: str) -> None:
         """Add a piece of the model's text."""
-        self._said.append(piece)
+        self._pieces.append(piece)
 
     @property
     def is_answering(self) -> bool:
         """True if the model's last reply is incomplete."""
-        return bool(self._said)
+        return bool(self._pieces)
 
     def reply(self, event: ReplyEvent, tools: Container[str]) -> None:
         """Record a complete reply; ``tools`` are those that it may call."""
         self._messages = [*self._done(), reply_message(event.reply, event.calls, tools)]
         self._calls = event.calls
         self._results.clear()
-        self._said.clear()
+        self._pieces.clear()
         self.rounds += 1
 
     def result(self, result: ToolResult) -> None:
@@ -214,7 +214,7 @@ class TurnRecorder:
 
     def messages(self) -> list[Message]:
         """Return the messages so far, each call with its result."""
-        text = "".join(self._said)
+        text = "".join(self._pieces)
         return [*self._done(), {"role": "assistant", "content": well_formed(text)}] if text else self._done()
 
     def _done(self) -> list[Message]:

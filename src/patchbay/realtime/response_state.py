@@ -52,7 +52,7 @@ class Timer:
         self._then()
 
 
-State: TypeAlias = Literal["free", "asked", "muted", "under_way", "cancelling"]
+State: TypeAlias = Literal["free", "requested", "discarding", "in_progress", "cancelling"]
 Overdue: TypeAlias = Literal["created", "done", "cancel"]
 
 
@@ -72,12 +72,12 @@ class ResponseScheduler:
         self.deadline: float | None = None
         self._unwanted = False  # cancel the requested response when it starts
         self._deferred = False  # requests left to a response that the server starts by itself
-        self._was_asked = False  # the response in progress started while one was requested
+        self._was_requested = False  # the response in progress started while one was requested
 
     @property
     def is_response_owed(self) -> bool:
         """True if a response is to come that has not started."""
-        return self.wanted or self._deferred or (self.state == "asked" and not self._unwanted)
+        return self.wanted or self._deferred or (self.state == "requested" and not self._unwanted)
 
     def request(self, *, accept_pending: bool = False) -> None:
         """Request a response. One that is requested and has not started suffices, unless it is to be cancelled.
@@ -86,19 +86,19 @@ class ResponseScheduler:
         """
         if accept_pending:
             self._unwanted = False
-        self.wanted = self.wanted or self.state != "asked" or self._unwanted
+        self.wanted = self.wanted or self.state != "requested" or self._unwanted
 
     def discard_next(self, now: float) -> None:
         """Cancel the response that the server will start by itself."""
         if self.state == "free" and not self.wanted:
-            self.state = "muted"
+            self.state = "discarding"
             self.deadline = now + self._cancel
 
     def defer_to_server(self) -> None:
         """Leave the request to the response that the server starts by itself."""
         self._deferred = self._deferred or self.wanted
         self.wanted = self._unwanted = False
-        if self.state == "muted":
+        if self.state == "discarding":
             self.ended()
 
     def reclaim(self) -> None:
@@ -110,22 +110,22 @@ class ResponseScheduler:
         if self.state != "free" or not self.wanted:
             return False
         self.wanted = False
-        self.state = "asked"
+        self.state = "requested"
         self.deadline = now + self._created
         return True
 
     def began(self, now: float) -> bool:
         """Record the start of a response; return True if it must be cancelled at once."""
-        unwanted, self._unwanted = self._unwanted or self.state == "muted", False
+        unwanted, self._unwanted = self._unwanted or self.state == "discarding", False
         self._deferred = False
-        self._was_asked = self.state == "asked"
-        self.state = "under_way"
+        self._was_requested = self.state == "requested"
+        self.state = "in_progress"
         self.deadline = now + self._done
         return unwanted and self._start_cancel(now)
 
     def touch(self, now: float) -> None:
         """Record progress of the response."""
-        if self.state == "under_way":
+        if self.state == "in_progress":
             self.deadline = now + self._done
 
     def ended(self) -> None:
@@ -140,10 +140,10 @@ class ResponseScheduler:
         The server started it by itself: it receives a request that was sent behind the cancel only now, and answers it. Without
         one the response is requested again.
         """
-        was_asked = self._was_asked
+        was_requested = self._was_requested
         self.ended()
-        if was_asked:
-            self.state = "asked"
+        if was_requested:
+            self.state = "requested"
             self.deadline = now + self._created
         else:
             self.wanted = True
@@ -151,14 +151,14 @@ class ResponseScheduler:
     def busy(self, now: float) -> None:
         """Record a refusal because another response is in progress: the request waits for its end."""
         self.wanted = self.wanted or not self._unwanted
-        self._unwanted = self._was_asked = False
-        if self.state == "asked":
-            self.state = "under_way"
+        self._unwanted = self._was_requested = False
+        if self.state == "requested":
+            self.state = "in_progress"
             self.deadline = now + self._done
 
     def rejected(self) -> bool:
         """Record a refused request; return True if one was pending."""
-        if self.state != "asked":
+        if self.state != "requested":
             return False
         self.ended()
         return True
@@ -166,20 +166,20 @@ class ResponseScheduler:
     def cancel(self, now: float) -> bool:
         """Drop requests and cancel the response; return True if a cancel frame must be sent now."""
         self.wanted = self._deferred = False
-        if self.state == "asked":
+        if self.state == "requested":
             self._unwanted = True
-        elif self.state == "muted":
+        elif self.state == "discarding":
             self.ended()  # the next response may be to newer input
-        return self.state == "under_way" and self._start_cancel(now)
+        return self.state == "in_progress" and self._start_cancel(now)
 
     def expire(self, now: float) -> Overdue | None:
         """Return which deadline has passed, if any. A response past "done" must be cancelled; the others are given up."""
         if self.deadline is None or now < self.deadline:
             return None
-        if self.state == "under_way":
+        if self.state == "in_progress":
             self._start_cancel(now)
             return "done"
-        late: Overdue = "created" if self.state == "asked" else "cancel"
+        late: Overdue = "created" if self.state == "requested" else "cancel"
         self.ended()
         return late
 

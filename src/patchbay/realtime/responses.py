@@ -237,7 +237,7 @@ class ResponseController:
         calls = self._calls
         if calls.in_progress:  # its end was lost
             self._finish("incomplete", ())
-        elif self._scheduler.state in ("under_way", "cancelling"):  # of another client, its end was lost
+        elif self._scheduler.state in ("in_progress", "cancelling"):  # of another client, its end was lost
             self._scheduler.ended()
         calls.begin(response_id)
         self._continuation.cancel()
@@ -310,7 +310,7 @@ class ResponseController:
     def _on_response_done(self, event: ResponseDone) -> None:
         calls = self._calls
         if calls.is_stale(event.response_id):
-            if calls.reject_abandoned(event) and self._scheduler.state == "under_way" and not calls.in_progress:
+            if calls.reject_abandoned(event) and self._scheduler.state == "in_progress" and not calls.in_progress:
                 self._scheduler.ended()  # the server was busy with this one
                 self._advance()
             return

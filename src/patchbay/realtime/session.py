@@ -42,6 +42,17 @@ class Session(ABC):
     def is_open(self) -> bool:
         """True if the session accepts input."""
 
+    @property
+    @abstractmethod
+    def is_synced(self) -> bool:
+        """True if the model has the tools of the last ``use_tools``."""
+
+    @property
+    def is_told(self) -> bool:
+        """The former name of ``is_synced``."""
+        warnings.warn("is_told is is_synced now; the old name ends with the next release.", DeprecationWarning, 2)
+        return self.is_synced
+
     async def close(self) -> None:
         """Close the session and stop all tools; nothing is left running. Idempotent."""
         await asyncio.shield(self._close_soon("closed by the program"))
@@ -150,9 +161,9 @@ class RealtimeSession(Session):
         from patchbay.realtime.session_tools import SessionTools
         from patchbay.realtime.turns import SessionContext
 
-        around = SessionContext(scope, hooks, media)
+        turn_context = SessionContext(scope, hooks, media)
         own = SessionTools(dialect, tools, tool_search)
-        self._engine = SessionEngine(settings, dialect, own, around, queue=self._queue, close_soon=self._close_soon)
+        self._engine = SessionEngine(settings, dialect, own, turn_context, queue=self._queue, close_soon=self._close_soon)
         if snapshot is not None:
             self._engine.tools.use(snapshot)
 
@@ -186,7 +197,7 @@ class RealtimeSession(Session):
         audio = validated_audio(pcm)
         await asyncio.sleep(0)  # lets a lost connection be reopened while audio is sent without a pause
         for start in range(0, len(audio), _PIECE):
-            if (controller := self._engine.reconnector.controller) is None:
+            if (controller := self._engine.controller) is None:
                 return
             await controller.wire.connection.wait_for_space()
             if not controller.closed:
@@ -233,12 +244,6 @@ class RealtimeSession(Session):
     def is_synced(self) -> bool:
         """True if the model has the tools of the last ``use_tools``, also after that raised ToolSyncError."""
         return self._engine.tool_sync.is_synced
-
-    @property
-    def is_told(self) -> bool:
-        """The former name of ``is_synced``."""
-        warnings.warn("is_told is is_synced now; the old name ends with the next release.", DeprecationWarning, 2)
-        return self.is_synced
 
     @property
     def dropped(self) -> Sequence[ToolExecution]:

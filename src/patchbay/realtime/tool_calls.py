@@ -220,7 +220,7 @@ def late_result_text(call: ToolCall, text: str) -> str:
 
 
 class CallAdmission:
-    """Decides which calls run. ``pending`` are calls without an execution, by id; ``on_settled`` gets rejected ones."""
+    """Decides which calls run. ``pending`` are calls without an execution, by id; ``on_execution`` gets rejected ones."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class CallAdmission:
         transcript: Transcript,
         *,
         emit: Callable[[RealtimeEvent], None],
-        on_settled: Callable[[ToolExecution], None],
+        on_execution: Callable[[ToolExecution], None],
     ) -> None:
         self.pending: dict[str, tuple[Round, PendingCall]] = {}
         self._max_rounds = limits.max_rounds
@@ -237,7 +237,7 @@ class CallAdmission:
         self._tools = tools
         self._transcript = transcript
         self._emit = emit
-        self._on_settled = on_settled
+        self._on_execution = on_execution
 
     def admits_early(self, turn: Turn, partial: PartialCall) -> bool:
         """True if a call may run before its response ends: a read-only tool without hooks that could replace it.
@@ -287,8 +287,8 @@ class CallAdmission:
         for one in calls:
             self.pending[one.call.id] = current, one
             self._emit(ToolCallEvent(one.call, current.number))
-        written = [_as_call(one) for one in calls]
-        current.batches.append(turn.run.start(written, messages=self._messages(calls), iteration=current.number))
+        to_run = [_as_call(one) for one in calls]
+        current.batches.append(turn.run.start(to_run, messages=self._messages(calls), iteration=current.number))
 
     def _within_rate(self) -> bool:
         return self.rate_limit.try_acquire(asyncio.get_running_loop().time())
@@ -300,7 +300,7 @@ class CallAdmission:
         hooks = turn.run.hooks
         if hooks is not None and (hooks.observed or hooks.recorders):
             emit_call_end(hooks, current.number, execution, None)
-        self._on_settled(execution)
+        self._on_execution(execution)
 
     def _messages(self, calls: Sequence[PendingCall]) -> list[Message]:
         """Return the conversation as tools see it, ending with the calls."""

@@ -54,13 +54,13 @@ class ToolCallRounds:
         self._turns = turns
         self._host = host
         self._session_tools = tools
-        self._admission = CallAdmission(limits, tools, transcript, emit=host.emit, on_settled=self._on_settled)
+        self._admission = CallAdmission(limits, tools, transcript, emit=host.emit, on_execution=self._on_execution)
         self._pending = self._admission.pending
         self._rounds: list[Round] = []
         self._forming_round: Round | None = None
         self._finishing: set[Round] = set()
         self.late_results = LateResults()
-        turns.on_settled, turns.on_progress = self._on_settled, self._progress
+        turns.on_execution, turns.on_progress = self._on_execution, self._on_progress
 
     # State
 
@@ -143,13 +143,13 @@ class ToolCallRounds:
                     self._check_later(current)
         return was_waiting
 
-    def abandon(self, *, spare: ResponseController | None = None) -> None:
+    def abandon(self, *, keep: ResponseController | None = None) -> None:
         """Abandon all calls but those reported as running.
 
-        Those of the connection ``spare`` continue: its server cancels calls itself.
+        Those of the connection ``keep`` continue: its server cancels calls itself.
         """
         for current in list(self._rounds):
-            if not current.is_delivered and current.controller is not spare:
+            if not current.is_delivered and current.controller is not keep:
                 current.wants_response = False
                 self._abandon(current)
 
@@ -226,11 +226,11 @@ class ToolCallRounds:
         current.calls = [early.get(id(partial)) or self._admission.register(current, partial) for partial in calls]
         return set(early)
 
-    def _progress(self, call: ToolCall, progress: Progress) -> None:
+    def _on_progress(self, call: ToolCall, progress: Progress) -> None:
         if (found := self._pending.get(call.id)) is not None and not found[1].abandoned:
             self._host.emit(ToolProgressEvent(call, progress, found[0].number))
 
-    def _on_settled(self, execution: ToolExecution) -> None:
+    def _on_execution(self, execution: ToolExecution) -> None:
         """Record an execution and route its result."""
         found = self._pending.pop(execution.call.id, None)
         if found is None:
@@ -238,7 +238,7 @@ class ToolCallRounds:
         current, call = found
         call.execution = execution
         if current.turn is not None:
-            current.turn.on_settled(execution)
+            current.turn.record_execution(execution)
         if call.abandoned:
             self._drop(execution)
             self._remove_if_done(current)
@@ -350,11 +350,11 @@ class ToolCallRounds:
         self._host.emit(DroppedEvent("result", execution.call.id, execution.call.name))
 
     def _emit_outputs(self, executions: Sequence[ToolExecution], current: Round) -> None:
-        for shown in user_outputs(executions):
-            self._host.emit(shown)
+        for output in user_outputs(executions):
+            self._host.emit(output)
             hooks = current.turn.run.hooks if current.turn is not None else None
             if hooks is not None and hooks.observed:
-                emit_output(hooks, shown, current.number)
+                emit_output(hooks, output, current.number)
 
     def _remove_if_done(self, current: Round) -> None:
         if current.is_delivered and current in self._rounds and not any(call.call.id in self._pending for call in current.calls):

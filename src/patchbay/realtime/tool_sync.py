@@ -106,12 +106,12 @@ class ToolSync:
         if self._is_update_pending or not controller.is_quiet or controller.closed:
             return
         tools = self._tools.wire_tools()
-        was_in_vain = tools in (self._rejected, self._unconfirmed_tools)
+        has_failed = tools in (self._rejected, self._unconfirmed_tools)
         if tools == self._confirmed_tools:
-            if self._pending and not was_in_vain:
+            if self._pending and not has_failed:
                 self._send(tools, controller)  # the server may have applied an unconfirmed update
             self._done(self._version)
-        elif was_in_vain:
+        elif has_failed:
             return
         elif self._can_update:
             self._send(tools, controller)
@@ -120,9 +120,9 @@ class ToolSync:
 
     def on_session_change(self, event: SessionUpdated | ServerError, controller: ResponseController) -> bool:
         """Handle a confirmation or refusal; return whether it was about an update that was not confirmed before."""
-        is_news = self._on_rejected(event) if isinstance(event, ServerError) else self._on_confirmed(event)
+        was_pending = self._on_rejected(event) if isinstance(event, ServerError) else self._on_confirmed(event)
         self.push(controller)
-        return is_news
+        return was_pending
 
     def on_disconnected(self) -> None:
         """Forget pending updates: the next connection starts with the current tools."""

@@ -81,7 +81,7 @@ class Turn:
         if self._observed is not None and self._hooks is not None:
             emit_response_counts(self._hooks, self.responses, chars=chars, calls=calls)
 
-    def on_settled(self, execution: ToolExecution) -> None:
+    def record_execution(self, execution: ToolExecution) -> None:
         """Record an execution."""
         if self._observed is not None:
             self._executions.append(summary_of(execution))
@@ -111,6 +111,7 @@ class Turn:
 
 
 _MAX_UNCLAIMED: Final = 8
+"""Utterances between turns that the next turn starts with."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Turns:
 
     def __init__(self, context: SessionContext, tools: SessionTools, transcript: Transcript, *, max_calls: int) -> None:
         self.current: Turn | None = None
-        self.on_settled: Callable[[ToolExecution], None] | None = None
+        self.on_execution: Callable[[ToolExecution], None] | None = None
         self.on_progress: Callable[[ToolCall, Progress], None] | None = None
         self._context = context
         self._tools = tools
@@ -229,5 +230,5 @@ class Turns:
             scope=replace(context.scope, turn_id=uuid.uuid4().hex),
             results=self._results,
             offer_reader=self._has_reader,
-            on_settled=self.on_settled,
+            on_settled=self.on_execution,
         )

@@ -40,7 +40,7 @@ REQUESTED = "request start_next@0=True "
         pytest.param(REQUESTED + "start_next=False request wanted=False", id="a request is sent at once and only once"),
         pytest.param(REQUESTED + "began request start_next=False ended start_next=True", id="it waits for the one under way"),
         pytest.param(
-            REQUESTED + "busy state=under_way wanted=True start_next=False ended start_next=True",
+            REQUESTED + "busy state=in_progress wanted=True start_next=False ended start_next=True",
             id="a busy error defers it until the response ends",
         ),
         pytest.param(REQUESTED + "began busy ended start_next=True", id="busy after a misattributed start requests again"),
@@ -50,10 +50,10 @@ REQUESTED = "request start_next@0=True "
             id="input during an unwanted pending response is answered after it",
         ),
         pytest.param(
-            REQUESTED + "cancel accept began=False state=under_way wanted=False", id="a pending response is reused if accepted"
+            REQUESTED + "cancel accept began=False state=in_progress wanted=False", id="a pending response is reused if accepted"
         ),
         pytest.param(
-            REQUESTED + "cancel request defer_to_server began=False wanted=False state=under_way",
+            REQUESTED + "cancel request defer_to_server began=False wanted=False state=in_progress",
             id="a server's own response is not cancelled instead",
         ),
         pytest.param(
@@ -78,14 +78,14 @@ REQUESTED = "request start_next@0=True "
             id="a silent response is cancelled and then abandoned",
         ),
         pytest.param(
-            "discard_next state=muted is_response_owed=False began=True state=cancelling",
+            "discard_next state=discarding is_response_owed=False began=True state=cancelling",
             id="a discarded response is cancelled when it begins",
         ),
         pytest.param(
             "discard_next@0 expire@2=None expire@3.5=cancel state=free", id="a discarded response that never begins is no failure"
         ),
         pytest.param(
-            REQUESTED + "discard_next began=False state=under_way discard_next request ended discard_next start_next=True",
+            REQUESTED + "discard_next began=False state=in_progress discard_next request ended discard_next start_next=True",
             id="a wanted or running response is not discarded",
         ),
         pytest.param("discard_next cancel=False accept start_next=True began=False", id="a requested response is not discarded"),
@@ -117,7 +117,7 @@ def test_no_request_is_sent_while_one_is_pending_or_under_way(steps):
         elif step == "later":
             now += 100.0
             made.expire(now)
-        elif step != "ended_by_late_cancel" or made.state == "under_way":
+        elif step != "ended_by_late_cancel" or made.state == "in_progress":
             getattr(made, step)(now)
         open_responses = 0 if made.state == "free" else open_responses
         assert (made.state == "free") == (made.deadline is None)

@@ -12,8 +12,8 @@ from patchbay.realtime.server_events import ResponseDone, ResponseStarted
 def test_call_with_equal_arguments_matches_by_name_first():
     keys = CallKeys("r")
     same = '{"city": "Rome"}'
-    nameless = keys.find(CallReference(place=2, whole=True, arguments=same))
-    named = keys.find(CallReference(place=1, name="look_up", whole=True, arguments=same))
+    nameless = keys.find(CallReference(index=2, whole=True, arguments=same))
+    named = keys.find(CallReference(index=1, name="look_up", whole=True, arguments=same))
     listed = [
         CallReference(item="a", name="look_up", whole=True, arguments=same),
         CallReference(item="b", name="pay", whole=True, arguments=same),

@@ -1,3 +1,3 @@
-"""The providers' wires, one small file each."""
+"""Wire protocols of the providers."""
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def setup_frames(self, opening: ConnectionSetup) -> list[Frame]:
-        """Return the frames to send at once; ``setup.lines`` is the history so far."""
+        """Return the frames to send at once; ``opening.lines`` is the history so far."""
 
     @abstractmethod
     def configure_frames(self, opening: ConnectionSetup) -> list[Frame]:
@@ -113,7 +113,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def history_frames(self, opening: ConnectionSetup) -> list[Frame]:
-        """Return frames that replay ``setup.lines`` without requesting an answer."""
+        """Return frames that replay ``opening.lines`` without requesting an answer."""
 
     @abstractmethod
     def tools_frames(self, tools: Sequence[WireTool]) -> list[Frame]:

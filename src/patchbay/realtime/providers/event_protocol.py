@@ -48,13 +48,13 @@ _STATUS: Final[Mapping[str, Status]] = {
     "cancelled": "cancelled",
     "incomplete": "incomplete",
 }
-_RESPONSES: Final = 4
+_MAX_RESPONSES: Final = 4
 """Number of responses whose calls are remembered."""
 
 _SESSION_WORDS: Final = re.compile(r"session\.|tools|turn_detection", re.IGNORECASE)
 _ITEM_WORDS: Final = re.compile(r"call_id|conversation\.item|function_call_output|\bitem\b", re.IGNORECASE)
 _BUSY: Final = re.compile(r"already has an active response|conversation_already_has_active_response", re.IGNORECASE)
-_ONLY_READ: Final = 2_000
+_SEARCHED_CHARS: Final = 2_000
 """Length of an error message that is searched for keywords."""
 _ABOUT: Final[Mapping[str, _About]] = {"session": "session", "item": "item", "response": "response"}
 
@@ -84,7 +84,7 @@ class EventReader(Dialect):
         self._unconfirmed = 0
         self._expected: frozenset[str] | None = None
         self._response = ""
-        self._under_way = False
+        self._in_progress = False
         self._calls: OrderedDict[str, CallKeys] = OrderedDict()
 
     def read(self, frame: Any) -> list[ServerEvent]:
@@ -123,7 +123,7 @@ class EventReader(Dialect):
         )
         if response_id == self._response:
             return []
-        self._response, self._under_way = response_id, True
+        self._response, self._in_progress = response_id, True
         return [ResponseStarted(response_id)]
 
     @_reads("response.done")
@@ -134,21 +134,21 @@ class EventReader(Dialect):
             return self._began(frame)
         response_id = self._of(json_access.text(response, "id") or json_access.text(frame, "response_id"))
         if response_id == self._response:
-            if not self._under_way:
+            if not self._in_progress:
                 return []
-            self._under_way = False
+            self._in_progress = False
         details = json_access.member(response, "status_details")
         error = json_access.member(details, "error")
         reason = json_access.text(details, "reason")
         reason = reason or ": ".join(filter(None, (json_access.text(error, "code"), json_access.text(error, "message"))))
-        counted = json_access.usage(response, "usage") or json_access.usage(frame, "usage")
+        counted = json_access.member(response, "usage") or json_access.member(frame, "usage") or None
         # Calls of a response with an unknown status must not run.
         ending: Status = _STATUS.get(status or ("" if response.get("status") is None else "?"), "failed")
         return [ResponseDone(response_id, ending, self._whole_calls(response_id, response), counted, reason)]
 
     def _whole_calls(self, response_id: str, response: dict[str, Any]) -> tuple[FinalCall, ...]:
-        items = ((place, item) for place, item in json_access.elements(response, "output") if item.get("type") == "function_call")
-        listed = [self._named(item, place=place, whole=True) for place, item in islice(items, MAX_CALLS)]
+        items = ((index, item) for index, item in json_access.elements(response, "output") if item.get("type") == "function_call")
+        listed = [self._named(item, index=index, whole=True) for index, item in islice(items, MAX_CALLS)]
         if not listed:
             return ()
         return tuple(
@@ -167,7 +167,7 @@ class EventReader(Dialect):
         calls = self._calls.get(response_id)
         if calls is None:
             calls = self._calls[response_id] = CallKeys(response_id)
-            if len(self._calls) > _RESPONSES:
+            if len(self._calls) > _MAX_RESPONSES:
                 self._calls.popitem(last=False)
         return calls
 
@@ -207,21 +207,21 @@ class EventReader(Dialect):
         if item.get("type") != "function_call":
             return []
         whole = frame["type"].endswith("done") and json_access.text(item, "status") != "incomplete"
-        return self._piece(frame, self._named(item, place=json_access.place(frame, "output_index"), whole=whole))
+        return self._piece(frame, self._named(item, index=json_access.index(frame, "output_index"), whole=whole))
 
     @_reads("response.function_call_arguments.delta", "response.function_call_arguments.done")
     def _arguments(self, frame: dict[str, Any]) -> list[ServerEvent]:
         """Read a frame about arguments: like an item, but with ``item_id``."""
         whole = frame["type"].endswith("done")
-        named = self._named(frame, place=json_access.place(frame, "output_index"), whole=whole)
+        named = self._named(frame, index=json_access.index(frame, "output_index"), whole=whole)
         named.item = json_access.text(frame, "item_id")
         return self._piece(frame, named, delta="" if whole else json_access.text(frame, "delta"))
 
-    def _named(self, holder: dict[str, Any], *, place: int | None, whole: bool) -> CallReference:
+    def _named(self, holder: dict[str, Any], *, index: int | None, whole: bool) -> CallReference:
         return CallReference(
             item=json_access.text(holder, "id"),
             call_id=json_access.text(holder, "call_id"),
-            place=place,
+            index=index,
             name=self.named(json_access.text(holder, "name")),
             whole=whole,
             arguments=(json_access.arguments(holder, "arguments") or "")[: MAX_ARGUMENT_CHARS + 1] if whole else "",
@@ -257,11 +257,11 @@ class EventReader(Dialect):
         error = json_access.member(frame, "error") or frame
         short = frame.get("error")
         message = json_access.text(error, "message") or (json_access.text(frame, "error") if isinstance(short, str) else "")
-        number = json_access.place(error, "code")
+        number = json_access.index(error, "code")
         code = json_access.text(error, "code") or ("" if number is None else str(number))
         param = json_access.text(error, "param")
         event_id = json_access.text(error, "event_id") if error is not frame else ""
-        words = f"{code} {message[:_ONLY_READ]}"
+        words = f"{code} {message[:_SEARCHED_CHARS]}"
         if "response_cancel_not_active" in words or "no active response" in words:
             return [ServerError(message, code, event_id=event_id, about="cancel")]
         busy = _BUSY.search(words) is not None

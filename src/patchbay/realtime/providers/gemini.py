@@ -358,7 +358,7 @@ class GeminiDialect(Dialect):
         return events
 
     def _refusal(self, error: dict[str, Any]) -> ServerError:
-        number = json_access.place(error, "code")
+        number = json_access.index(error, "code")
         code = _text(error, "status") or ("" if number is None else str(number))
         message = _text(error, "message") or "The server reported an error."
         return ServerError(message, code, about="" if self._set_up else "session")

@@ -7,21 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from patchbay.tools import well_formed
+
 
 def text(holder: dict[str, Any], name: str) -> str:
     """Return a string without lone surrogates, "" if missing."""
     value = holder.get(name)
-    return _mended(value) if isinstance(value, str) else ""
-
-
-def _mended(value: str) -> str:
-    if value.isascii():
-        return value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return value
+    return well_formed(value) if isinstance(value, str) else ""
 
 
 def member(holder: dict[str, Any], name: str) -> dict[str, Any]:
@@ -33,18 +25,13 @@ def member(holder: dict[str, Any], name: str) -> dict[str, Any]:
 def elements(holder: dict[str, Any], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a list with their indexes."""
     value = holder.get(name)
-    return ((place, one) for place, one in enumerate(value if isinstance(value, list) else ()) if isinstance(one, dict))
+    return ((number, one) for number, one in enumerate(value if isinstance(value, list) else ()) if isinstance(one, dict))
 
 
-def place(holder: dict[str, Any], name: str) -> int | None:
+def index(holder: dict[str, Any], name: str) -> int | None:
     """Return a non-negative integer, None if missing."""
     value = holder.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def usage(holder: dict[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the server's usage object, None if missing."""
-    return member(holder, name) or None
 
 
 def arguments(holder: dict[str, Any], name: str) -> str | None:
@@ -52,7 +39,7 @@ def arguments(holder: dict[str, Any], name: str) -> str | None:
     value = holder.get(name)
     if isinstance(value, dict):
         try:
-            return _mended(json.dumps(value, ensure_ascii=False))
+            return well_formed(json.dumps(value, ensure_ascii=False))
         except RecursionError:
             return None
     return text(holder, name) or None
