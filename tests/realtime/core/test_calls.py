@@ -45,26 +45,57 @@ def test_any_split_gives_the_same_text(text, cuts):
     assert text == made.all_calls()[0].text
 
 
-def test_duplicate_call_completes_once():
+DONE = CallDelta("r1", "k", "c1", "f", arguments="{}", done=True)
+
+
+@pytest.mark.parametrize(
+    ("deltas", "final", "expected"),
+    [
+        pytest.param([DONE, DONE], [FinalCall("k", "c1", "f", "{}")], [("c1", "f", "{}")], id="a duplicate is one call"),
+        pytest.param(
+            [CallDelta("r1", "k", "c1", arguments='{"a":1}', done=True)],
+            [FinalCall("k", "c1", "f", '{"a":1}')],
+            [("c1", "f", '{"a":1}')],
+            id="the response end names the tool",
+        ),
+        pytest.param(
+            [CallDelta("r1", "k", "", "f", arguments="{}", done=True)],
+            [FinalCall("k", "c9", "f", "{}")],
+            [("c9", "f", "{}")],
+            id="the response end has the id",
+        ),
+        pytest.param(
+            [CallDelta("r1", "b", "c2", "g", arguments="{}", done=True)],
+            [FinalCall("a", "c1", "f", "{}"), FinalCall("b", "c2", "g", "{}")],
+            [("c1", "f", "{}"), ("c2", "g", "{}")],
+            id="the response end has the order",
+        ),
+        pytest.param(
+            [CallDelta("r1", "k", "c", "f", delta='{"a":1}'), CallDelta("r1", "k", arguments='{"a":', done=True)],
+            [],
+            [("c", "f", '{"a":1}')],
+            id="valid deltas win over an invalid text",
+        ),
+        pytest.param(
+            [CallDelta("r1", "k", "c", "f", delta='{"a"'), CallDelta("r1", "k", arguments='{"a":2}', done=True)],
+            [],
+            [("c", "f", '{"a":2}')],
+            id="a valid text wins over invalid deltas",
+        ),
+        pytest.param(
+            [CallDelta("r1", "", "c", "f", delta="{"), CallDelta("r1", "", delta="}"), CallDelta("r1", "", done=True)],
+            [],
+            [("c", "f", "{}")],
+            id="deltas without a key extend the current call",
+        ),
+    ],
+)
+def test_deltas_and_the_response_end_form_calls(deltas, final, expected):
     made = book()
-    done = CallDelta("r1", "k", "c1", "f", arguments="{}", done=True)
-    assert (True, None) == (made.add_delta(done) is not None, made.add_delta(done))
-    made.finish([FinalCall("k", "c1", "f", "{}")])
-    assert [("c1", "f", "{}")] == assembled(made)
-
-
-def test_an_end_without_a_name_waits_for_the_end_of_the_response_to_name_it():
-    made = book()
-    assert None is made.add_delta(CallDelta("r1", "k", "c1", arguments='{"a":1}', done=True))
-    made.finish([FinalCall("k", "c1", "f", '{"a":1}')])
-    assert [("c1", "f", '{"a":1}')] == assembled(made)
-
-
-def test_last_call_id_wins():
-    made = book()
-    made.add_delta(CallDelta("r1", "k", "", "f", arguments="{}", done=True))
-    made.finish([FinalCall("k", "c9", "f", "{}")])
-    assert [("c9", "f", "{}")] == assembled(made)
+    for delta in deltas:
+        made.add_delta(delta)
+    made.finish(final)
+    assert expected == assembled(made)
 
 
 def test_call_without_an_id_gets_one():
@@ -74,32 +105,6 @@ def test_call_without_an_id_gets_one():
     one, two = (call.call_id for call in made.all_calls())
     assert one.startswith("call_")
     assert one != two
-
-
-def test_calls_of_the_response_end_alone_keep_the_servers_order():
-    made = book()
-    made.add_delta(CallDelta("r1", "b", "c2", "g", arguments="{}", done=True))
-    made.finish([FinalCall("a", "c1", "f", "{}"), FinalCall("b", "c2", "g", "{}")])
-    assert ["c1", "c2"] == [call.call_id for call in made.all_calls()]
-
-
-def test_of_two_texts_that_differ_the_one_that_can_be_read_counts():
-    made = book()
-    made.add_delta(CallDelta("r1", "k", "c", "f", delta='{"a":1}'))
-    made.add_delta(CallDelta("r1", "k", arguments='{"a":', done=True))
-    assert '{"a":1}' == made.all_calls()[0].text
-    other = book()
-    other.add_delta(CallDelta("r1", "k", "c", "f", delta='{"a"'))
-    other.add_delta(CallDelta("r1", "k", arguments='{"a":2}', done=True))
-    assert '{"a":2}' == other.all_calls()[0].text
-
-
-def test_deltas_without_a_key_extend_the_current_call():
-    made = book()
-    made.add_delta(CallDelta("r1", "", "", "f", delta="{"))
-    made.add_delta(CallDelta("r1", "", delta="}"))
-    made.add_delta(CallDelta("r1", "", done=True))
-    assert ["{}"] == [call.text for call in made.all_calls()]
 
 
 def test_parts_of_another_response_are_stale():

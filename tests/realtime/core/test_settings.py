@@ -56,11 +56,15 @@ def test_only_the_slow_tool_timeout_can_be_unlimited():
         *[("extra", value) for value in (None, [], "a", {"a": object()}, {"a": [{1, object()}]}, {("a", "b"): 1})],
         *[("limits", value) for value in (None, {}, {"done": 3}, 3)],
         ("output", None),
+        ("model", " "),
+        ("url", "http://127.0.0.1/"),
     ],
 )
 def test_setting_of_the_wrong_type_is_refused_by_name_without_keys(name, value):
     for made in (lambda fields: RealtimeSettings(**fields), lambda fields: RealtimeSession(fields.pop("model"), **fields)):
-        with pytest.raises(ConfigurationError, match=rf"^({name}|settings) of a realtime session") as caught:
+        with pytest.raises(
+            ConfigurationError, match=rf"^(The URL|A realtime session needs|({name}|settings) of a realtime session)"
+        ) as caught:
             made({"model": "m", name: value})
         assert "b'm'" not in str(caught.value)
 

@@ -22,12 +22,10 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
-from patchbay.testing.realtime.event_protocol import Problem
-from patchbay.testing.realtime.openai import OpenAIConnection
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import change
+from .peers import Peer, change, open_session, rejected_execution, serving, updated
 from .playing import SlowTool, bounded, limits, named, playing, snapshot_of
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
@@ -131,37 +129,31 @@ async def test_gemini_tools_change_only_without_running_calls():
     assert 1 == len(played.fake.calls[0].results)
 
 
-class Picky(OpenAIConnection):
-    """A server that takes no tool of this name."""
-
-    def check_tools(self, tools):
-        names = [tool["name"] for tool in tools or ()]
+async def picky(peer: Peer) -> None:
+    """Refuse the tool ``odd`` by its index, and confirm all others."""
+    await peer.send({"type": "session.created"})
+    while True:
+        update = await peer.until("session.update")
+        names = [tool["name"] for tool in update["session"]["tools"]]
         if "odd" in names:
-            return Problem("No such schema.", param=f"session.tools[{names.index('odd')}].parameters", violation=False)
-        return super().check_tools(tools)
+            await peer.send(rejected_execution(update, "No such schema.", f"session.tools[{names.index('odd')}].parameters"))
+        else:
+            await peer.send(updated(*names))
 
 
-class PickyOpenAI(FakeOpenAI):
-    _connection_class = Picky
-
-
-async def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_named():
+async def test_tool_refused_by_its_index_is_left_out_alone_and_named():
     tools = ["first", "odd", "last"]
-    with PickyOpenAI([Call("last"), Quote()]) as fake:
-        async with playing(fake, named("own"), snapshot=snapshot_of(*tools)) as played:  # refused as it opens
-            assert {"own", "first", "last"} == set(fake.tools)
-            await change(played, *tools, error="odd: No such schema")
-            await change(played, *tools, "added", error="odd")
-            assert {"own", "first", "last", "added"} == set(fake.tools)
-            await played.session.send_text("Go.")
-            await played.until(lambda: "done" in played.text)
+    async with serving(picky) as (url, peers), open_session(url, named("own"), snapshot=snapshot_of(*tools)) as played:
+        assert ["own", "first", "last"] == peers[0].tools()[-1]  # refused at the opening
+        await change(played, *tools, error="odd: No such schema")
+        await change(played, *tools, "added", error="odd")
+        assert ["own", "first", "last", "added"] == peers[0].tools()[-1]
 
 
-async def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
-    with PickyOpenAI() as fake:
-        async with playing(fake) as played:
-            first = asyncio.ensure_future(change(played, "odd", "last", error="refused"))
-            await asyncio.sleep(0)  # it is on its way
-            await change(played, "good", "last")
-            await first
-            assert ["good", "last"] == fake.tools
+async def test_index_of_a_refused_tool_is_that_among_the_tools_that_were_sent():
+    async with serving(picky) as (url, peers), open_session(url) as played:
+        first = asyncio.ensure_future(change(played, "odd", "last", error="refused"))
+        await asyncio.sleep(0)  # it is on its way
+        await change(played, "good", "last")
+        await first
+        assert ["good", "last"] == peers[0].tools()[-1]

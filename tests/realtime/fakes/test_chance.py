@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
+from patchbay.testing.realtime import Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
 from realtime.random_scripts import random_script
 from support.repeated import examples, repeated
 from support.running import run
@@ -39,13 +38,6 @@ def test_correct_client_passes_any_random_script(provider, chance):
         assert fake.connections <= fake.attempts
 
 
-@pytest.mark.parametrize("provider", FAKES)
-def test_seed_determines_the_script(provider):
-    assert random_script(7, provider=provider) == random_script(7, provider=provider)
-    assert random_script(7, provider=provider) == random_script(random.Random(7), provider=provider)
-    assert 20 < len({repr(random_script(seed, provider=provider)) for seed in range(30)})
-
-
 @given(text=st.text(), cuts=st.sets(st.integers(-1, 40)), ascii=st.booleans())
 def test_the_deltas_of_a_call_join_to_its_arguments_wherever_they_are_cut(text, cuts, ascii):  # noqa: A002
     call = Call("any", {"text": text}, cuts=tuple(cuts), ascii=ascii)
@@ -57,10 +49,3 @@ def test_the_deltas_of_a_call_join_to_its_arguments_wherever_they_are_cut(text, 
 def test_arguments_can_be_cut_within_an_escape():
     call = Call("any", {"city": "Zürich"}, cuts=(13,))
     assert ['{"city":"Z\\u0', '0fcrich"}'] == call.deltas
-
-
-def test_short_forms_are_expanded_to_answers():
-    with FakeOpenAI(["hello", Call("a"), [Call("a"), Call("b")]]) as fake:
-        assert all(isinstance(step, Answer) for step in fake.script)
-        assert [1, 1, 2] == [len(step.parts) for step in fake.script]
-        assert 3 == fake.remaining
