@@ -13,7 +13,7 @@ from patchbay.testing.realtime.script import AnswerFault, CallFault, Part, Point
 KINDS: Final = frozenset({"calls", "mixed", "fragments", "stale", "noise", "status", "late"}) | frozenset(
     {"interrupt", "cancel", "kill", "leave", "refuse", "update"}
 )
-"""What there can be: malformed calls ("calls"), events of several calls mixed, messages in fragments, old calls, noise,
+"""Kinds of events and faults: malformed calls ("calls"), events of several calls mixed, messages in fragments, old calls, noise,
 responses that are not completed, the user speaking, calls taken back, connections killed, ended with a warning ("leave") and
 refused, slow beginnings, changes of the session refused ("update")."""
 
@@ -60,7 +60,7 @@ def random_script(
 
 
 class Dice:
-    """Chance, and what is allowed to it."""
+    """A source of random choices, limited to the allowed kinds."""
 
     def __init__(self, random: Random, provider: str, kinds: frozenset[str]) -> None:
         self.random = random
@@ -68,7 +68,7 @@ class Dice:
         self.kinds = kinds
 
     def may(self, kind: str, likely: float) -> bool:
-        """True if something happens, as likely as said (0 to 1)."""
+        """True with this probability (0 to 1), if the kind is allowed."""
         return kind in self.kinds and self.random.random() < likely
 
     def late(self, seconds: float) -> float:
@@ -86,7 +86,7 @@ class Dice:
         return frozenset(fault for fault in faults if self.may("calls", 0.15))
 
     def batch_faults(self) -> frozenset[CallFault]:
-        """Return what is wrong with all calls of an answer, where one message tells them (Gemini).
+        """Return the faults of all calls of an answer that share one message (Gemini).
 
         Not both: a call that is issued twice without an id cannot be recognised as one.
         """

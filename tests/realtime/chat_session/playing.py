@@ -1,4 +1,4 @@
-"""Words for the tests of this folder: a session that is open, its events as they came, and what a chat must be."""
+"""An open chat session with its events, and checks of its messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from realtime.core import playing as core
 
 
 class Played(core.Played):
-    """An open chat, and its events as they came."""
+    """An open chat session and its events."""
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -52,7 +52,7 @@ def call(name: str, number: int = 1, arguments: str = "{}") -> ToolCall:
 
 
 def assert_answered_once(messages: Any) -> None:
-    """Law 1: behind each message with calls stand their results, one each, in call order."""
+    """Law 1: each message with calls is followed by their results, one each, in call order."""
     expected: list[str] = []
     for message in messages:
         if message["role"] == "tool":

@@ -24,7 +24,7 @@ ANSWERS = st.sampled_from(["text", "call", "calls", "unknown", "fail", "same id"
 
 
 class Model:
-    """Answers as the script says, each piece a little later; it checks what it is sent."""
+    """Answers by script, and checks each request."""
 
     def __init__(self, answers: list[str]) -> None:
         self._answers = answers

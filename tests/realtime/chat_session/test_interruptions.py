@@ -1,4 +1,4 @@
-"""What becomes of a chat whose turn is broken off, wherever that is: it is one that a server takes, and the talk can go on."""
+"""A chat interrupted at any point stays valid, and can continue."""
 
 from __future__ import annotations
 

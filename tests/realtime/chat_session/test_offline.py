@@ -1,4 +1,4 @@
-"""A session over chat completions: the face and the events of a realtime session, turns one after the other, tools kept in step."""
+"""A session over chat completions: interface and events of a realtime session, one turn after another, synced tools."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_newer_user_turn_stops_the_rest_and_each_call_has_its_result():
 
 async def test_interrupted_text_stays_in_the_conversation():
     class Talking:
-        """A model that says something, and waits."""
+        """A model that sends a piece of text and waits."""
 
         def __init__(self) -> None:
             self.requests: list[Any] = []

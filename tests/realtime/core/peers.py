@@ -1,4 +1,4 @@
-"""A server that does what a test says, frame by frame, and a session with it. For moments that no fake of a provider plays."""
+"""A server that a test controls frame by frame, for moments that no fake of a provider plays, and a session with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "sk-a-key-that-nobody-may-see"
 
 
 class Peer:
-    """One connection: ``came`` is what the session has sent on it, ``number`` counts connections from 1."""
+    """A connection: ``came`` are the frames that the session has sent, ``number`` counts connections from 1."""
 
     def __init__(self, socket: ServerConnection, number: int) -> None:
         self.number = number
@@ -51,7 +51,7 @@ class Peer:
                 return frame
 
     async def listen(self) -> None:
-        """Take what comes, until the session goes."""
+        """Receive frames until the session disconnects."""
         while True:
             await self.next()
 
@@ -59,7 +59,7 @@ class Peer:
         self._socket.transport.abort()
 
     async def open(self) -> None:
-        """Let the session in, as the server would whose language it speaks: Gemini's or OpenAI's."""
+        """Accept the session as Gemini's or OpenAI's server does."""
         if self._socket.request is not None and "x-goog-api-key" in self._socket.request.headers:
             await self.until("setup")
             await self.send({"setupComplete": {}})
@@ -86,7 +86,7 @@ Handle = Callable[[Peer], Awaitable[object]]
 
 @asynccontextmanager
 async def serving(handle: Handle, **options: Any) -> AsyncIterator[tuple[str, list[Peer]]]:
-    """A server that does this from the first frame of each connection on; as its URL, and its connections so far."""
+    """A server that runs ``handle`` for each connection; yields its URL and its connections so far."""
     peers: list[Peer] = []
 
     async def talk(socket: ServerConnection) -> None:
@@ -111,7 +111,7 @@ async def open_session(
     settings: dict[str, Any] | None = None,
     **bounds: Any,
 ) -> AsyncIterator[Played]:
-    """An open session with a server, and its events; none of them shows the key."""
+    """An open session with a server; checks that no event contains the key."""
     own = {"provider": provider, "url": url, "api_key": SECRET, "output": "text", "limits": limits(**bounds)}
     played = Played(
         RealtimeSession(RealtimeSettings(model="m", **{**own, **(settings or {})}), tools=tools, snapshot=snapshot, hooks=hooks)
@@ -128,7 +128,7 @@ async def open_session(
 
 @asynccontextmanager
 async def served(conduct: Handle, *tools: Any, opens: Handle = Peer.open, **how: Any) -> AsyncIterator[tuple[Played, list[Peer]]]:
-    """A session (``open_session``), and a server that lets it in and then does what ``conduct`` says, on each connection."""
+    """A session (``open_session``) and a server that accepts it and then runs ``conduct``, on each connection."""
 
     async def handle(peer: Peer) -> None:
         await opens(peer)
@@ -144,7 +144,7 @@ def created(response: str) -> dict[str, Any]:
 
 
 def done(response: str, status: str = "completed", *calls: str) -> dict[str, Any]:
-    """The end of a response that has called these tools, each with its name as the call's id too."""
+    """The end of a response with calls of these tools, whose names are also the call ids."""
     output = [
         {"id": f"item_{name}", "type": "function_call", "status": "completed", "name": name, "call_id": name, "arguments": "{}"}
         for name in calls
@@ -164,22 +164,22 @@ def text_delta(response: str, text: str) -> dict[str, Any]:
 
 
 def content(**members: Any) -> dict[str, Any]:
-    """What a Gemini server says."""
+    """A message of Gemini's server."""
     return {"serverContent": members}
 
 
 def updated(*names: str) -> dict[str, Any]:
-    """That a session of OpenAI's has these tools."""
+    """A confirmation that names these tools."""
     return {"type": "session.updated", "session": {"tools": [{"type": "function", "name": name} for name in names]}}
 
 
 def refusal(message: str, param: str = "session") -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A reply by which a change of the tools is refused."""
+    """A reply that refuses a tool update."""
     return lambda update: rejected_execution(update, message, param)
 
 
 def replies(*lists: Sequence[Any]) -> Handle:
-    """A server that replies to the first change of the tools with the frames of the first list, and so on."""
+    """A server that replies to each tool update with the frames of the next list."""
 
     async def conduct(peer: Peer) -> None:
         for frames in lists:
@@ -190,12 +190,12 @@ def replies(*lists: Sequence[Any]) -> Handle:
 
 
 async def change(played: Played, *tools: str | ToolDefinition, error: str = "") -> None:
-    """Have a session use these tools, and see whether that is an error."""
+    """Set the tools of a session, and expect this error, if any."""
     with pytest.raises(ToolSyncError, match=error) if error else nullcontext():
         await bounded(played.session.use_tools(snapshot_of(*tools)))
 
 
 def rejected_execution(update: dict[str, Any], message: str, param: str = "session") -> dict[str, Any]:
-    """That an OpenAI server refuses an update."""
+    """An error event of OpenAI about an update."""
     error = {"type": "invalid_request_error", "code": "invalid_value", "message": message, "param": param}
     return {"type": "error", "error": {**error, "event_id": update.get("event_id")}}

@@ -1,13 +1,12 @@
-"""A session against a fake, and what the tests of sessions look at. Every wait is bounded."""
+"""A session with a fake and its events, and helpers for tests of sessions. Every wait is bounded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
-from executor.virtual_time import later
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
@@ -24,28 +23,12 @@ T = TypeVar("T")
 QUICK = {"first_pause": 0.01, "longest_pause": 0.05, "grace": 0.05, "cancel": 1.0, "flood_calls": 1000}
 
 
-def run(work: Coroutine[Any, Any, T], loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> T:
-    """Run a test within its bound, in a new loop (of this kind), and see that it has left no task."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(60):
-            result = await work
-        for _ in range(10):  # a moment for the generators that a library leaves to the event loop to close
-            await asyncio.sleep(0)
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        assert [] == left
-        return result
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(bounded())
-
-
 def limits(**fields: Any) -> RealtimeLimits:
     return RealtimeLimits(**{**QUICK, **fields})
 
 
 class Played:
-    """An open session, and its events as they came; ``fake`` is its server."""
+    """An open session and its events; ``fake`` is its server."""
 
     fake: FakeRealtime
 
@@ -64,16 +47,16 @@ class Played:
 
     @property
     def text(self) -> str:
-        """What the model has said in writing."""
+        """The model's text."""
         return "".join(event.delta for event in self.of(TextEvent))
 
     @property
     def states(self) -> list[str]:
-        """What became of its connections."""
+        """The states of its connections."""
         return [event.state for event in self.of(ConnectionEvent)]
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until something is so; it is looked at whenever an event comes, and now and then."""
+        """Wait for a condition, which is checked at each event and every 20 ms."""
         async with asyncio.timeout(30):
             while not true():
                 self._changed.clear()
@@ -84,7 +67,7 @@ class Played:
                     pass
 
     async def say(self, text: str, *, answers: int) -> None:
-        """Send a text, and wait until there were so many responses since the session began."""
+        """Send a text, and wait for the end of response number ``answers`` of the session."""
         await self.session.send_text(text)
         await self.answers(answers)
 
@@ -101,7 +84,7 @@ class Played:
 
 
 class SlowTool:
-    """A tool, ``slow``, that runs until it may end, and returns what it was made with. ``stopped`` is set when it is over."""
+    """A tool, ``slow``, that runs until ``may_end`` is set, and returns ``result``. ``stopped`` is set at its end."""
 
     def __init__(self, result: object = "forty-two") -> None:
         self.began = asyncio.Event()
@@ -120,7 +103,7 @@ class SlowTool:
 
 
 def recording(name: str) -> tuple[ToolDefinition, list[Any]]:
-    """A tool that returns nothing, and the arguments with which it was run."""
+    """A tool that returns nothing, and the arguments of its calls."""
     ran: list[Any] = []
     return ToolDefinition(name, "d", handler=lambda arguments: ran.append(dict(arguments))), ran
 
@@ -129,7 +112,7 @@ def recording(name: str) -> tuple[ToolDefinition, list[Any]]:
 async def playing(
     fake: FakeRealtime, *tools: Any, settings: dict[str, Any] | None = None, **kwargs: Any
 ) -> AsyncIterator[Played]:
-    """Connect a session to a fake, which is started if it does not run; at the end nothing was done that must not be."""
+    """Connect a session to a fake, which is started if it does not run; check at the end that nothing violated its rules."""
     with nullcontext() if hasattr(fake, "url") else fake:
         made = RealtimeSettings(
             model="a-model",
@@ -154,7 +137,7 @@ async def playing(
 
 
 async def connected(settings: RealtimeSettings, **kwargs: Any) -> RealtimeSession:
-    """Open a session; the first attempts may be refused, which is the caller's affair."""
+    """Open a session with a server that may refuse the first attempts."""
     for _ in range(20):
         session = RealtimeSession(settings, **kwargs)
         try:
@@ -170,18 +153,8 @@ async def bounded(thing: Awaitable[T]) -> T:
         return await thing
 
 
-async def after_a_minute(work: Awaitable[T], when: Callable[[], object]) -> T:
-    """Let a minute have passed for what is under way in a ``MovedLoop`` once ``when`` is so; its limits are below that."""
-    task = asyncio.ensure_future(work)
-    async with asyncio.timeout(30):
-        while not when():
-            await asyncio.sleep(0.001)
-    await later(59)
-    return await bounded(task)
-
-
 async def wait_until_answered(fake: FakeRealtime) -> None:
-    """Wait until all that was sent has come: each call has its result, and the model was asked to go on."""
+    """Wait until each call has its result and the model was asked to continue."""
     await fake.until(lambda: not fake.unanswered and not fake.unasked)
 
 
@@ -190,7 +163,7 @@ def named(name: str, description: str = "d") -> ToolDefinition:
 
 
 def snapshot_of(*tools: str | ToolDefinition) -> Snapshot:
-    """What there is where these tools are."""
+    """A registry snapshot with these tools."""
     manager = LLMSessionManager("ann")
     for tool in tools:
         manager.register_tool(named(tool) if isinstance(tool, str) else tool)

@@ -1,4 +1,4 @@
-"""One response at a time, whatever happens, and nothing is waited for without end."""
+"""The response scheduler: one response at a time, and every wait ends."""
 
 from __future__ import annotations
 

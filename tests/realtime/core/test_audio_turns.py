@@ -1,4 +1,4 @@
-"""What a user says by voice, what the model says, and results too long to be shown whole."""
+"""Speech of the user and the model, and results that are too long to be sent whole."""
 
 from __future__ import annotations
 

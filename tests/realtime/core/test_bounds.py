@@ -1,4 +1,4 @@
-"""What is kept of a session is bounded: events, lines, and how often tools are called."""
+"""Bounds of a session: events, history, and calls of tools."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ from patchbay.realtime.tool_calls import (
 from patchbay.tools.context import Progress, ToolActions
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, ToolCall, ToolResult
-
-from .playing import run
+from support.running import run
 
 CLOSED = ConnectionEvent("closed", "x")
 
@@ -50,7 +49,7 @@ def read(feed: EventQueue) -> list[object]:
 
 
 def read_late(most: int, *events: RealtimeEvent) -> list[object]:
-    """What is read of these events, of which so many may wait, after the queue is closed."""
+    """Put events into a queue of this size, close it, and return what is read."""
     feed = EventQueue(most)
     for event in events:
         feed.put(event)
@@ -78,7 +77,7 @@ def settled(value: object, content: str = "", **fields: Any) -> ToolResultEvent:
 
 
 def long_events() -> Iterator[RealtimeEvent]:
-    """Events of each kind that are longer than all that is buffered, one at a time."""
+    """Yield events of each kind that are larger than the buffer."""
     yield TextEvent("a" * MAX_BYTES)
     yield TranscriptEvent("user", "a" * MAX_BYTES, whole=True)
     yield ToolCallEvent(CALL, 1)

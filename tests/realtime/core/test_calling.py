@@ -1,4 +1,4 @@
-"""Calls of a live session: when they run, what their one result is, and when the model is asked to go on."""
+"""Calls of a live session: when they run, their one result, and the request to continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls are put together from whatever a server tells of them."""
+"""Calls are assembled from any deltas and lists of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of several can be cancelled, wherever it is on its way, and those beside it go on."""
+"""One of several calls can be cancelled at any stage, and the others continue."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
 
 @pytest.fixture(autouse=True)
 def complaints():
-    """What the event loop or the collector complains of, which would be lost otherwise."""
+    """Errors reported to the event loop's or the garbage collector's hooks."""
     texts: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -154,7 +154,7 @@ async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
 
 @asynccontextmanager
 async def connected_to(handle: Callable[[ServerConnection], Awaitable[None]], **options: Any) -> AsyncIterator[Connection]:
-    """A connection to a server that does this with it."""
+    """A connection to a server with this handler."""
     async with serve(handle, "127.0.0.1", 0, **options) as server:
         port = server.sockets[0].getsockname()[1]
         connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)

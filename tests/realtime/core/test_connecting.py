@@ -19,7 +19,7 @@ from .playing import bounded
 
 @pytest.fixture
 def environment(monkeypatch):
-    """An environment that names no proxy, to which a test may add one."""
+    """Remove proxies from the environment; returns a function that sets variables."""
     for name in ("ws", "wss", "socks", "http", "https", "all", "no"):
         for spelt in (f"{name}_proxy", f"{name}_proxy".upper()):
             monkeypatch.delenv(spelt, raising=False)

@@ -1,4 +1,4 @@
-"""Results that are still to be told when a session ends: each is dropped, and said to be."""
+"""Results that are unsent when a session ends are dropped, each with an event."""
 
 from __future__ import annotations
 

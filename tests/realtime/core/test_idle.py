@@ -16,7 +16,7 @@ PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
 
 async def event_kinds(played: Played, times: int = 1) -> list[str]:
-    """Wait for so many idle events; return the kinds of all events since the opening."""
+    """Wait for ``times`` idle events; return the kinds of all events since the opening."""
     await played.until(lambda: len(played.of(IdleEvent)) >= times)
     for _ in range(5):  # events of the same tick
         await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_unanswered_speech_is_requested_from_the_server():
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("is_begun", [True, False])
 async def test_program_interruption_of_a_tool_requests_no_response(provider, is_begun):
-    """Gemini answers by itself to the result that the call has been given up."""
+    """Gemini answers the result of an abandoned call unprompted."""
     held = SlowTool()
     async with playing(provider([Answer((Call("slow"),), late=0.02), Say("Unasked."), Say("Asked.")]), held.slow) as played:
         await played.session.send_text("Go.")

@@ -1,4 +1,4 @@
-"""Nothing is lost of an answer that comes faster than it is read, and who speaks into it is heard all the same."""
+"""An answer that arrives faster than it is read is complete, and an interruption still reaches the reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIVE_MINUTES = bytes(range(250)) * (24_000 * 2 * 300 // 250)
 
 
 async def read_late(session: RealtimeSession | ChatSession) -> list[RealtimeEvent]:
-    """Read one event, the rest when all has come, and all up to the idle moment."""
+    """Read one event, and the rest up to the idle event once all have arrived."""
     events, got = session.events(), []
     got.append(await anext(events))
     while not session.idle:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from executor.virtual_time import ManualClockLoop
+from executor.virtual_time import later
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolResultEvent
 from patchbay.realtime.config import RealtimeSettings
@@ -24,7 +24,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .playing import Played, after_a_minute, limits, playing, recording, run
+from .playing import Played, limits, playing, recording
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 
@@ -135,16 +135,15 @@ def session_at(url: str, **fields: object) -> RealtimeSession:
 @pytest.mark.parametrize(
     ("fate", "error", "words"), [("refuse", UpstreamError, "refused"), ("silent", UpstreamTimeoutError, "confirm")]
 )
-def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, error, words):
-    async def work() -> None:
-        with FakeOpenAI(faults=Faults(updates=(fate,))) as fake:
-            connecting = session_at(fake.url, limits=limits(connect=20.0, update=20.0)).connect()
-            if fate == "silent":
-                connecting = after_a_minute(connecting, lambda: fake.frames)
-            with pytest.raises(error, match=words):
-                await connecting
-
-    run(work(), ManualClockLoop)
+@pytest.mark.usefixtures("manual_clock")
+async def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, error, words):
+    with FakeOpenAI(faults=Faults(updates=(fate,))) as fake:
+        connecting = asyncio.ensure_future(session_at(fake.url, limits=limits(connect=20.0, update=20.0)).connect())
+        if fate == "silent":
+            await fake.until(lambda: bool(fake.frames))
+            await later(41)
+        with pytest.raises(error, match=words):
+            await connecting
 
 
 async def test_text_with_lone_surrogates_is_sent_and_the_session_continues():
@@ -171,8 +170,7 @@ async def test_failed_history_replay_closes_the_session():
             raise ValueError("It is all gone.")
 
     with FakeOpenAI([Say("Hello.")]) as fake:
-        settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
-        session = RealtimeSession(settings, dialect=Forgetful)
+        session = RealtimeSession("m", url=fake.url, api_key="a-secret-key", output="text", limits=limits(), dialect=Forgetful)
         played = Played(session)
         async with session:
             reader = asyncio.ensure_future(played.read())

@@ -1,4 +1,4 @@
-"""What is said at odd moments: in front of an answer, behind a tool's deadline, in a connection's last instant."""
+"""Input at critical moments: before an answer, after a tool's deadline, at the end of a connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUSY = {
 
 
 def words(played: Any) -> str:
-    """What the model has said, written or spoken."""
+    """The model's text and transcripts."""
     spoken = [each.text for each in played.of(TranscriptEvent) if each.role == "assistant" and each.whole]
     return played.text + "".join(spoken)
 
@@ -152,7 +152,7 @@ async def test_text_interrupted_by_a_noise_is_answered(monkeypatch):
 
 
 async def late_cancel(peer: Peer, *before: dict[str, Any]) -> None:
-    """Answer until the session cancels that, which comes too late: the user is heard, and the answer to that is cancelled."""
+    """Answer until a cancel arrives too late, and send ``before`` behind the completed response."""
     await peer.until("response.create")
     await peer.send(created("r1"), text_delta("r1", "Once upon a time"))
     await peer.until("response.cancel")
@@ -278,7 +278,7 @@ async def test_connection_is_not_renewed_during_speech():
 
 
 async def model_calling_slow(peer: Peer) -> None:
-    """A model that calls ``slow`` and then answers whatever it is asked."""
+    """A model that calls ``slow`` and then answers each request."""
     await peer.until("response.create")
     await peer.send(created("r0"), done("r0", "completed", "slow"))
     for number in itertools.count(1):

@@ -1,4 +1,4 @@
-"""Servers that let a session in and are of no use: it comes back to them after pauses that grow, and not for ever."""
+"""Servers that accept sessions and fail: reconnects have growing pauses and a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .peers import Peer, served
 
 @pytest.fixture
 def pauses(monkeypatch) -> list[float]:
-    """The longest that each pause might have been; none is waited for."""
+    """The maximum of each pause; none is waited for."""
     longest: list[float] = []
 
     def none(_least: float, most: float) -> float:

@@ -1,4 +1,4 @@
-"""What a talk makes of news, without a connection: which calls are handed on, and when."""
+"""A response controller without a connection: which calls it hands over, and when."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .playing import limits
 
 
 class Sent:
-    """A connection that only remembers what it was to send."""
+    """A connection that records the types of sent frames."""
 
     def __init__(self) -> None:
         self.types: list[str] = []
 
     def send(self, frames: Any) -> None:
-        self.types += [frame["type"] for frame in frames]
+        self.types += [frame.get("type", "") for frame in frames]
 
 
 class RecordingListener:
@@ -68,7 +68,7 @@ class RecordingListener:
 
 
 class Talk:
-    """A response controller, what it has sent, and its listener."""
+    """A response controller, its sent frames, and its listener."""
 
     def __init__(self, **fields: Any) -> None:
         self.told, self.sent = RecordingListener(), Sent()
@@ -82,7 +82,7 @@ class Talk:
 
 @contextmanager
 def talking(*news: Any, **fields: Any) -> Iterator[tuple[Talk, ResponseController, RecordingListener]]:
-    """A talk in which this has happened, its controller and its listener."""
+    """A controller after these events, and its listener."""
     talk = Talk(**fields)
     talk.take(*news)
     yield talk, talk.made, talk.told

@@ -1,4 +1,4 @@
-"""What both kinds of sessions have in common: what they do not take, and when they can be read."""
+"""The common interface of both kinds of sessions: refused input, and when events can be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .playing import bounded
 
 @asynccontextmanager
 async def made(kind: str) -> AsyncIterator[RealtimeSession | ChatSession]:
-    """A session that is not connected, with a model that answers once."""
+    """A session that is not connected, whose model answers once."""
     if kind == "offline":
         yield ChatSession(ScriptedModel(["Yes."]))
         return

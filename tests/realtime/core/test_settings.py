@@ -1,4 +1,4 @@
-"""Limits that mean nothing are refused where they are set, and not found out in the midst of a talk."""
+"""Invalid limits and settings are refused at construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a user who began to speak is taken to do so: until the server tells the end, and not without end."""
+"""The time for which a user counts as speaking: until the server reports the end, at most some seconds."""
 
 from __future__ import annotations
 
@@ -28,19 +28,12 @@ from patchbay.realtime.server_events import (
 from .test_response_controller import RecordingListener, Sent
 
 
-class FrameKinds(Sent):
-    """A connection that remembers the kinds of what it was to send, whatever the dialect."""
-
-    def send(self, frames: Any) -> None:
-        self.types += [frame.get("type", "") for frame in frames]
-
-
 class ClockedController:
-    """A talk, and the clock that it goes by."""
+    """A response controller and its clock."""
 
     def __init__(self, loop: SteppedLoop, dialect: Dialect) -> None:
         self.loop = loop
-        self.sent = FrameKinds()
+        self.sent = Sent()
         wire = ProviderConnection(self.sent, dialect)  # type: ignore[arg-type]
         self.talk = loop.inside(lambda: ResponseController(wire, RealtimeLimits(), RecordingListener(), resumed=False))  # type: ignore[arg-type]
 
@@ -56,7 +49,7 @@ class ClockedController:
         return self.talk.user_speaks
 
     def sounds(self, seconds: float) -> bool:
-        """Let time pass in which audio of the user's is sent; return whether the user still speaks."""
+        """Let time pass while audio is sent; return whether the user still speaks."""
         for _ in range(int(seconds / 10)):
             self.loop.inside(lambda: self.talk.send_audio(bytes(320)))
             self.later(10)

@@ -1,4 +1,4 @@
-"""A server that takes nothing more is given up, one that is slow is not; and a program that only speaks lets others work."""
+"""A server that stops reading is replaced, a slow one is kept, and sending audio yields to other tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MORE_THAN_SOCKETS_TAKE = {"audio": "x" * (SEND_BUFFER_LIMIT - 4096)}
 
 @asynccontextmanager
 async def unread_connection() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]]:
-    """A connection to a server that reads nothing, its other end, and the lengths of what that reads when it does."""
+    """A connection to a server that does not read yet, the server's end, and the lengths of what it reads later."""
     ends: list[ServerConnection] = []
     received: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What tools return is data wherever the model reads it (law 8): never the system's words, and nothing that ends its own frame."""
+"""Tool results are quoted data wherever the model reads them (law 8)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .test_tools_unconfirmed import LONG, change_unconfirmed
 
 
 def declared(peer: Peer) -> list[str]:
-    """The tools with which a Gemini session was set up."""
+    """The tools in a Gemini session's setup."""
     return [each["name"] for each in peer.came[0]["setup"]["tools"][0]["functionDeclarations"]]
 
 

@@ -22,14 +22,14 @@ CONFIRMED = {"type": "session.updated"}  # which does not say of which tools
 
 
 def managing(played: Played) -> LLMSessionManager:
-    """A manager that does not try again by itself."""
+    """A manager that does not retry."""
     manager = LLMSessionManager("ann", retry_delays=())
     manager.active = played.session
     return manager
 
 
 async def change_unconfirmed(played: Played, *tools: str | ToolDefinition) -> None:
-    """Have a session use these tools, and let the time for their confirmation pass."""
+    """Set the tools of a session, and let the time for their confirmation pass."""
     changing = asyncio.ensure_future(played.session.use_tools(snapshot_of(*tools)))
     await asyncio.sleep(0)
     await later(LONG + 1)
@@ -38,7 +38,7 @@ async def change_unconfirmed(played: Played, *tools: str | ToolDefinition) -> No
 
 
 async def names_its_tools(peer: Peer) -> None:
-    """Let a session in, and confirm that it has no tools."""
+    """Accept a session, and confirm that it has no tools."""
     await peer.send({"type": "session.created"})
     await peer.until("session.update")
     await peer.send(updated())

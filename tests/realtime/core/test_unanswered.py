@@ -1,4 +1,4 @@
-"""A model that answers by itself, whose connection is lost between what it has given up and what it was to answer next."""
+"""An unprompted model whose connection is lost between a dropped answer and the next one."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def sent_texts(peer: Peer) -> list[str]:
 
 
 async def wait_for_request(peer: Peer) -> None:
-    """Wait until the model is to answer."""
+    """Wait for input that requests an answer."""
     before = sent_texts(peer).count("?")
     while sent_texts(peer).count("?") == before:
         await peer.next()
 
 
 async def send_answer(peer: Peer, text: str) -> None:
-    """Say a whole answer to what comes next."""
+    """Send a complete answer to the next request."""
     await wait_for_request(peer)
     await peer.send(text_content(text), content(turnComplete=True))
 
 
 async def interrupt_and_disconnect(peer: Peer) -> None:
-    """The first answer is cut off, and later its connection is lost."""
+    """Interrupt the first answer, and later abort its connection."""
     if peer.number == 1:
         await wait_for_request(peer)
         await peer.send(text_content("One, two,"), *CUT)
@@ -135,7 +135,7 @@ async def test_resumed_session_does_not_repeat_answered_texts():
 
 
 async def test_resumed_session_does_not_repeat_the_input_of_known_calls():
-    """Its server remembers the calls, and so what they were made for."""
+    """The server remembers the calls, and so the input that led to them."""
     gate = asyncio.Event()
 
     async def known() -> str:

@@ -1,4 +1,4 @@
-"""Bare WebSocket clients for the tests of the fakes: one that sends any frame, and two that follow all rules."""
+"""WebSocket clients for the tests of the fakes: one that sends any frame, and two that follow all rules."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ VOICED: dict[str, dict[str, Any]] = {
         "outputAudioTranscription": {},
     },
 }
-"""What makes the sessions above ones in audio, with transcripts."""
+"""Session members for audio output with transcripts."""
 
 
 class Line:
-    """A connection on which a test says each frame itself. ``seen`` are the server's."""
+    """A connection on which a test sends each frame itself. ``seen`` are the server's frames."""
 
     def __init__(self, socket) -> None:
         self.socket = socket
@@ -71,7 +71,7 @@ class Line:
             await self.socket.send(json.dumps(frame))
 
     async def comes(self, *, within: float) -> bool:
-        """Whether a message comes, or the end."""
+        """Wait for a message or the end; return False if there is none in time."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self.socket.recv())
         await asyncio.wait([self._coming], timeout=within)
@@ -95,7 +95,7 @@ class Line:
         return seen
 
     async def configure(self, provider: str, **session: Any) -> dict[str, Any]:
-        """Say what the session is to be, and return the last event of the answer."""
+        """Configure the session, and return its confirmation."""
         if provider == "gemini":
             await self.send({"setup": {**SETUP, **session}})
             return (await self.until("setupComplete"))[-1]
@@ -103,7 +103,7 @@ class Line:
         return (await self.until("session.updated"))[-1]
 
     async def say(self, text: str, provider: str) -> None:
-        """Say a text, and wish for an answer."""
+        """Send a text and request an answer."""
         if provider == "gemini":
             await self.send({"client_content": {"turns": [{"role": "user", "parts": [{"text": text}]}], "turnComplete": True}})
         else:
@@ -112,7 +112,7 @@ class Line:
 
 @asynccontextmanager
 async def talking(fake, text: str = "", **session: Any) -> AsyncIterator[Line]:
-    """A connection whose session is configured, and on which this text is said."""
+    """A connection with a configured session, on which ``text`` was sent."""
     async with opened(fake) as socket:
         line = Line(socket)
         await line.configure(fake.provider, **session)
@@ -135,7 +135,7 @@ def result(output: str, call_id: str | None = None) -> dict[str, Any]:
 
 
 class CorrectClient:
-    """What is common to the two clients that keep the rules: connect, again and again; a user's turn; results that are kept."""
+    """Base of the two correct clients: reconnects, user turns, and unsent results."""
 
     def __init__(self, fake, **session: Any) -> None:
         self.fake = fake
@@ -146,7 +146,7 @@ class CorrectClient:
         self.ran: list[tuple[str, Any]] = []
 
     async def turns(self, texts: list[str]) -> None:
-        """Say one text after another, each when the answer to the one before is over."""
+        """Send one text after another, each after the answer to the previous one."""
         line = await self._connect()
         try:
             for text in texts:
@@ -194,7 +194,7 @@ class CorrectClient:
 
 
 class CorrectFamilyClient(CorrectClient):
-    """Reads the calls out of ``response.done``, where these fakes tell all of them."""
+    """Reads calls from ``response.done``, where these fakes list all of them."""
 
     async def configure(self, line: Line) -> None:
         await line.until("session.created")
@@ -238,7 +238,7 @@ class CorrectFamilyClient(CorrectClient):
 
 
 class CorrectGeminiClient(CorrectClient):
-    """Begins each connection anew and says again what it has kept."""
+    """Starts each connection without history and sends unanswered input again."""
 
     async def configure(self, line: Line) -> None:
         await line.configure("gemini", **self.session)

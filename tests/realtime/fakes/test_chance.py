@@ -1,4 +1,4 @@
-"""Scripts by chance are hard but fair: a client that keeps the rules ends with no violation, whatever happens to it."""
+"""A correct client passes any random script without a violation."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ SCRIPTS = 200
 
 
 def within_an_escape(call: Call) -> bool:
-    """Whether a delta ends in the midst of an escape of JSON."""
+    """True if a delta ends within a JSON escape."""
     escapes = [(found.start(), found.end()) for found in re.finditer(r"\\(u[0-9a-f]{4}|.)", call.text)]
     return any(start < cut < end for cut in call.cuts or () for start, end in escapes)
 
 
 def drawn_faults(provider) -> Counter[str]:
-    """How often each thing that can go wrong is in the scripts."""
+    """Count each fault in the scripts."""
     count: Counter[str] = Counter()
     for seed in range(SCRIPTS):
         answers, faults = random_script(seed, provider=provider)

@@ -1,4 +1,4 @@
-"""The faults are played where the script says, and what came before them has arrived."""
+"""Faults are played where the script says, after everything before them was delivered."""
 
 from __future__ import annotations
 

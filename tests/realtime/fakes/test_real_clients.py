@@ -1,4 +1,4 @@
-"""The fakes speak as the real servers do: the providers' own SDKs hold a conversation with them, and know each of their frames."""
+"""The fakes behave like the real servers: the providers' SDKs talk with them and accept each of their frames."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ EVENTS = {
     typing.get_args(model.model_fields["type"].annotation)[0]: model
     for model in typing.get_args(typing.get_args(RealtimeServerEvent)[0])
 }
-"""The SDK's models of what OpenAI's server says, by type."""
+"""The SDK's models of server events, by type."""
 
 
 KNOWN = {
     "RealtimeSessionCreateRequest": {"id", "object"},  # it takes the model of a client's session for that of a server's event
     "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # its older versions
 }
-"""What models of OpenAI's SDK do not know, and is there."""
+"""Members that the SDK's models lack."""
 
 
 def unknown_members(value) -> list[str]:
-    """What is in a frame that the model of it does not know: OpenAI's SDK takes any member."""
+    """Members of a frame that its model does not declare: OpenAI's SDK accepts any."""
     if isinstance(value, list):
         return [name for each in value for name in unknown_members(each)]
     if not isinstance(value, openai.BaseModel):
@@ -128,7 +128,7 @@ def test_the_google_sdk_talks_with_the_fake_and_has_tools_called(plain_sockets):
 
 @pytest.mark.parametrize("seed", range(16))
 def test_sdks_accept_all_frames_of_random_scripts(seed):
-    """But for what is wrong on purpose: noise, and the ends of calls that lack a name or an id."""
+    """Without deliberate faults: noise, and ends of calls that lack a name or an id."""
     fine = frozenset({"mixed", "fragments", "status", "interrupt", "cancel", "kill", "leave", "late", "update"})
     for provider, client_of in ((FakeOpenAI, CorrectFamilyClient), (FakeGemini, CorrectGeminiClient)):
         script, faults = random_script(seed, provider=provider, late=0.001, kinds=fine)

@@ -1,4 +1,4 @@
-"""What a client must not do is recorded, and answered as the real servers answer it; what it cannot help is not held against it."""
+"""Violations of clients are recorded and answered as by the real servers; what a client cannot avoid is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TWO = [ASK, Call("get_weather", {"city": "Oslo"}, call_id="call_2")]
 
 
 async def play_frames(fake, *frames, after: int = 1):
-    """Configure a session, say something, wait for ``after`` responses, send the frames and return the next response or errors."""
+    """Configure a session, send a text, wait for ``after`` responses, send the frames, and return the next events."""
     async with talking(fake, "hello") as line:
         for _ in range(after):
             await line.until("response.done")
@@ -190,7 +190,7 @@ async def test_stepfun_has_no_system_messages():
 
 
 async def gemini(fake, *frames, before: str = "setupComplete", seen: str = "turnComplete"):
-    """Send frames after what ``before`` shows, and return what comes up to ``seen``, or the code of the close."""
+    """Send frames after the frame ``before``, and return the frames up to ``seen``, or the code of the close."""
     async with opened(fake) as socket:
         line = Line(socket)
         if before:

@@ -14,7 +14,7 @@ from .raw import Line, talking
 
 SOUND = base64.b64encode(bytes(3200)).decode()
 ON: dict[str, dict[str, Any]] = {"stepfun": {"turn_detection": {"type": "server_vad"}}}
-"""What makes the sessions of these tests ones that detect turns, where it has to be said."""
+"""Session members for turn detection, where it is off by default."""
 
 OFF: dict[str, dict[str, Any]] = {
     "openai": {"audio": {"input": {"turn_detection": None}}},

@@ -1,4 +1,4 @@
-"""One course of a session by chance, drawn whole before it is played: what the server does, what the user and the program do.
+"""A random course of a session: what the server, the user and the program do, drawn completely before it is played.
 
 What lives here: the drawing, the playing, and what must be true of any course when it is over. Nothing is drawn while it is
 played: what happens then depends on the machine, and a course that fails is to be played again.
@@ -44,7 +44,7 @@ TOOLS = ("get_weather", "look_up", "registered")
 
 @dataclass(frozen=True)
 class Act:
-    """Something that is done ``after`` so many seconds, beside all else."""
+    """An action ``after`` so many seconds, concurrent with everything else."""
 
     what: What
     after: float
@@ -52,7 +52,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Course:
-    """``turns`` are what is done in each turn of the user, behind the text that begins it. ``newer``: Gemini as of 2026."""
+    """``turns`` are the actions in each turn of the user, after the text that begins it. ``newer``: Gemini as of 2026."""
 
     provider: type[FakeRealtime]
     script: Sequence[Answer]
@@ -88,7 +88,7 @@ def drawn(chance: Random, provider: type[FakeRealtime], *, newer: bool = False) 
 
 
 class Watching(HookManager):
-    """Hook manager that records the events of each turn in ``told``."""
+    """Hook manager that records the events of each turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,20 +97,20 @@ class Watching(HookManager):
         self.events.tell = self._tell  # type: ignore[method-assign]
 
     async def on_runtime_event(self, event: object) -> None:
-        """Be one who is to be told."""
+        """Make this an observer."""
 
     def _tell(self, kind: str, meta: Any, *_about: Any, **_more: Any) -> None:
         self.told.setdefault(meta.turn_id, []).append(kind)
 
 
 class Playing:
-    """A course under way."""
+    """A course that is being played."""
 
     def __init__(self, course: Course, fake: FakeRealtime) -> None:
         self.course = course
         self.fake = fake
         self.results: list[str] = []
-        """What tools have returned, each once."""
+        """Results of tools, each unique."""
         self._seconds = itertools.cycle(course.tool_seconds)
         self._numbers = itertools.count()
         self._manager = LLMSessionManager("ann", retry_delays=(0.01,))
@@ -136,7 +136,7 @@ class Playing:
         return self.results[-1]
 
     async def play(self) -> None:
-        """Play it, and see that all was as it must be."""
+        """Play the course and check the laws."""
         session = await self._connected()
         played = Played(session)
         reader = asyncio.ensure_future(played.read())
@@ -211,7 +211,7 @@ class Playing:
                 raise
 
     def _change(self, session: RealtimeSession) -> None:
-        """Change the registry, also so that a tool is gone that is running, and let the session be told beside all else."""
+        """Change the registry, perhaps removing a running tool, and sync the session in the background."""
         if next(self._numbers) % 2:
             self._manager.register_tool(ToolDefinition(f"extra_{next(self._numbers)}", handler=self._slow))
         elif "registered" in self._manager.snapshot().tools:
@@ -227,7 +227,7 @@ class Playing:
             pass
 
     async def _rest(self, played: Played, *, last: str = "", before: int = 0) -> None:
-        """Wait until nothing goes on at either end, and each call has its result.
+        """Wait until both ends are idle and each call has its result.
 
         Where ``last`` was said, behind so many events, the model was also asked to go on, and the server has heard that text (or its
         connection was lost). A server that is behind is idle as long as it has not heard it, and so may the session be: with Gemini,
@@ -276,7 +276,7 @@ class Playing:
         assert [] == [each.content for each in results if not _within(each.content, outcome)], outcome
 
     def _unwanted(self, execution: ToolExecution) -> bool:
-        """Whether the result of a call may be of no use to anybody."""
+        """True if the result of a call may be lost without a fault."""
         course, calls = self.course, self.fake.calls
         if any(call.call_id == execution.call.id and call.why == "taken back" for call in calls):
             return True
@@ -293,7 +293,7 @@ class Playing:
 
     @property
     def _is_spoken(self) -> bool:
-        """Whether the user is heard to speak."""
+        """True if the course contains speech of the user."""
         parts = (part for answer in self.course.script for part in (*answer.parts, *answer.then))
         acts = (act for acts in self.course.turns for act in acts)
         return any(isinstance(part, Interrupt) for part in parts) or any(act.what == "speak" for act in acts)
@@ -303,7 +303,7 @@ _BESIDE = (ConnectionEvent, DroppedEvent, ErrorEvent)
 
 
 def _is_said(event: RealtimeEvent) -> bool:
-    """Whether the model says something with it."""
+    """True for output of the model."""
     return isinstance(event, (TextEvent, AudioEvent)) or (isinstance(event, TranscriptEvent) and event.role == "assistant")
 
 
@@ -312,7 +312,7 @@ def _within(content: str, told: str) -> bool:
 
 
 def _expected(error: PatchbayError) -> bool:
-    """Whether a server that fails, as it does here, is all that went wrong."""
+    """True for errors that failing servers cause."""
     return isinstance(error, UpstreamError) and "went wrong here" not in str(error)
 
 

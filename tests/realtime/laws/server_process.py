@@ -1,4 +1,4 @@
-"""A fake in a process of its own, for tests that look at the memory of the other end: prints its URL, and ends with its input.
+"""A fake in its own process, for tests that measure the memory of the client: prints its URL, and ends with its standard input.
 
 Its arguments: how many sessions there will be, and for TLS a file with its key and certificate.
 """

@@ -1,4 +1,4 @@
-"""Servers that mean harm, or are broken: whatever they send, memory is bounded, nothing is raised, and the session is as it says."""
+"""Hostile and broken servers: memory is bounded, nothing is raised, and the session reports its true state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DONE = {"type": "response.done", "response": {"id": "r1", "status": "completed",
 
 
 def complete_call(number: int, **fields: Any) -> dict[str, Any]:
-    """A call, told whole."""
+    """A complete call."""
     return {
         "type": "response.function_call_arguments.done",
         "response_id": "r1",
@@ -41,7 +41,7 @@ def complete_call(number: int, **fields: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def attacked_session(attack: Handle, *tools: Any, **bounds: Any) -> AsyncIterator[tuple[Played, list[dict[str, Any]]]]:
-    """A session with a server that lets it in and then does what ``attack`` says; also what the server was sent."""
+    """A session with a server that accepts it and then runs ``attack``, and the frames that the server has received."""
     async with served(attack, *tools, reconnects=0, **bounds) as (played, peers):
         yield played, peers[0].came
     assert "closed" == played.states[-1]

@@ -1,4 +1,4 @@
-"""The socket is killed at every point that has a name, with one call and with three: tools go on, and what they return is not lost."""
+"""A connection killed at any point of a script, with one call and with three: tools continue, and no result is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from realtime.core.playing import Played, SlowTool, playing
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 BEFORE_THE_END = ("asked", "created", "deltas", "calls")
-"""Of these nothing has run: the response was not completed."""
+"""Points before the end of the response: no tool has run."""
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -19,7 +19,8 @@ from patchbay.realtime import connection
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from realtime.core.playing import bounded, limits, run
+from realtime.core.playing import bounded, limits
+from support.running import run
 
 MANY = 100
 BAR = 1_000_000
@@ -38,7 +39,7 @@ def resident() -> int:
 
 
 async def turn(session: RealtimeSession) -> int:
-    """Say something, and read up to the end of an answer in words; return how many calls there were before."""
+    """Send a text, read until an answer in text has ended, and return the number of calls before it."""
     await session.send_text("Go.")
     seen: list[object] = []
     events = session.events()

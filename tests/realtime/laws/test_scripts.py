@@ -1,4 +1,4 @@
-"""Random sessions for each provider: whatever happens in whatever order, no rule of a wire is broken and nothing is lost.
+"""Random sessions for each provider: in any order of events, no rule of the protocol is broken and nothing is lost.
 
 30 sessions for each wire (Gemini has two), the same in each run, and 250 others with ``--hypothesis-profile nightly``. A session is
 drawn from a number (``drawn(Random(number), provider, newer=newer)`` draws it again). Ten at a time run side by side in one event
@@ -25,14 +25,14 @@ TOGETHER = 10
 
 
 async def play(courses: Mapping[int, Course]) -> None:
-    """Play courses side by side, and see that they leave no task."""
+    """Play courses concurrently, and check that they leave no task."""
     played = await asyncio.gather(*map(played_out, courses.values()), return_exceptions=True)
     assert [] == [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert {} == {number: error for number, error in zip(courses, played, strict=True) if error is not None}
 
 
 def threads() -> set[threading.Thread]:
-    """The threads of this process, but for the idle ones that functions which are not async share."""
+    """The threads of this process, without the shared idle ones of sync tools."""
     return {thread for thread in threading.enumerate() if thread.name != "patchbay-tool"}
 
 

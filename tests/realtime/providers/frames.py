@@ -1,4 +1,4 @@
-"""What the tests of the dialects stand on: dialects by name, frames that the vendors' SDKs have checked, news in short."""
+"""Helpers of the dialect tests: dialects by name, checks by the vendors' SDKs, events in short form."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _CLIENT_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeClientEventParam)
 
 
 def dialect(provider: str, **settings: Any) -> Dialect:
-    """A connection's dialect, with a model that any provider may have."""
+    """A new dialect of the provider."""
     whole = RealtimeSettings(**{"model": f"{provider}/voice-1", **settings})
     return dialect_for(whole)(whole)
 
 
 def shaped(of: Dialect, *specs: ToolSpec) -> list[dict[str, Any]]:
-    """Tools as the session tells them to a dialect."""
+    """Tools in the dialect's wire format."""
     outcome = [of.tools.express(spec) for spec in specs]
     return [of.tools.shape(spec) for spec in outcome if isinstance(spec, ToolSpec)]
 
@@ -47,12 +47,12 @@ def configured(of: Dialect, *specs: ToolSpec) -> dict[str, Any]:
 
 
 def without_id(frame: Mapping[str, Any]) -> dict[str, Any]:
-    """A frame without the id that is ours."""
+    """A frame without our event id."""
     return {name: value for name, value in frame.items() if name != "event_id"}
 
 
 def assert_openai_takes(frame: Mapping[str, Any]) -> None:
-    """The SDK's types know every member of the frame, and each has the type that it should have."""
+    """Check that the SDK's types accept every member of the frame."""
     assert dict(frame) == _made(_CLIENT_EVENT.validate_python(frame))
 
 
@@ -70,12 +70,12 @@ def event(kind: str, **members: Any) -> dict[str, Any]:
 
 
 def read(of: Dialect, *frames: Any) -> list[ServerEvent]:
-    """All that frames say."""
+    """All events in frames."""
     return [news for frame in frames for news in of.read(frame)]
 
 
 def in_short(news: Iterable[ServerEvent]) -> str:
-    """The kinds of news, those of responses with the number of theirs, and their ends with a status other than completed."""
+    """The kinds of events, with numbers of responses and statuses other than completed."""
     words, numbers = [], {"": ""}
     for each in news:
         number = numbers.setdefault(getattr(each, "response_id", ""), str(len(numbers)))
@@ -85,7 +85,7 @@ def in_short(news: Iterable[ServerEvent]) -> str:
 
 
 def joined(news: Iterable[ServerEvent]) -> dict[str, tuple[str, str, str]]:
-    """The calls in the news, by key: id, name, arguments. What was said first counts, and pieces before all of them."""
+    """The calls in events, by key: id, name, arguments. First values count, and deltas before complete arguments."""
     calls: dict[str, dict[str, str]] = {}
     for piece in news:
         if isinstance(piece, CallDelta):

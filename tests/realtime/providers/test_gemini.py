@@ -1,4 +1,4 @@
-"""Gemini Live, both ways: held against the models and converters of Google's own SDK."""
+"""Gemini Live, both ways, checked against the models and converters of Google's SDK."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def setup(opening=None, **settings):
 
 
 def vendors(**members):
-    """A frame as the SDK's model of the server's messages writes it."""
+    """A frame as the SDK's model of server messages encodes it."""
     return sdk.LiveServerMessage.model_validate(members).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def snake(value):
-    """The same frame, its own members named as the SDK names them in Python."""
+    """The same frame with snake_case members."""
     if isinstance(value, list):
         return [snake(one) for one in value]
     if not isinstance(value, dict):
@@ -391,7 +391,7 @@ def test_an_id_that_was_made_on_another_connection_is_not_sent_either():
 
 
 def test_interruption_cancels_calls_without_ids():
-    """Their results would be taken for those of calls of the same name that the model makes next."""
+    """Their results would be matched to later calls of the same name."""
     one = gemini()
     _, nameless, named, _ = read(one, tool_calls({"name": "get_time"}, {"id": "fc1", "name": "get_weather"}))
     assert [CallsCancelled((nameless.call_id,)), SpeechStarted()] == read(one, content(interrupted=True))

@@ -1,4 +1,4 @@
-"""Gemini's newer models: texts as ``realtimeInput``, and ``clientContent`` as the history alone that the setup has announced."""
+"""Gemini's newer models: texts as ``realtimeInput``, and ``clientContent`` only as a history that the setup has announced."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def session(fake: FakeGemini, *tools, **settings) -> RealtimeSession:
 
 
 async def read_until(session: RealtimeSession, last: str) -> str:
-    """What the model says, until it has said ``last``."""
+    """Return the model's text up to the response that contains ``last``."""
     text = ""
     async with aclosing(session.events()) as events:
         async for event in events:

@@ -1,4 +1,4 @@
-"""Nothing that a server sends makes a dialect raise, forget what a call is, or grow without end."""
+"""No frame of a server makes a dialect raise, mix up calls, or grow without bound."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ likely = st.builds(lambda kind, frame: {**frame, "type": kind}, st.sampled_from(
 
 
 def assert_is_good(told):
-    """News of the kinds that there are, and only with what can be written down, and of the types that they say."""
+    """Check that events are of known types, with valid text and values."""
     for one in told:
         assert isinstance(one, NEWS)
         for name in one.__slots__:
@@ -81,7 +81,7 @@ def assert_is_good(told):
 @given(sent=st.lists(values | frames | likely, max_size=12))
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 def test_no_frame_makes_a_dialect_raise(sent):
-    """All of them read the same: to make the frames costs more than to read them."""
+    """All dialects read the same frames, since drawing them costs more than reading them."""
     for provider in ALL:
         note(provider)
         one = dialect(provider)
@@ -91,7 +91,7 @@ def test_no_frame_makes_a_dialect_raise(sent):
 
 
 def assert_can_talk(one):
-    """Still, after whatever was read."""
+    """Check that all frames can still be sent."""
     tools = shaped(one, WEATHER)
     texts = [
         *one.setup_frames(ConnectionSetup(tools)),
@@ -175,7 +175,7 @@ def call_item(number, **members):
 
 @st.composite
 def call_frames(draw):
-    """Calls of one response told in any order and pieces, where every frame but the first of a call may lack ids."""
+    """Calls of one response in any order and pieces; every frame but the first of a call may lack ids."""
     count = draw(st.integers(1, 4))
     texts = [json.dumps({"n": number, "text": draw(st.text(max_size=6))}) for number in range(count)]
     queues = []
@@ -241,7 +241,7 @@ def test_places_without_end_are_not_remembered():
 
 
 class Unread(dict[str, object]):
-    """What counts how often something of it is looked at."""
+    """A dict that counts lookups."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""What the servers say that speak as OpenAI does: events of the SDK's own models, and all that deviates from them."""
+"""Frames of servers with OpenAI's event protocol: those of the SDK's models, and known deviations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PCM = base64.b64encode(b"\1\2\3\4").decode()
 
 
 def vendors(kind: str, **members):
-    """A frame as the SDK's model of it writes it; it is strict about members that have to be there."""
+    """A frame as the SDK's model encodes it, with all required members."""
     names = {
         "response.created": sdk.ResponseCreatedEvent,
         "response.done": sdk.ResponseDoneEvent,

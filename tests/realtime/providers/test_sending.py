@@ -1,4 +1,4 @@
-"""What the servers that speak as OpenAI does are sent, held against the types of OpenAI's own SDK."""
+"""Frames sent to servers with OpenAI's event protocol, checked against the types of OpenAI's SDK."""
 
 from __future__ import annotations
 

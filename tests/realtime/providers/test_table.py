@@ -1,4 +1,4 @@
-"""Whose server a session's settings mean, and the key for it."""
+"""The provider that a session's settings name, and its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's server behind TLS: its certificate is trusted by the rules of Python's ``ssl``, and no other server is spoken to."""
+"""A model's server behind TLS: its certificate is checked by the rules of Python's ``ssl``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(autouse=True)
 def read_again():
-    """What is trusted is read once in a process: let this test have a reading of its own, and leave none behind."""
+    """Clear the cached TLS context before and after a test."""
     connection.default_ssl_context.cache_clear()
     yield
     connection.default_ssl_context.cache_clear()

@@ -1,4 +1,4 @@
-"""A real ``patchbay serve`` with sessions, the fakes behind it, and a client's end of a socket."""
+"""A real ``patchbay serve`` with sessions in front of a fake, and WebSocket clients for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def never(*_: Any) -> None:
 
 
 class Client:
-    """A session as its client sees it. Every wait is bounded."""
+    """A client of a session. Every wait is bounded."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -54,7 +54,7 @@ class Client:
         return frame
 
     def until(self, kind: str | Callable[[Any], bool]) -> Any:
-        """The next frame of this type, or of which this is so."""
+        """Read up to the next frame of this type, or for which this is true."""
         while True:
             frame = self.next()
             if isinstance(kind, str):
@@ -64,11 +64,11 @@ class Client:
                 return frame
 
     def idle(self) -> None:
-        """Wait until nothing is going on, all that was said having been heard."""
+        """Wait until the session is idle and has handled all input."""
         self.until(lambda frame: isinstance(frame, dict) and frame["type"] == "idle" and frame["heard"] == self.asked)
 
     def answer(self, text: str) -> str:
-        """Say something, and wait until nothing is going on; return what the model has said."""
+        """Send a text, wait until the session is idle, and return the model's text."""
         begin = len(self.frames)
         self.text(text)
         self.idle()
@@ -85,7 +85,7 @@ class Client:
         return closed.value.rcvd.code, closed.value.rcvd.reason
 
     def closed(self) -> None:
-        """Read to the end of one whose server is no more."""
+        """Read to the end after the server has died."""
         with pytest.raises(ConnectionClosed):
             self.until(lambda _frame: False)
 
@@ -95,7 +95,7 @@ def transcript(frames: Sequence[Any]) -> str:
 
 
 class Serving:
-    """A running server with sessions. ``http`` is its other side."""
+    """A running server with sessions. ``http`` is its HTTP API."""
 
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
@@ -119,14 +119,14 @@ class Serving:
             yield client
 
     def refused(self, role: str = "ann", query: str = "", **options: Any) -> tuple[int, str, str]:
-        """The code and the reason of a socket that has no session, and the code of the error on it."""
+        """Return code and reason of the close of a refused session, and the code of its error frame."""
         with self.socket(role, query, **options) as socket:
             client = Client(socket)
             code, reason = client.ended()
             return code, reason, client.of("error")[0]["error"]["code"]
 
     def turned_away(self, role: str = "ann", query: str = "", **options: Any) -> tuple[int, Any]:
-        """The status and the body of a handshake that is refused."""
+        """Return status and body of a refused handshake."""
         try:
             with self.socket(role, query, **options):
                 pass
@@ -137,7 +137,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(fake: FakeRealtime | None = None, *flags: str, model: str = "a-model", upstream: str = "") -> Iterator[Serving]:
-    """Run ``patchbay serve`` before a fake, or an upstream, or both."""
+    """Run ``patchbay serve`` in front of a fake, an upstream, or both."""
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
     if fake is not None:
         command += ["--realtime", f"{fake.provider}/{model}", "--realtime-url", fake.url, "--realtime-key", "a-secret-key"]

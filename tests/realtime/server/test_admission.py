@@ -1,4 +1,4 @@
-"""Who may hold a session: the checks of every request, and the token as a subprotocol for web pages."""
+"""Access checks of sessions, and the token as a subprotocol for web pages."""
 
 from __future__ import annotations
 

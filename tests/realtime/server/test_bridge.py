@@ -1,4 +1,4 @@
-"""Live sessions without a server around them: clients that take nothing, that go away at the wrong moment, and roles that are not free."""
+"""The live-sessions application without a server: clients that read nothing or disconnect at any moment, and busy roles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from patchbay.tools.registry import ToolRegistry
 
 
 class SessionsUnderTest:
-    """The sessions of a server before a fake, which is started if it does not run, and their roles. They are closed at the end."""
+    """The live-sessions application in front of a fake, which is started if it does not run. Closed at the end."""
 
     def __init__(
         self, fake: FakeRealtime, roles: tuple[str, ...] = ("ann",), *, url: str = "", reconnects: int = 8, **settings: Any
@@ -57,9 +57,9 @@ class SessionsUnderTest:
 
 
 class Client:
-    """One client's end, as the server sees it.
+    """A client, as the application sees it.
 
-    ``takes``: how many frames it takes before it takes nothing more; ``refuses``: before its server says that it is closed.
+    ``takes``: the number of frames that it reads, then none; ``refuses``: the number after which sending raises.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Client:
             await self._news.wait()
 
     async def accepted(self) -> None:
-        """Until it waits for its role to be free, where that is not: by then the server has come to that."""
+        """Wait until the handshake is accepted; a client of a busy role is waiting then."""
         while not self.sent:
             self._news.clear()
             await self._news.wait()
@@ -346,7 +346,7 @@ async def test_a_session_ends_with_its_role():
 
 
 class Told:
-    """A session of which a test says what happens in it, and its client."""
+    """A session whose events a test puts into its queue, and its client."""
 
     def __init__(self, *, idle: bool) -> None:
         self.idle = idle

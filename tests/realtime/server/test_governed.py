@@ -80,7 +80,7 @@ def test_pending_call_is_withdrawn_when_the_user_continues(kind, flags):
 
 
 def written(server, session):
-    """The audit's entries of a session, of which there are some; they are written a little later than what they tell of."""
+    """Wait for a session's audit entries, which are written after the events."""
     for _ in range(1000):
         if found := server.http.ask("GET", f"/api/audit?session={session}").json["entries"]:
             return found
@@ -88,7 +88,7 @@ def written(server, session):
 
 
 def waiting(server):
-    """The one request that waits."""
+    """Wait for the pending request."""
     for _ in range(1000):
         if found := server.http.ask("GET", "/api/approvals").json["approvals"]:
             return found[0]

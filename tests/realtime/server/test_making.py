@@ -1,4 +1,4 @@
-"""Chats as the flags of the server have them: how far a turn may go, and how long the upstream may be silent."""
+"""Server flags for chats: limits of a turn, and the upstream's timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .rig import serving
 
 
 def calls(*names: str) -> Message:
-    """An answer that calls these."""
+    """An answer that calls these tools."""
     asked = [
         {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": "{}"}}
         for number, name in enumerate(names)

@@ -31,7 +31,7 @@ KEY = "a-secret-key-that-nobody-may-read"
 
 @contextlib.contextmanager
 def serve_output(*flags: str, **environment: str) -> Iterator[tuple[Serving, list[str]]]:
-    """Run ``patchbay serve``; the lines are all that it prints, its log among them, whole when the block is over."""
+    """Run ``patchbay serve``, and collect the lines that it prints, including its log; complete at the end of the block."""
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
     keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"))
     with listening(command, name="patchbay serve", environment={**keys, **environment}) as child:

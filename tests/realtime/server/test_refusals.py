@@ -20,7 +20,7 @@ from .test_sockets import HANDSHAKE, read_until, served
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time by which refusals are counted, in its one place."""
+    """The clock of the rate limiter."""
     now = [0.0]
     monkeypatch.setattr(request_log, "_rejections", LogRateLimiter(request_log._rejections._log, lambda: now[0]))
     return now

@@ -1,4 +1,4 @@
-"""``WS /api/sessions/{role}`` of a real ``patchbay serve``, before the fakes, over real sockets."""
+"""``WS /api/sessions/{role}`` of a real ``patchbay serve`` in front of the fakes, over real sockets."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Quick(WebSocketProtocol):
 
 @contextlib.asynccontextmanager
 async def served(work: Work, head: bytes = HANDSHAKE, **options: Any) -> AsyncIterator[tuple[uvicorn.Server, socket.socket]]:
-    """A server, and a client's socket that was accepted and of which nothing is read unless the test does."""
+    """A server, and the socket of an accepted client that reads nothing by itself."""
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -56,7 +56,7 @@ async def served(work: Work, head: bytes = HANDSHAKE, **options: Any) -> AsyncIt
 
 
 async def read_until(client: socket.socket, *texts: bytes) -> None:
-    """Read until each of these has come, one after the other."""
+    """Read until each of these texts has been received, in order."""
     seen = b""
     for text in texts:
         while text not in seen:

@@ -1,4 +1,4 @@
-"""A session among the other programs of a server: plugins, hook processes, who approves and who watches, and a server that dies."""
+"""Sessions together with plugins, hook processes and approvals, and a server that is killed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def patchbay(*command: str) -> tuple[str, ...]:
 
 
 def poll_until(found: Callable[[], Any]) -> Any:
-    """Ask again and again, until there is something: another process knows when."""
+    """Poll another process until there is a result."""
     end = time.monotonic() + BOUND
     while not (there := found()):
         assert time.monotonic() < end
@@ -56,7 +56,7 @@ def poll_until(found: Callable[[], Any]) -> Any:
 
 
 def pending_request(server: Serving) -> Any:
-    """The one request that waits."""
+    """Wait for the pending request."""
     return poll_until(lambda: server.http.ask("GET", "/api/approvals").json["approvals"])[0]
 
 
