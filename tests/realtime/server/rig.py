@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from patchbay.testing.realtime import FakeRealtime
 from support.processes import listening
-from tools_server.rig import BOUND, Server
+from tools_server.rig import BOUND, Server, poll_until
 
 ROLES = ("ann", "ben")
 
@@ -97,11 +97,21 @@ def transcript(frames: Sequence[Any]) -> str:
 class Serving:
     """A running server with sessions. ``http`` is its HTTP API."""
 
-    def __init__(self, url: str, pid: int) -> None:
+    def __init__(self, url: str, pid: int, printed: list[str]) -> None:
         self.url = url
         self.pid = pid
+        self.printed = printed
+        """Lines of its output, including the log; complete once it has ended."""
         self.port = int(url.rpartition(":")[2])
         self.http = Server(self.port, None)  # type: ignore[arg-type]
+
+    def logged(self) -> list[str]:
+        """The warnings and errors of its log."""
+        return [line.split(" ", 3)[3].strip() for line in self.printed if line.split(" ", 3)[2:3] in (["WARNING"], ["ERROR"])]
+
+    def pending_approval(self) -> Any:
+        """Wait for a pending approval."""
+        return poll_until(lambda: self.http.ask("GET", "/api/approvals").json["approvals"])[0]
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -136,12 +146,13 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(fake: FakeRealtime | None = None, *flags: str, model: str = "a-model", upstream: str = "") -> Iterator[Serving]:
+def serving(fake: FakeRealtime | None = None, *flags: str, upstream: str = "", **environment: str) -> Iterator[Serving]:
     """Run ``patchbay serve`` in front of a fake, an upstream, or both."""
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
     if fake is not None:
-        command += ["--realtime", f"{fake.provider}/{model}", "--realtime-url", fake.url, "--realtime-key", "a-secret-key"]
+        command += ["--realtime", f"{fake.provider}/a-model", "--realtime-url", fake.url, "--realtime-key", "a-secret-key"]
     if upstream:
         command += ["--upstream", upstream]
-    with listening(command, name="patchbay serve") as child:
-        yield Serving(child.url, child.pid)
+    keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"))
+    with listening(command, name="patchbay serve", environment={**keys, **environment}) as child:
+        yield Serving(child.url, child.pid, child.printed)

@@ -6,7 +6,7 @@ import pytest
 
 from patchbay.testing import Message, ScriptedUpstream
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote
-from tools_server.rig import calling_back, json_response
+from tools_server.rig import calling_back, json_response, poll_until
 
 from .rig import serving
 
@@ -46,14 +46,14 @@ def test_session_call_awaits_approval_and_is_audited(kind, flags):
         with server.session(query=f"{query}&session=monday") as client:
             client.text("Delete it.")
             client.until("tool_call")
-            pending = waiting(server)
+            pending = server.pending_approval()
             assert "delete_file" == pending["tool"]
             assert [] == callback.calls
             decision = {"decision": "approve", "by": "ann"}
             assert 200 == server.http.ask("POST", f"/api/approvals/{pending['id']}", decision).status
             assert "gone" == client.until("tool_result")["content"]
             client.idle()
-        entries = written(server, "monday")
+        entries = poll_until(lambda: server.http.ask("GET", "/api/audit?session=monday").json["entries"])
         assert [("delete_file", "ann", "session")] == [(each["tool"], each["agent"], each["channel"]) for each in entries]
     assert [] == fake.violations
 
@@ -70,26 +70,10 @@ def test_pending_call_is_withdrawn_when_the_user_continues(kind, flags):
         with server.session(query="output=text" if kind == "realtime" else "model=small") as client:
             client.text("Delete it.")
             client.until("tool_call")
-            assert "delete_file" == waiting(server)["tool"]
+            assert "delete_file" == server.pending_approval()["tool"]
             assert "Very well." == client.answer("No, leave it.")
             ends = [*client.of("tool_result"), *client.of("dropped")]
             assert [client.of("tool_call")[0]["call_id"]] == [frame["call_id"] for frame in ends]
         assert [] == server.http.ask("GET", "/api/approvals").json["approvals"]
         assert [] == callback.calls
     assert [] == fake.violations
-
-
-def written(server, session):
-    """Wait for a session's audit entries, which are written after the events."""
-    for _ in range(1000):
-        if found := server.http.ask("GET", f"/api/audit?session={session}").json["entries"]:
-            return found
-    raise AssertionError("nothing is written down")
-
-
-def waiting(server):
-    """Wait for the pending request."""
-    for _ in range(1000):
-        if found := server.http.ask("GET", "/api/approvals").json["approvals"]:
-            return found[0]
-    raise AssertionError("no approval is pending")

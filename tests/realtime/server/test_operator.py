@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -11,35 +10,21 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from patchbay.testing import Raw, Recorded, ScriptedUpstream
+from patchbay.testing import ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, Frame, Say
-from support.processes import listening
+from support.scripted_server import SharedUpstream, json_body
 from tools_server.rig import calling_back, json_response
 
-from .rig import ROLES, Client, Serving, serving
+from .rig import Client, serving
 from .test_bridge import Client as SessionClient
 from .test_bridge import SessionsUnderTest
 
 KEY = "a-secret-key-that-nobody-may-read"
-
-
-@contextlib.contextmanager
-def serve_output(*flags: str, **environment: str) -> Iterator[tuple[Serving, list[str]]]:
-    """Run ``patchbay serve``, and collect the lines that it prints, including its log; complete at the end of the block."""
-    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
-    keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"))
-    with listening(command, name="patchbay serve", environment={**keys, **environment}) as child:
-        yield Serving(child.url, child.pid), child.printed
-
-
-def logged(printed: list[str]) -> list[str]:
-    return [line.split(" ", 3)[3].strip() for line in printed if line.split(" ", 3)[2:3] in (["WARNING"], ["ERROR"])]
 
 
 def session_log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -104,18 +89,18 @@ async def test_client_mistakes_are_not_logged_as_warnings(caplog):
 
 
 def test_missing_model_key_is_reported_at_startup_and_to_clients():
-    with serve_output("--realtime", "openai/gpt-realtime") as (server, printed):
+    with serving(None, "--realtime", "openai/gpt-realtime") as server:
         code, reason, error = server.refused()
     assert (4503, "configuration") == (code, error)
     assert "OPENAI_API_KEY in the server's environment" in reason
     assert "api_key" not in reason.replace("OPENAI_API_KEY", "").lower()
-    first, second = logged(printed)
+    first, second = server.logged()
     assert ("OPENAI_API_KEY" in first, "--realtime-key" in first) == (True, True)
     assert "could not be opened" in second
 
 
 def test_a_key_for_another_providers_model_is_the_environments_alone():
-    with FakeOpenAI() as fake, serve_output("--realtime", "openai/x", "--realtime-url", fake.url) as (server, _):
+    with FakeOpenAI() as fake, serving(None, "--realtime", "openai/x", "--realtime-url", fake.url) as server:
         code, reason, _error = server.refused(query="realtime=gemini/x")
     assert (4503, True, False) == (code, "in the server's environment" in reason, "--realtime-key" in reason)
 
@@ -123,17 +108,17 @@ def test_a_key_for_another_providers_model_is_the_environments_alone():
 def test_unsent_environment_key_is_reported_at_startup_and_on_401():
     with FakeOpenAI(api_key=KEY) as fake:
         flags = ("--realtime", "openai/x", "--realtime-url", f"{fake.url}?secret=hidden")
-        with serve_output(*flags, OPENAI_API_KEY=KEY) as (server, printed), server.socket() as opened:
+        with serving(None, *flags, OPENAI_API_KEY=KEY) as server, server.socket() as opened:
             client = Client(opened)
             client.ended()
             message = client.of("error")[0]["error"]["message"]
         assert ("HTTP 401" in message, "No key was sent" in message, "--realtime-key" in message) == (True, True, True)
-        first, second = logged(printed)
+        first, second = server.logged()
         assert ("OPENAI_API_KEY is not sent" in first, "No key was sent" in second) == (True, True)
-        assert not any(secret in "".join(printed) for secret in (KEY, "hidden"))
-        with serve_output(*flags, "--realtime-key", KEY) as (server, printed), server.session():
+        assert not any(secret in "".join(server.printed) for secret in (KEY, "hidden"))
+        with serving(None, *flags, "--realtime-key", KEY) as server, server.session():
             pass
-        assert [] == logged(printed)
+        assert [] == server.logged()
 
 
 @pytest.mark.parametrize(
@@ -145,28 +130,22 @@ def test_unsent_environment_key_is_reported_at_startup_and_on_401():
     ],
 )
 def test_a_handshake_that_is_refused_is_one_line_with_its_reason(role, options, status, why):
-    with (
-        FakeOpenAI() as fake,
-        serve_output("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
-    ):
+    with FakeOpenAI() as fake, serving(fake) as server:
         assert status == server.turned_away(role, "session=x", **options)[0]
         with server.session():  # what was logged before is there by now
             pass
-    (line,) = logged(printed)
+    (line,) = server.logged()
     assert (f"HTTP {status}" in line, why in line, "session=x" in line) == (True, True, False), line
 
 
 def test_a_handshake_that_cannot_be_read_is_one_line(tmp_path):
-    with (
-        FakeOpenAI() as fake,
-        serve_output("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
-    ):
+    with FakeOpenAI() as fake, serving(fake) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
             raw.sendall(b"GET /api/sessions/ann HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
             assert raw.recv(65536).startswith(b"HTTP/1.1 4")
         with server.session():
             pass
-    (line,) = logged(printed)
+    (line,) = server.logged()
     assert "Sec-WebSocket-Key" in line
 
 
@@ -199,15 +178,13 @@ def test_hooks_without_effect_on_realtime_are_named_in_the_log(tmp_path: Path):
         processes[name] = {"enabled": True, "command": [sys.executable, str(tmp_path / f"{name}.py")], "intercept": intercept}
     config = tmp_path / "patchbay.json"
     config.write_text(json.dumps({"hooks": {"processes": processes}}))
-    with FakeOpenAI() as fake:
-        flags = ("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY, "--config", str(config))
-        with serve_output(*flags) as (server, printed), server.session():
-            os.kill(server.pid, signal.SIGHUP)
-            end = time.monotonic() + 60
-            while sum("before_llm" in line for line in printed) < 2:
-                assert time.monotonic() < end, printed
-                time.sleep(0.02)
-    lines = [line for line in logged(printed) if "before_llm" in line]
+    with FakeOpenAI() as fake, serving(fake, "--config", str(config)) as server, server.session():
+        os.kill(server.pid, signal.SIGHUP)
+        end = time.monotonic() + 60
+        while sum("before_llm" in line for line in server.printed) < 2:
+            assert time.monotonic() < end, server.printed
+            time.sleep(0.02)
+    lines = [line for line in server.logged() if "before_llm" in line]
     assert 2 == len(lines)
     assert all(("rewrites" in line, "weather" in line, "guards" in line) == (True, True, False) for line in lines), lines
 
@@ -225,18 +202,9 @@ def test_call_limit_is_set_by_the_server():
             assert [False] * 6 == [frame["is_error"] for frame in client.of("tool_result")]
 
 
-class TwoModels(ScriptedUpstream):
-    def _answer(self, request: Recorded) -> Raw:
-        if request.path.endswith("/models"):
-            return Raw(
-                [json.dumps({"object": "list", "data": [{"id": "small"}, {"id": "large"}]}).encode()],
-                content_type="application/json",
-            )
-        return super()._answer(request)
-
-
 def test_upstream_with_several_models_requires_one_and_a_single_one_is_the_default():
-    with TwoModels(["Hello."]) as upstream, serving(upstream=upstream.url) as server:
+    with SharedUpstream() as upstream, serving(upstream=upstream.url) as server:
+        upstream.on("/v1/models", json_body({"object": "list", "data": [{"id": "small"}, {"id": "large"}]}))
         code, reason, error = server.refused()
         assert (4503, "no_model") == (code, error)
         assert all(each in reason for each in ("small", "large", "?model="))

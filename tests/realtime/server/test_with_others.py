@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from examples.rig import BOUND, EXAMPLES, running
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
-from tools_server.rig import calling_back, json_response
+from tools_server.rig import calling_back, json_response, poll_until
 
-from .rig import Serving, serving
+from .rig import serving
 
 HOOK = """
 from patchbay.hooks import DenyTool, Modify
@@ -44,20 +40,6 @@ deadline = 60
 
 def patchbay(*command: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "patchbay", *command)
-
-
-def poll_until(found: Callable[[], Any]) -> Any:
-    """Poll another process until there is a result."""
-    end = time.monotonic() + BOUND
-    while not (there := found()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return there
-
-
-def pending_request(server: Serving) -> Any:
-    """Wait for the pending request."""
-    return poll_until(lambda: server.http.ask("GET", "/api/approvals").json["approvals"])[0]
 
 
 def test_plugin_tool_is_called_and_synced_to_the_model():
@@ -101,40 +83,6 @@ def test_a_hook_process_refuses_and_changes_calls_and_fails_closed(tmp_path: Pat
     assert [] == fake.violations
 
 
-def test_call_is_approved_in_one_terminal_and_shown_in_another(tmp_path: Path):
-    (tmp_path / "patchbay.toml").write_text(ASKS)
-    with (
-        FakeOpenAI([Call("delete_file", {"path": "/a"}), Quote()]) as fake,
-        calling_back(json_response({"output": "gone"})) as callback,
-        serving(fake, "--config", str(tmp_path / "patchbay.toml"), "--audit", "memory") as server,
-        running(*patchbay("tail", "--json", "--session", "monday", "--server", server.url)) as tail,
-    ):
-        server.http.register("delete_file", callback.url)
-        tail.says("error: Tailing")
-        with server.session(query="output=text&session=monday") as client:
-            client.text("Delete it.")
-            client.until("tool_call")
-            asked = pending_request(server)
-            assert ("delete_file", "monday") == (asked["tool"], asked["session_key"])
-            done = subprocess.run(
-                patchbay("approvals", "approve", asked["id"], "--server", server.url),
-                capture_output=True,
-                text=True,
-                timeout=BOUND,
-            )
-            assert 0 == done.returncode, done.stderr
-            assert "gone" == client.until("tool_result")["content"]
-            client.idle()
-        kinds: set[str] = set()
-        while "agent.tool.exec_end" not in kinds:
-            kinds.add(json.loads(tail.says("{"))["kind"])
-        audit = patchbay("audit", "--server", server.url, "--session", "monday", "--json")
-        done = subprocess.run(audit, capture_output=True, text=True, timeout=BOUND)
-        assert "delete_file" in done.stdout, done
-    assert [] == fake.violations
-    assert [] == fake.unanswered
-
-
 @pytest.mark.parametrize("allowed", ["before the call comes again", "after that"])
 def test_tools_of_a_killed_server_are_restored_by_the_next(allowed: str, tmp_path: Path):
     (tmp_path / "patchbay.toml").write_text(ASKS)
@@ -150,12 +98,12 @@ def test_tools_of_a_killed_server_are_restored_by_the_next(allowed: str, tmp_pat
             with server.session(query=query) as client:
                 client.text("Delete it.")
                 client.until("tool_call")
-                asked = pending_request(server)
+                asked = server.pending_approval()
                 server.kill()
                 client.closed()
         with serving(fake, *kept) as server:
             assert ["delete_file"] == list(server.http.tools())
-            assert asked["id"] == pending_request(server)["id"]
+            assert asked["id"] == server.pending_approval()["id"]
             with server.session(query=query) as client:
                 if allowed == "after that":
                     client.text("Delete it, I said.")
