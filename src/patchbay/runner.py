@@ -132,7 +132,7 @@ class ToolRunner:
             on_progress=on_progress,
             search=tool_search,
         )
-        Budget(max_calls=max_calls, max_seconds=max_seconds)  # refused here what no run could keep
+        Budget(max_calls=max_calls, max_seconds=max_seconds)  # (raises for invalid limits)
         self._max_calls = max_calls
         self._max_seconds = max_seconds
         self._attachments = checked_kinds(attachments)
@@ -244,7 +244,7 @@ class ToolRunner:
     ) -> AsyncGenerator[LoopEvent, None]:
         """Yield the loop's events, and call the callbacks. Raises MaxIterationsError if configured."""
         conversation = _conversation(messages)
-        _refuse(parameters)
+        _reject_own(parameters)
         if (name := model if model is not None else self._default_model) is not None:
             parameters = {"model": name, **parameters}
         executor = await self._executor.with_toolsets()
@@ -262,9 +262,9 @@ class ToolRunner:
         try:
             async for event in events:
                 if isinstance(event, ToolCallEvent) and self._on_tool_call is not None:
-                    await _tell(self._on_tool_call, event.tool_call, event.iteration, errors)
+                    await _notify(self._on_tool_call, event.tool_call, event.iteration, errors)
                 elif isinstance(event, ToolResultEvent) and self._on_tool_result is not None:
-                    await _tell(self._on_tool_result, event.execution, event.iteration, errors)
+                    await _notify(self._on_tool_result, event.execution, event.iteration, errors)
                 elif isinstance(event, FinalEvent) and event.finish_reason == "max_iterations" and self._raise_on_max_iterations:
                     raise MaxIterationsError(event.iterations)
                 yield event
@@ -279,7 +279,7 @@ class ToolRunner:
         return HookScope(turn_id=f"{self._name}-turn-{next(self._turns)}")
 
 
-async def _tell(callback: Callable[..., Any], what: Any, iteration: int, errors: list[Exception]) -> None:
+async def _notify(callback: Callable[..., Any], what: Any, iteration: int, errors: list[Exception]) -> None:
     """Call a callback; its failure is reported and does not end the run."""
     try:
         answer = callback(what, iteration)
@@ -317,7 +317,7 @@ def _conversation(messages: Any) -> list[Message]:
     return [dict(message) for message in messages]
 
 
-def _refuse(parameters: Mapping[str, Any]) -> None:
+def _reject_own(parameters: Mapping[str, Any]) -> None:
     """Reject parameters that conflict with the runner's own."""
     if "tools" in parameters:
         raise InvalidRequestError("'tools' belong to the ToolRunner: pass them when it is made.", param="tools")

@@ -1,4 +1,4 @@
-"""Views of a conversation in OpenAI's messages: calls paired with their results, and the view of a model that only knows text.
+"""Views of a conversation in OpenAI's messages: calls paired with their results, and a view for models that only know text.
 
 A conversation itself is never changed. In a view every call has exactly one result, in call order (law 1).
 """
@@ -16,10 +16,10 @@ from patchbay.formats.spec import Format
 from patchbay.types import Message, ToolCall, ToolResult
 
 NO_RESULT: Final = "(No result: the call was not carried out.)"
-"""What a text model reads in place of a missing result."""
+"""The result that a text model gets for a call without one."""
 
 NOT_SHOWN: Final = "(The result of this call is not shown.)"
-"""The content of a result that a hook or a client has left out."""
+"""The content of a result that a hook or a client left out."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 Place = tuple[int, int]
@@ -28,7 +28,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Generic[KeyT]):
-    """``results`` has the place of each call's result. ``early`` are the places and keys of results without an earlier call."""
+    """``results`` maps each call to its result. ``early`` are the places and keys of results without an earlier call."""
 
     results: dict[Place, Place]
     early: list[tuple[Place, KeyT]]
@@ -38,8 +38,8 @@ def pair_results(entries: Sequence[tuple[Sequence[KeyT], Sequence[KeyT]]]) -> Pa
     """Pair calls with their results. An entry has the keys (ids) of its calls and of its results.
 
     A result belongs to the last entry before it that has a call with its key (ids may be used again in later turns), however
-    many entries are between them; of several such calls there the first without a result. A second result for a call is in
-    neither part of what is returned.
+    many entries are between them; of several such calls in it, to the first without a result. A second result for a call is left
+    out of both.
     """
     paired: dict[Place, Place] = {}
     early: list[tuple[Place, KeyT]] = []
@@ -59,7 +59,7 @@ def pair_results(entries: Sequence[tuple[Sequence[KeyT], Sequence[KeyT]]]) -> Pa
 
 
 def normalize(messages: Sequence[Message]) -> list[Message]:
-    """Return ``messages`` with the results in call order behind their calls: none missing, none twice, none without a call."""
+    """Return ``messages`` with results after their calls, in call order: none missing, none twice, none without a call."""
     called = [_usable_calls(message) for message in messages]
     entries = [
         ([call["id"] for call in calls], [message.get("tool_call_id")] if message.get("role") == "tool" else [])
@@ -90,7 +90,7 @@ def _usable_calls(message: Message) -> list[Mapping[str, Any]]:
 
 
 def tool_calls(message: Any) -> list[Mapping[str, Any]]:
-    """Return the calls of a message as they are written there; without those that are not objects."""
+    """Return the calls of a message, without those that are not objects."""
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
     return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
 
@@ -98,7 +98,7 @@ def tool_calls(message: Any) -> list[Mapping[str, Any]]:
 def insert_results(messages: Sequence[Message], results: Sequence[Message]) -> list[Message]:
     """Return a conversation with ``results`` added to those of its last message with calls, all in call order.
 
-    ``results`` are ``tool`` messages. One for an unknown call comes last: servers report it, and the client sees its mistake.
+    ``results`` are ``tool`` messages. One for an unknown call comes last: the model's server reports it to the client.
     """
     begin = next((index for index in range(len(messages) - 1, -1, -1) if tool_calls(messages[index])), -1) + 1
     end = begin
@@ -118,17 +118,17 @@ def flatten_messages(
     tool_result_tag: str = DEFAULT_RESULT_TAG,
     text_tools: frozenset[str] = frozenset(),
 ) -> list[Message]:
-    """The same conversation without tool roles, as ``render_contract`` with these options teaches it.
+    """Return the conversation without tool roles, as ``render_contract`` with these options describes it.
 
     ``text_tools`` are the tools whose calls the fenced contract writes as plain text (see ``ToolSpec.text_parameter``).
 
     Assistant messages with ``tool_calls`` (or ``function_call``) become text with the calls in it; ``tool`` and ``function``
-    messages become frames in one user message, which nothing in a result can close. Images in results are kept as parts. Content
-    made of plain text parts only is joined by line breaks; what a user wrote to look like a result's frame is defused; every
-    other message is passed on as it is. Raises ConfigurationError for an unknown format.
+    messages become frames in one user message, which nothing in a result can close. Images in results stay parts. Plain text
+    parts are joined by line breaks; a user's text that looks like a result's frame is escaped; other messages do not change.
+    Raises ConfigurationError for an unknown format.
 
-    A missing result is reported as missing, a second result for the same call is left out, a result before its call is moved
-    behind it, and one without a call stays where it is.
+    A missing result is reported as missing, a second result for a call is dropped, a result before its call is moved after it,
+    and one without a call keeps its place.
     """
     writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag, text_tools=text_tools)
     called: dict[int, list[tuple[str, str, str]]] = {}
@@ -186,9 +186,9 @@ def _result_id(message: Mapping[str, Any]) -> str:
 
 
 def _pair_all(entries: Sequence[tuple[Sequence[str], Sequence[str]]]) -> tuple[dict[Place, Place], set[int]]:
-    """Pair the results of a client's messages, early ones too; return them, and the results that have no call at all.
+    """Pair the results of a client's messages, early ones too; return the pairs, and the indexes of results without a call.
 
-    An early result belongs to the first message with its call, if that has no other.
+    An early result belongs to the first message with its call, unless that has another one.
     """
     pairs = pair_results(entries)
     if not pairs.early:
@@ -210,7 +210,7 @@ def _pair_all(entries: Sequence[tuple[Sequence[str], Sequence[str]]]) -> tuple[d
 
 
 def _read_calls(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(id, name, arguments as text) of each call of an assistant message; malformed ones are passed over."""
+    """Return (id, name, arguments as text) of each call of an assistant message; invalid ones are skipped."""
     given, legacy = message.get("tool_calls"), message.get("function_call")
     if not given and legacy is None:
         return []
@@ -231,7 +231,7 @@ def _arguments_text(arguments: Any) -> str:
 
 
 def _result_text(content: Any, attached: list[Any]) -> str:
-    """Return the text of a result; its other parts, such as images, are added to ``attached`` and announced in the text."""
+    """Return the text of a result; other parts, such as images, are added to ``attached`` and mentioned in the text."""
     if isinstance(content, str):
         return content
     text = text_of(content)
@@ -244,7 +244,7 @@ def _result_text(content: Any, attached: list[Any]) -> str:
 
 
 def _plain(message: Mapping[str, Any], writer: Writer) -> Message:
-    """Return a message with its plain text parts joined, and what a user wrote to look like the frame of a result defused."""
+    """Return a message with its plain text parts joined, and a user's text that looks like a result's frame escaped."""
     content = message.get("content")
     if isinstance(content, list) and content and all(_is_bare_text(part) for part in content):
         content = "\n".join(part["text"] for part in content)
@@ -259,7 +259,7 @@ def _plain(message: Mapping[str, Any], writer: Writer) -> Message:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, or its text parts joined by line breaks."""
+    """Return the text of a message's content: a string, or its text parts joined by line breaks."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -1,10 +1,10 @@
-"""Other vendors' chat protocols over the chat-completions core: requests are decoded into its bodies, its answers encoded.
+"""Other vendors' chat protocols over chat completions: requests are decoded into its bodies, answers encoded from its parts.
 
     POST /v1/messages                                       Anthropic Messages
     POST /v1/responses                                      OpenAI Responses
     POST /v1beta/models/MODEL:generateContent               Gemini, also :streamGenerateContent
 
-Codecs without I/O: the server finds the front-end of a request by its path, and everything that makes calls work is the core's.
+Codecs without I/O: the server chooses the front-end by a request's path, and the exchange makes calls work.
 """
 
 from patchbay.frontends.anthropic import AnthropicMessages

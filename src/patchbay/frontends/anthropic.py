@@ -29,13 +29,13 @@ class AnthropicMessages:
         return encode({"input_tokens": tokens})
 
     def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
-        """The list of the models of an OpenAI-compatible server, as Anthropic has it."""
+        """Encode an OpenAI-compatible server's list of models in Anthropic's form."""
         data = [_model(each) for each in models]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
         return encode({"data": data, "has_more": False, **ends})
 
     def encode_model(self, model: Mapping[str, Any]) -> bytes:
-        """One of these models."""
+        """Encode one of these models."""
         return encode(_model(model))
 
     def error_body(self, error: PatchbayError) -> bytes:
@@ -48,7 +48,7 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _date(model: Mapping[str, Any]) -> str:
-    """When a model was made; the beginning of time where its server does not say."""
+    """Return a model's creation time; the epoch if its server does not send one."""
     created = model.get("created")
     seconds = created if type(created) is int and 0 <= created < 2**32 else 0
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -27,7 +27,7 @@ _ERROR_TYPES: Final = {
 class MessagesEncoder(FrontendEncoder):
     """Writes the events of a streamed message, or a whole message.
 
-    ``model`` is that of the request: the client is to see the name that it knows.
+    ``model`` is the request's: the client expects the name that it sent.
     """
 
     def __init__(self, model: str) -> None:
@@ -36,9 +36,9 @@ class MessagesEncoder(FrontendEncoder):
         self._started = False
         self._blocks = 0
         self._open = ""
-        """The type of the open block, for a call with its place; "" where none is."""
+        """The type of the open block, for a call with its place; "" without one."""
         self._call_blocks: dict[int, int] = {}
-        """The block of each call, by its place: servers may write the arguments of several by turns."""
+        """The block of each call, by its place: servers may interleave the arguments of several calls."""
         self._stop_reason: str | None = None
         self._usage: Mapping[str, Any] = {}
 
@@ -132,7 +132,7 @@ class MessagesEncoder(FrontendEncoder):
         }  # fmt: skip
 
     def _block(self, kind: str, block: dict[str, Any]) -> bytes:
-        """Open a block, unless it is open."""
+        """Open a block, unless one of its kind is open."""
         if self._open == kind:
             return b""
         closed = self._start() + self._close_block()
@@ -148,13 +148,13 @@ class MessagesEncoder(FrontendEncoder):
 
 
 def error_body(error: PatchbayError | str) -> bytes:
-    """Anthropic's error body for an error of ours."""
+    """Return Anthropic's error body for an error."""
     if isinstance(error, str):
         error = UpstreamError(error)
     kind = _ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     message = str(error).encode("utf-8", "replace").decode()
     described: dict[str, Any] = {"type": kind, "message": message}
-    if isinstance(error, ThreadsUnsupportedError):  # by which the packages know to send whole conversations
+    if isinstance(error, ThreadsUnsupportedError):  # (with this, Anthropic's packages send whole conversations)
         described["details"] = {"error_code": error.code, "unsupported": ["thread"]}
     return encode({"type": "error", "error": described})
 
@@ -168,7 +168,7 @@ def _message_id(upstream: str | None) -> str:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Usage in Anthropic's fields; 0 where the upstream does not say."""
+    """Return usage in Anthropic's fields; 0 if the upstream sent none."""
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
     cached = cached if isinstance(cached, int) else 0

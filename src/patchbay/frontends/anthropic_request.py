@@ -1,7 +1,7 @@
 """Anthropic Messages: a request as a body of chat completions.
 
-The same conversation always gives the same bytes. What the core has no counterpart for is left out: hosted tools, unknown blocks,
-betas, prompt-cache marks, ``thinking``, ``context_management``, ``top_k``.
+The same conversation always gives the same bytes. Left out, for want of a counterpart: hosted tools, unknown blocks, betas,
+prompt-cache marks, ``thinking``, ``context_management``, ``top_k``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, me
 from patchbay.types import Message
 
 _omit = OmissionLog("Anthropic Messages")
-_SAME: Final = ("temperature", "top_p", "model")
+_COPIED: Final = ("temperature", "top_p", "model")
 _REFERENCED: Final = "This tool can be called from now on: "
 _IMAGES: Final = "Images that the tools returned:"
 
 
 class ThreadsUnsupportedError(InvalidRequestError):
-    """A request of a thread, whose earlier messages the server would have to know; the client sends all of them then."""
+    """A request that continues a thread, which the server would have to store; the client then sends all messages."""
 
     code = "thread_unsupported_request"
 
@@ -30,7 +30,7 @@ class ThreadsUnsupportedError(InvalidRequestError):
 
 
 def decode_request(body: bytes) -> dict[str, Any]:
-    """The body of chat completions for one of ``POST /v1/messages``. Raises InvalidRequestError."""
+    """Decode a body of ``POST /v1/messages`` into one of chat completions. Raises InvalidRequestError."""
     given = read_body(body)
     member(given, "model", str, "", "a string")
     if given.get("thread") is not None:
@@ -40,7 +40,7 @@ def decode_request(body: bytes) -> dict[str, Any]:
         raise InvalidRequestError("'max_tokens' must be a whole number above 0.", param="max_tokens")
     messages = member(given, "messages", list, "", "an array of messages")
     decoder = _Messages(messages)
-    chat: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
+    chat: dict[str, Any] = {name: given[name] for name in _COPIED if given.get(name) is not None}
     chat["messages"] = [*_system(given.get("system")), *decoder.messages]
     if limit is not None:
         chat["max_tokens"] = limit
@@ -139,7 +139,7 @@ class _Messages:
         images: list[dict[str, Any]] = []
         for block, kind, where in _typed(blocks, f"{path}.content"):
             if kind == "tool_result":
-                # A tool message holds text only, and all of a round follow each other.
+                # A tool message has only text, and those of a round are consecutive.
                 text, shown = self._result(block, where)
                 call_id = member(block, "tool_use_id", str, where, "a string")
                 self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -156,7 +156,7 @@ class _Messages:
             self.messages.append({"role": "user", "content": content})
 
     def _result(self, block: Mapping[str, Any], path: str) -> tuple[str, list[dict[str, Any]]]:
-        """The text of a tool's result, and its images."""
+        """Return the text of a tool's result, and its images."""
         content = block.get("content")
         images: list[dict[str, Any]] = []
         if content is None or isinstance(content, str):
@@ -183,7 +183,7 @@ class _Messages:
 
 
 def _typed(blocks: Sequence[Any], path: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Each block with its type and its path."""
+    """Yield each block with its type and its path."""
     for index, block in enumerate(blocks):
         where = f"{path}[{index}]"
         checked(block, dict, where, "an object")
@@ -198,7 +198,7 @@ def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _part(block: Mapping[str, Any], kind: str, path: str) -> dict[str, Any] | None:
-    """A part of a user's content; None for a kind that is not known."""
+    """Convert a part of a user's content; None for an unknown kind."""
     if kind == "text":
         return {"type": "text", "text": _text(block, path)}
     if kind == "search_result":
@@ -229,7 +229,7 @@ def _part(block: Mapping[str, Any], kind: str, path: str) -> dict[str, Any] | No
 
 
 def _tools(tools: Any, referenced: Mapping[str, None]) -> list[dict[str, Any]]:
-    """The tools that may be called: deferred ones in the order in which they were found, behind the others."""
+    """Return the callable tools: deferred ones last, in the order in which they were found."""
     plain: list[dict[str, Any]] = []
     deferred: dict[str, dict[str, Any]] = {}
     for index, tool in enumerate(checked(tools or [], list, "tools", "an array")):

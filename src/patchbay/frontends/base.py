@@ -1,4 +1,4 @@
-"""What every front-end is made of: the protocol, and readers for the JSON of requests."""
+"""Shared parts of all front-ends: the protocol, the encoders' base class, and readers for the JSON of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from patchbay.transcript import text_of
 from patchbay.types import Message
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
-"""A comment, which clients pass over."""
+"""A comment, which clients ignore."""
 
 _logger = logging.getLogger(__name__)
 _MOST_REPORTED = 256
@@ -26,9 +26,9 @@ _MOST_REPORTED = 256
 
 @dataclass(frozen=True)
 class DecodedRequest:
-    """A request as the core takes it: ``body`` is one of chat completions, ``encoder`` writes the answer for the client.
+    """A decoded request: ``body`` is one of chat completions, ``encoder`` writes the answer for the client.
 
-    ``is_empty``: no answer of a model is wanted, but an empty one to go on with.
+    ``is_empty``: the client wants an empty answer to continue from, without a request to the model.
     """
 
     body: dict[str, Any]
@@ -42,20 +42,20 @@ class Frontend(Protocol):
     name: str
     """For messages and logs."""
     heartbeat: bytes
-    """What is written between two events while the upstream is silent."""
+    """Bytes to write between two events while the upstream is silent."""
 
     def decode(self, body: bytes, path: str) -> DecodedRequest:
         """Read a request to ``path``. Raises InvalidRequestError."""
 
     def encode_count(self, tokens: int) -> bytes:
-        """The body of the answer to a request for the size of a prompt."""
+        """Encode the answer to a request to count the tokens of a prompt."""
 
     def error_body(self, error: PatchbayError) -> bytes:
-        """The body of an error response."""
+        """Encode an error response."""
 
 
 class FrontendEncoder(ABC):
-    """What the encoders of all front-ends share: their clients read none of the upstream's own chunks."""
+    """Base class of the front-ends' encoders: their clients cannot read the upstream's own chunks."""
 
     passes_text = False
     passes_calls = False
@@ -64,7 +64,7 @@ class FrontendEncoder(ABC):
         """See AnswerEncoder."""
 
     def passed(self, choice: int) -> None:  # noqa: B027
-        """See AnswerEncoder: nothing is passed on."""
+        """See AnswerEncoder: never called."""
 
     @abstractmethod
     def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:
@@ -86,23 +86,23 @@ class FrontendEncoder(ABC):
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """The upstream's own reasoning in a message or a delta."""
+    """Return the upstream's own reasoning in a message or a delta."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return reasoning if isinstance(reasoning, str) else ""
 
 
 _MEDIA_BYTES: Final = 4000
-"""An image or a file counts as so many bytes, whatever its size."""
+"""Bytes that an image or a file counts as, whatever its size."""
 
 
 def is_text_only(chat: Mapping[str, Any]) -> bool:
-    """Whether the messages hold neither images nor files."""
+    """Whether the messages have neither images nor files."""
     contents = (message.get("content") for message in chat["messages"])
     return all(content is None or isinstance(content, str) for content in contents)
 
 
 def estimate_tokens(chat: Mapping[str, Any]) -> int:
-    """How many tokens a prompt has, about: one for four bytes of the messages and tools as JSON, 1,000 for an image or file."""
+    """Estimate a prompt's tokens: one per four bytes of its messages and tools as JSON, 1,000 for an image or file."""
     messages: list[Any] = chat["messages"]
     media = 0
     if not is_text_only(chat):
@@ -117,7 +117,7 @@ def estimate_tokens(chat: Mapping[str, Any]) -> int:
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request. Raises InvalidRequestError."""
+    """Decode the JSON object of a request. Raises InvalidRequestError."""
     value = read_json(body)
     if not isinstance(value, dict):
         raise InvalidRequestError("The request body must be a JSON object.")
@@ -125,25 +125,25 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 
 def checked(value: Any, kind: type | tuple[type, ...], path: str, words: str) -> Any:
-    """Return ``value``, of one of these types. Raises InvalidRequestError, which says ``words`` of the member at ``path``."""
+    """Return ``value`` if it has this type. Raises InvalidRequestError: the member at ``path`` must be ``words``."""
     if not isinstance(value, kind):
         raise InvalidRequestError(f"'{path}' must be {words}.", param=path)
     return value
 
 
 def member(holder: Mapping[str, Any], name: str, kind: type | tuple[type, ...], path: str, words: str) -> Any:
-    """Return a member that must be there. Raises InvalidRequestError."""
+    """Return a required member. Raises InvalidRequestError."""
     value = holder.get(name)
     return value if isinstance(value, kind) else checked(value, kind, f"{path}.{name}" if path else name, words)
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
-    """The objects in an optional array; empty for anything else."""
+    """Return the objects in an optional array; empty for anything else."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def drop_old_reasoning(messages: list[Message]) -> list[Message]:
-    """The messages with the reasoning of the running turn only: servers that want it want it there, others count its tokens."""
+    """Drop reasoning of earlier turns: servers want it within a turn only, and count its tokens."""
     begin = turn_start(messages)
     return [
         {key: value for key, value in message.items() if key != "reasoning_content"}
@@ -154,7 +154,7 @@ def drop_old_reasoning(messages: list[Message]) -> list[Message]:
 
 
 class OmissionLog:
-    """Logs what a front-end leaves out of requests: each kind once, since clients send it with every request."""
+    """Logs what a front-end leaves out of requests, each kind once: clients repeat it with every request."""
 
     def __init__(self, frontend: str) -> None:
         self._frontend = frontend

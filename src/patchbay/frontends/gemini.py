@@ -43,11 +43,11 @@ class GenerateContent:
         return encode({"totalTokens": tokens})
 
     def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
-        """The list of the models of an OpenAI-compatible server, as Gemini has it."""
+        """Encode an OpenAI-compatible server's list of models in Gemini's form."""
         return encode({"models": [_model(each) for each in models]})
 
     def encode_model(self, model: Mapping[str, Any]) -> bytes:
-        """One of these models."""
+        """Encode one of these models."""
         return encode(_model(model))
 
     def error_body(self, error: PatchbayError) -> bytes:
@@ -60,7 +60,7 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _target(path: str) -> tuple[str, str]:
-    """The model and the method of a path."""
+    """Return the model and the method of a path."""
     found = PATH.fullmatch(path)
     if found is None:
         raise InvalidRequestError("The path must be /v1beta/models/MODEL:generateContent.")

@@ -116,7 +116,7 @@ class GenerateContentEncoder(FrontendEncoder):
 
 
 def error_body(error: PatchbayError | str) -> bytes:
-    """Google's error body for an error of ours."""
+    """Return Google's error body for an error."""
     if isinstance(error, str):
         error = UpstreamError(error)
     status = _STATUSES.get(error.status, "INTERNAL" if error.status >= 500 else "INVALID_ARGUMENT")
@@ -142,7 +142,7 @@ def _call_part(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
-    """Usage in Gemini's fields; 0 where the upstream does not say."""
+    """Return usage in Gemini's fields; 0 if the upstream sent none."""
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")]
     prompt, completion, total = (count if isinstance(count, int) else 0 for count in counts)
     return {"promptTokenCount": prompt, "candidatesTokenCount": completion, "totalTokenCount": total or prompt + completion}

@@ -1,6 +1,6 @@
 """Gemini's generateContent: a request as a body of chat completions.
 
-The same conversation always gives the same bytes. What has no counterpart is left out: hosted tools, safety settings, cached
+The same conversation always gives the same bytes. Left out, for want of a counterpart: hosted tools, safety settings, cached
 content, ``thinkingConfig``, ``topK``, thought signatures.
 """
 
@@ -17,7 +17,7 @@ from patchbay.frontends.base import OmissionLog, checked, member, objects, read_
 from patchbay.types import Message
 
 _omit = OmissionLog("Gemini")
-_SAME: Final = {
+_COPIED: Final = {
     "temperature": "temperature", "topP": "top_p", "maxOutputTokens": "max_tokens", "stopSequences": "stop", "seed": "seed",
     "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
 }  # fmt: skip
@@ -26,13 +26,13 @@ _MODES: Final = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED":
 
 
 def decode_request(body: bytes, model: str, *, stream: bool) -> dict[str, Any]:
-    """The body of chat completions for a request to this model. Raises InvalidRequestError."""
+    """Decode a request to this model into a body of chat completions. Raises InvalidRequestError."""
     given = read_body(body)
     config = checked(_get(given, "generationConfig") or {}, dict, "generationConfig", "an object")
     if _get(config, "candidateCount") not in (None, 1):
         raise InvalidRequestError("'generationConfig.candidateCount' must be 1.", param="generationConfig.candidateCount")
     chat: dict[str, Any] = {"model": model}
-    chat |= {ours: value for name, ours in _SAME.items() if (value := _get(config, name)) is not None}
+    chat |= {ours: value for name, ours in _COPIED.items() if (value := _get(config, name)) is not None}
     decoder = _Contents()
     if (instruction := _get(given, "systemInstruction")) is not None:
         decoder.system(instruction)
@@ -51,7 +51,7 @@ def decode_request(body: bytes, model: str, *, stream: bool) -> dict[str, Any]:
 
 
 def _get(holder: Mapping[str, Any], name: str) -> Any:
-    """A member by its name in camel case or, as protocol buffers' JSON allows too, in snake case."""
+    """Return a member by its name in camel case or snake case: protocol buffers' JSON allows both."""
     value = holder.get(name)
     return holder.get(_snake(name)) if value is None else value
 
@@ -62,7 +62,7 @@ def _snake(name: str) -> str:
 
 
 class _Contents:
-    """Turns contents into messages. Calls and results without ids get some: the nth call of a conversation is ``call_n``."""
+    """Converts contents to messages. Calls and results without ids get one: the nth call of a conversation is ``call_n``."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -71,14 +71,14 @@ class _Contents:
         """The calls without a result, by name and id."""
 
     def system(self, content: Any) -> None:
-        """Take the system instruction."""
+        """Add the system instruction."""
         parts = content.get("parts") if isinstance(content, Mapping) else [{"text": content}]
         texts = [part["text"] for part in objects(parts) if isinstance(part.get("text"), str)]
         if texts:
             self.messages.append({"role": "system", "content": "\n\n".join(texts)})
 
     def add(self, content: Mapping[str, Any], path: str) -> None:
-        """Take a content. Raises InvalidRequestError."""
+        """Add a content. Raises InvalidRequestError."""
         parts = member(content, "parts", list, path, "an array of parts")
         for index, part in enumerate(parts):
             checked(part, dict, f"{path}.parts[{index}]", "an object")
@@ -138,7 +138,7 @@ class _Contents:
 
 
 def _part(part: Any) -> dict[str, Any] | None:
-    """A part of a user's content; None for a kind that is not known."""
+    """Convert a part of a user's content; None for an unknown kind."""
     if not isinstance(part, Mapping):
         return None
     if isinstance(part.get("text"), str):
@@ -178,7 +178,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def _json_schema(schema: Any) -> Any:
-    """Gemini's subset of OpenAPI as JSON Schema: types in lower case, ``nullable`` as a type."""
+    """Convert Gemini's subset of OpenAPI to JSON Schema: types in lower case, ``nullable`` as a type."""
     if isinstance(schema, list):
         return [_json_schema(each) for each in schema]
     if not isinstance(schema, Mapping):

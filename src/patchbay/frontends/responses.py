@@ -20,10 +20,10 @@ _LISTED: Final = 20
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response with the items that led to it; ``items`` are the whole conversation before its output.
+    """A response with its input; ``items`` are the whole conversation before its output.
 
-    ``lease``: until when, in seconds since the epoch, the server that makes it has promised to be alive; None: it is over.
-    ``size`` is about the number of bytes of ``response`` as JSON; 0 where it was not encoded yet.
+    ``lease``: the server that generates it is alive at least until then, in seconds since the epoch; None once it is complete.
+    ``size`` is about the number of bytes of ``response`` as JSON; 0 if it was not encoded yet.
     """
 
     response: dict[str, Any]
@@ -33,12 +33,12 @@ class StoredResponse:
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """All items up to its output."""
+        """The items with its output."""
         return [*self.items, *self.response["output"]]
 
 
 class OpenAIResponses:
-    """See Frontend. It stores nothing: the server does, and reads the items of earlier responses."""
+    """See Frontend. The server stores responses and passes the items of earlier ones."""
 
     name = "OpenAI Responses"
     heartbeat = KEEP_ALIVE
@@ -48,7 +48,7 @@ class OpenAIResponses:
         return self.decode_fields(self.read(body))
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Read a request as far as it says what else must be read; its tools stay JSON. Raises InvalidRequestError."""
+        """Read the members of a request; its tools stay JSON. Raises InvalidRequestError."""
         given = {name: raw if name == "tools" else read_json(bytes(raw)) for name, raw in read_fields(body).items()}
         member(given, "model", str, "", "a string")
         if given.get("previous_response_id") is not None:
@@ -62,7 +62,7 @@ class OpenAIResponses:
         return given
 
     def decode_fields(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
-        """Decode a request; ``before`` are the items of the response that it goes on with. Raises InvalidRequestError."""
+        """Decode a request; ``before`` are the items of the response that it continues. Raises InvalidRequestError."""
         if given.get("background") is True and given.get("store") is False:
             raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")
         request = decode(given, [*before, *read_items(given.get("input"))])
@@ -88,7 +88,7 @@ class OpenAIResponses:
 
 
 def with_ids(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items as they are stored: each with its type and an id."""
+    """Return items to store: each with its type and an id."""
     stored = []
     unique = new_id("")
     for place, item in enumerate(items):
@@ -99,7 +99,7 @@ def with_ids(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def list_items(stored: StoredResponse, query: Mapping[str, Sequence[str]]) -> bytes:
-    """A page of the input items; the newest first unless ``order=asc``. Raises InvalidRequestError."""
+    """Encode a page of the input items; the newest first unless ``order=asc``. Raises InvalidRequestError."""
     limit, order, after = (
         query.get(name, [default])[-1] for name, default in (("limit", str(_LISTED)), ("order", "desc"), ("after", ""))
     )
@@ -119,7 +119,7 @@ def list_items(stored: StoredResponse, query: Mapping[str, Sequence[str]]) -> by
 
 
 def _listed(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item as a client reads it: the content of a message in parts."""
+    """Return an item for a client: the content of a message in parts."""
     if item["type"] != "message" or not isinstance(content := item.get("content"), str):
         return dict(item)
     part: dict[str, Any] = {"type": "input_text", "text": content}

@@ -24,7 +24,7 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": 1.0, "truncation": "disabled", "user": None,
     "frequency_penalty": 0.0, "presence_penalty": 0.0,
 }  # fmt: skip
-"""The fields of a response that repeat the request's, with what stands there where the request has none."""
+"""The fields of a response that repeat the request's, with their defaults."""
 _TEXT: Final = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
     b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[]}\n\n'
@@ -37,21 +37,21 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 
 
 def new_id(prefix: str) -> str:
-    """An id that no other response or item has."""
+    """Return a unique id."""
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
 class ResponsesEncoder(FrontendEncoder):
     """Writes the events of a streamed response, or a whole response.
 
-    ``response`` is the object as far as it has come; its ``output`` holds the items that are complete.
-    ``complete``: all is written; ``size`` is the number of bytes that the object then took.
+    ``response`` is the object so far; its ``output`` has the complete items. ``complete``: all is written; ``size`` is then the
+    number of bytes of the object.
     """
 
     def __init__(self, request: ResponsesRequest) -> None:
         given = request.given
         self.items = request.items
-        """The items of the request, with those of the responses that it goes on with."""
+        """The items of the request and of the responses that it continues."""
         self.complete = False
         self.size = 0
         self._routes = request.routes
@@ -170,7 +170,7 @@ class ResponsesEncoder(FrontendEncoder):
     # items
 
     def _new_id(self, prefix: str) -> str:
-        """An id for the next item: the response's own with the item's place."""
+        """Return an id for the next item: the response's own with the item's index."""
         return f"{prefix}_{self.response['id'][5:]}{len(self._output):02x}"
 
     def _call_item(self, call_id: str, name: str) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class ResponsesEncoder(FrontendEncoder):
         return out
 
     def _done_call(self, item: dict[str, Any], arguments: str, whole: str) -> dict[str, Any]:
-        """The item of a call that is complete; ``whole`` is a custom tool's text."""
+        """Return the finished item of a call; ``whole`` is a custom tool's text."""
         cut = self.response["incomplete_details"] is not None and not _is_json(arguments)
         done = {**item, "status": "incomplete" if cut else "completed"}
         if item["type"] == "custom_tool_call":
@@ -275,7 +275,7 @@ class ResponsesEncoder(FrontendEncoder):
     # events
 
     def start(self) -> bytes:
-        """The first events, unless they are written already."""
+        """Write the first events, unless they are written already."""
         if self._started:
             return b""
         self._started = True
@@ -294,19 +294,19 @@ class ResponsesEncoder(FrontendEncoder):
 
 
 def _echo(given: Any, default: Any) -> Any:
-    """A field of the request as the response repeats it, with what is left out of objects."""
+    """Return a field of the request with the defaults of an object's members."""
     return {**default, **given} if isinstance(given, dict) and isinstance(default, dict) else given
 
 
 class CompactionEncoder(ResponsesEncoder):
-    """Writes a compacted conversation: the messages of the user, and an item with the model's summary of all ``items``."""
+    """Writes a compacted conversation: the user's messages, and an item with the model's summary of all ``items``."""
 
     def __init__(self, request: ResponsesRequest, items: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(request)
         self._compacted = items
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
-        """See AnswerEncoder. Raises UpstreamError where the model wrote no summary."""
+        """See AnswerEncoder. Raises UpstreamError if the model wrote no summary."""
         summary = text_of(completion["choices"][0]["message"].get("content")).strip()
         if not summary:
             raise UpstreamError("The model wrote no summary of the conversation.")
@@ -326,7 +326,7 @@ class CompactionEncoder(ResponsesEncoder):
 
 
 def _done(item: dict[str, Any], text: str) -> dict[str, Any]:
-    """The item of a message or of reasoning that is complete."""
+    """Return the finished item of a message or of reasoning."""
     if item["type"] == "reasoning":
         return {**item, "summary": [{"type": "summary_text", "text": text}]}
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
@@ -339,7 +339,7 @@ def error_body(error: PatchbayError) -> bytes:
 
 
 def _usage(usage: Any) -> dict[str, Any] | None:
-    """Usage in this API's fields; 0 where the upstream does not say."""
+    """Return usage in this API's fields; 0 if the upstream sent none."""
     if not isinstance(usage, dict):
         return None
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
@@ -380,7 +380,7 @@ _TEXT_BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _TEXT_INSIDE: Final = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+'
 )
-"""What of a JSON string can be read by itself: whole escapes, and both halves of a surrogate pair."""
+"""The decodable beginning of a JSON string: complete escapes, and both halves of a surrogate pair."""
 _MOST_UNREAD: Final = 100
 
 
@@ -393,7 +393,7 @@ class _InputText:
         self._state: Literal["before", "inside", "over"] = "before"
 
     def feed(self, piece: str) -> str:
-        """Read a piece of the arguments; the text that it brings."""
+        """Read a piece of the arguments; return its text."""
         if self._state == "over":
             return ""
         self._rest += piece
@@ -403,7 +403,7 @@ class _InputText:
         text = ""
         if self._state == "inside":
             inside = _TEXT_INSIDE.match(self._rest)
-            assert inside is not None  # it matches nothing, too
+            assert inside is not None  # (it matches the empty string too)
             self._rest = self._rest[inside.end() :]
             try:
                 text = json.loads(f'"{inside[0]}"', strict=False)
@@ -416,9 +416,9 @@ class _InputText:
         return text
 
     def end(self, arguments: str) -> tuple[str, str]:
-        """The whole text, and what of it was not read yet; ``arguments`` are all of them.
+        """Return the whole text, and its part not returned by ``feed``; ``arguments`` are complete.
 
-        Arguments that are no such object are the text themselves, unless they were cut off.
+        Arguments that are not such an object are the text themselves, unless they were cut off.
         """
         read = "".join(self._read)
         value = _object(arguments).get("input")

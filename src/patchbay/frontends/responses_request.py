@@ -1,7 +1,7 @@
 """OpenAI Responses: a request as a body of chat completions.
 
-The same conversation always gives the same bytes. Hosted tools, their items and what has no counterpart (``include``,
-``reasoning``, ``truncation``, ``service_tier`` ...) are left out.
+The same conversation always gives the same bytes. Left out, for want of a counterpart: hosted tools and their items,
+``include``, ``reasoning``, ``truncation``, ``service_tier`` ...
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from patchbay.models.wire import Raw, encode
 from patchbay.types import PLAIN_TEXT, Message
 
 _omit = OmissionLog("OpenAI Responses")
-_SAME: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
+_COPIED: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _SEARCH: Final = "tool_search"
 _INPUT: Final = "input"
@@ -32,14 +32,14 @@ SUMMARIZE: Final = (
 )
 _SUMMARY: Final = "A summary of the conversation before this point:\n\n"
 _OWN_SUMMARY: Final = "patchbay1:"
-"""What a compaction item's content begins with: those of other servers cannot be read."""
+"""Prefix of a compaction item's content: items of other servers cannot be read."""
 
 ToolKind = Literal["function", "custom", "tool_search"]
 
 
 @dataclass(frozen=True)
 class ToolRoute:
-    """How calls of a function are given to the client: ``name`` in ``namespace`` (None: in none), as an item of this kind."""
+    """Maps calls of a function to the client's items: of this kind, with ``name`` in ``namespace`` (None: in none)."""
 
     kind: ToolKind
     name: str
@@ -50,8 +50,8 @@ class ToolRoute:
 class ResponsesRequest:
     """A decoded request.
 
-    ``given`` is the client's, its tools as the response repeats them; ``items`` its input as items, ``routes`` the tools by the
-    names of their functions.
+    ``given`` is the client's, with its tools as the response repeats them; ``items`` is its input, ``routes`` has the tools by
+    the names of their functions.
     """
 
     given: dict[str, Any]
@@ -61,7 +61,7 @@ class ResponsesRequest:
 
 
 def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesRequest:
-    """Make the body for a request with these items as its input. Raises InvalidRequestError."""
+    """Decode a request with these items as its input. Raises InvalidRequestError."""
     listed = _read_tools(given["tools"]) if "tools" in given else _NO_TOOLS
     tools = _Tools(listed.functions, listed.routes)
     conversation = _Conversation(tools)
@@ -69,7 +69,7 @@ def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesReque
         conversation.messages.append({"role": "system", "content": instructions})
     for index, item in enumerate(items):
         conversation.add(item, f"input[{index}]")
-    chat: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
+    chat: dict[str, Any] = {name: given[name] for name in _COPIED if given.get(name) is not None}
     chat["messages"] = conversation.finish()
     if (limit := given.get("max_output_tokens")) is not None:
         chat["max_tokens"] = checked(limit, int, "max_output_tokens", "a whole number")
@@ -85,7 +85,7 @@ def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesReque
 
 
 def read_items(given: Any) -> list[dict[str, Any]]:
-    """The input as items. Raises InvalidRequestError."""
+    """Return the input as items. Raises InvalidRequestError."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     items: list[dict[str, Any]] = checked([] if given is None else given, list, "input", "a string or an array of items")
@@ -95,12 +95,12 @@ def read_items(given: Any) -> list[dict[str, Any]]:
 
 
 def encode_summary(summary: str) -> str:
-    """A summary as the content of a compaction item. It is encoded, not encrypted: the client knows the conversation."""
+    """Encode the content of a compaction item; it is not encrypted, since the client knows the conversation."""
     return _OWN_SUMMARY + base64.b64encode(summary.encode("utf-8", "surrogatepass")).decode()
 
 
 def read_summary(content: Any) -> str | None:
-    """The summary in a compaction item; None in one of another server."""
+    """Decode the content of a compaction item; None for another server's."""
     if not isinstance(content, str) or not content.startswith(_OWN_SUMMARY):
         return None
     try:
@@ -121,7 +121,7 @@ def _response_format(text: Any) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _ListedTools:
-    """The tools of a request's list: as functions and as JSON, for the upstream and for the response, which repeats them."""
+    """A request's tools as functions, and as JSON for the upstream and for the response, which repeats them."""
 
     functions: dict[str, dict[str, Any]]
     routes: dict[str, ToolRoute]
@@ -131,9 +131,9 @@ class _ListedTools:
 
 _NO_TOOLS: Final = _ListedTools({}, {}, Raw(b"[]"), Raw(b"[]"))
 _FUNCTION: Final = {"description": None, "parameters": None, "strict": None}
-"""The members of a function that a response repeats also where the request left them out."""
+"""The members of a function that a response has even if the request did not."""
 _listed: SizedCache[bytes, _ListedTools] = SizedCache(most=64, most_bytes=16 * 1024 * 1024)
-"""The tools of recent requests, by their bytes: a conversation sends the same ones with each of its requests."""
+"""The tools of recent requests, by their bytes: each request of a conversation repeats them."""
 
 
 def _read_tools(raw: Raw) -> _ListedTools:
@@ -159,7 +159,7 @@ class _Tools:
     def add_found(self, tools: Iterable[Any], path: str) -> list[str]:
         """Add tools that a search has found, and return the names of those that are new. Raises InvalidRequestError."""
         before = self.functions
-        self.functions, self.routes = {**before}, {**self.routes}  # those of the list are shared with other requests
+        self.functions, self.routes = {**before}, {**self.routes}  # (the originals are cached)
         self.add([{**tool, "defer_loading": False} if isinstance(tool, dict) else tool for tool in tools], path)
         return [name for name in self.functions if name not in before]
 
@@ -173,7 +173,7 @@ class _Tools:
                 self.add(member(tool, "tools", list, where, "an array"), f"{where}.tools", name)
             elif kind == "function":
                 if tool.get("defer_loading") is True and namespace is None:
-                    continue  # visible once a search has found it
+                    continue  # (until a search finds it)
                 self._add_function(
                     "function", tool, where, namespace, tool.get("parameters") or {"type": "object", "properties": {}}
                 )
@@ -197,13 +197,13 @@ class _Tools:
         self.routes[flat] = ToolRoute(kind, name, namespace)
 
     def flat_name(self, item: Mapping[str, Any], path: str) -> str:
-        """The function of a call among the items."""
+        """Return the function's name of a call."""
         name = str(member(item, "name", str, path, "a string"))
         namespace = item.get("namespace")
         return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
 
     def choice(self, choice: Any) -> Any:
-        """The ``tool_choice`` for these functions; None where it says nothing of them. Raises InvalidRequestError."""
+        """Convert a ``tool_choice``; None if it is not about these functions. Raises InvalidRequestError."""
         if choice is None or choice in ("auto", "none", "required"):
             return choice
         choice = checked(choice, dict, "tool_choice", "a string or an object")
@@ -230,7 +230,7 @@ _SEARCH_PARAMETERS: Final = {
 
 
 def _custom_parameters(form: Any) -> dict[str, Any]:
-    """The parameters of a custom tool's function: one plain text, with its grammar described."""
+    """Return the parameters of a custom tool's function: one plain text, with its grammar in the description."""
     described = "The tool's input, as plain text."
     if isinstance(form, Mapping) and form.get("type") == "grammar":
         described = f"The tool's input, as plain text in this {form.get('syntax', '')} grammar:\n{form.get('definition', '')}"
@@ -239,17 +239,17 @@ def _custom_parameters(form: Any) -> dict[str, Any]:
 
 
 class _Conversation:
-    """Turns items into messages: the text, reasoning and calls of one answer become one message."""
+    """Converts items to messages: the text, reasoning and calls of one answer become one message."""
 
     def __init__(self, tools: _Tools) -> None:
         self.messages: list[Message] = []
         self._tools = tools
         self._answer: Message | None = None
-        """The message of the assistant that further items go on with."""
+        """The assistant's message that further items are added to."""
         self._reasoning: list[str] = []
 
     def add(self, item: Mapping[str, Any], path: str) -> None:
-        """Take an item. Raises InvalidRequestError."""
+        """Add an item. Raises InvalidRequestError."""
         kind = item.get("type", "message")
         if kind == "message":
             self._add_message(item, path)
@@ -304,14 +304,14 @@ class _Conversation:
         if isinstance(content, str):
             self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
             return
-        # A tool message holds text only: what else the tool gave follows it.
+        # A tool message has only text: other parts follow in a message of the user.
         text = "\n\n".join(part["text"] for part in content if part["type"] == "text")
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text or "See the next message."})
         rest = [part for part in content if part["type"] != "text"]
         self.messages.append({"role": "user", "content": [{"type": "text", "text": "What the tool returned:"}, *rest]})
 
     def _open_answer(self, *, after_calls: bool) -> Message:
-        """The assistant's message to go on with; text behind calls begins another one."""
+        """Return the assistant's open message; text after calls begins another one."""
         if self._answer is None or (not after_calls and "tool_calls" in self._answer):
             self._answer = {"role": "assistant", "content": None}
             if self._reasoning:
@@ -325,12 +325,12 @@ class _Conversation:
         self._reasoning = []
 
     def finish(self) -> list[Message]:
-        """The messages, results behind their calls; reasoning is kept in the running turn only."""
+        """Return the messages, results after their calls, reasoning in the running turn only."""
         return drop_old_reasoning(_results_first(self.messages))
 
 
 def _results_first(messages: Sequence[Message]) -> list[Message]:
-    """The messages with what tools returned beside text moved behind the last result of their round."""
+    """Move the messages with tools' other parts after the last result of their round."""
     out: list[Message] = []
     shown: list[Message] = []
     for index, message in enumerate(messages):
@@ -351,7 +351,7 @@ def _texts(parts: Any) -> list[str]:
 
 
 def _content(content: Any, path: str) -> Any:
-    """The content of a message: a text, or parts where some are no text. Raises InvalidRequestError."""
+    """Convert a content: a text, or parts if some are not text. Raises InvalidRequestError."""
     if isinstance(content, str):
         return content
     parts: list[dict[str, Any]] = []

@@ -1,9 +1,9 @@
-"""What each model and its server can do, learned from errors and answers.
+"""Capabilities of models and their servers, learned from errors and answers.
 
-"auto" begins native. A server that refuses ``tools`` says so. A server that ignores them says nothing, so the first answers
-without a call are questioned: unless the prompt's token count shows that the tools were in it, the model is asked once more with
-the tools in its prompt. A call in that second answer settles it; otherwise the question is asked again at the 2nd, 4th, 8th …
-answer without a call. Servers known to take tools are not questioned (``doubts=False``); they may still refuse them.
+"auto" begins native. A server that refuses ``tools`` reports an error. A server that drops them does not, so the first answers
+without a call are checked: unless the prompt's token count shows that the tools were in it, the model is asked once more with the
+tools in its prompt. A call in that second answer decides; otherwise the check is repeated at the 2nd, 4th, 8th … answer without a
+call. Servers known to take tools are not checked (``doubts=False``); they may still refuse them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from patchbay.types import Message
 
 _MOST_MODELS = 1024
 _MOST_READ: Final = 4096
-_SURE = 2
-"""So many answers in a row show that a prompt opens the reasoning: one stray tag must not change what every client sees."""
-_THING = r"(?:tools?|functions?|tool[ _-]?(?:use|usage|calls?|calling|choice)|function[ _-]?call(?:s|ing)?)"
-_PART = r"(?!\s*[\[.]\s*\w)"  # "tools[0].function.name" is about what stands in the tools, not about tools
-_FIELD = rf"\W+(?:tools|tool_choice|functions)\b{_PART}"
-_EXTRA = r"extra (?:inputs?|fields?) (?:are )?not (?:permitted|allowed)"
+_CONFIRMATIONS = 2
+"""Answers in a row that show that a prompt opens the reasoning: one stray tag must not change the answers of all clients."""
+_TOOL = r"(?:tools?|functions?|tool[ _-]?(?:use|usage|calls?|calling|choice)|function[ _-]?call(?:s|ing)?)"
+_NO_PATH = r"(?!\s*[\[.]\s*\w)"  # "tools[0].function.name" is about a tool, not about tools as such
+_FIELD = rf"\W+(?:tools|tool_choice|functions)\b{_NO_PATH}"
+_NO_EXTRAS = r"extra (?:inputs?|fields?) (?:are )?not (?:permitted|allowed)"
 _REFUSALS = (
-    rf"(?:(?:not|n't) support|no support for) (?:\w+ ){{0,2}}['\"`]?{_THING}\b{_PART}",
-    rf"\b{_THING}\b{_PART}['\"`]? (?:(?:is|are) )?(?:not |un)(?:yet )?(?:supported|available|enabled|implemented|allowed)",
-    rf"unsupported (?:parameter|field|argument|feature)s?\W+{_THING}\b{_PART}",
+    rf"(?:(?:not|n't) support|no support for) (?:\w+ ){{0,2}}['\"`]?{_TOOL}\b{_NO_PATH}",
+    rf"\b{_TOOL}\b{_NO_PATH}['\"`]? (?:(?:is|are) )?(?:not |un)(?:yet )?(?:supported|available|enabled|implemented|allowed)",
+    rf"unsupported (?:parameter|field|argument|feature)s?\W+{_TOOL}\b{_NO_PATH}",
     rf"(?:unrecogni[sz]ed|unknown|unexpected) (?:request )?(?:parameter|field|(?:keyword )?argument|key)s?(?: supplied)?{_FIELD}",
-    rf"{_EXTRA}[^\[\]]*['\"](?:tools|tool_choice)['\"]",
-    rf"['\"](?:tools|tool_choice)['\"]\W{{0,4}}(?:msg\W+)?{_EXTRA}",
+    rf"{_NO_EXTRAS}[^\[\]]*['\"](?:tools|tool_choice)['\"]",
+    rf"['\"](?:tools|tool_choice)['\"]\W{{0,4}}(?:msg\W+)?{_NO_EXTRAS}",
     r"tool choice requires --",  # servers that were started without their tool parser
     r"tools param requires --",
     r"endpoints found that support tool use",
@@ -45,7 +45,7 @@ _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
 _CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
 
 
-_LEARNT: Final = {
+_MODES: Final = {
     "native": "takes tools natively",
     "text": "takes no tools: they are written into its prompt, and calls are read from its text",
 }
@@ -67,13 +67,13 @@ _ROLE_STATUSES: Final = frozenset({400, 422, 500})
 
 
 class Roles(IntEnum):
-    """What a server takes; each level takes less than the one before it."""
+    """Roles of messages that a server accepts; each level accepts fewer than the one before it."""
 
     ALL = 0
     NO_DEVELOPER = 1
     """"developer" is sent as "system"."""
     SYSTEM_FIRST = 2
-    """One system message, in front; what came later is marked text of the user."""
+    """One system message, in front; later instructions are marked text of the user."""
     NO_SYSTEM = 3
     """All instructions are marked text of the user."""
 
@@ -87,7 +87,7 @@ _ROLES: Final = {
 
 
 class FormatUse(IntEnum):
-    """Where a model's server accepts ``response_format``."""
+    """When a model's server accepts ``response_format``."""
 
     BESIDE_TOOLS = 0
     ALONE = 1
@@ -95,7 +95,7 @@ class FormatUse(IntEnum):
 
 
 class ModelCapabilities:
-    """What is known of one model at one server.
+    """The known capabilities of one model at one server.
 
     ``refused`` are names of parameters and message fields. ``only_streams``: it answers in a stream only. ``all_reasoning``: each
     assistant message must carry its reasoning. ``choice_in_words``: ``tool_choice`` is refused and goes into the prompt.
@@ -120,19 +120,19 @@ class ModelCapabilities:
         self.no_system_role = False
 
     def learn_mode(self, mode: Literal["native", "text"]) -> None:
-        """Settle how the model takes tools."""
+        """Record how the model takes tools."""
         if self.mode != mode:
             self.mode = mode
-            self._log("The model %s %s", _LEARNT[mode])
+            self._log("The model %s %s", _MODES[mode])
 
     @property
     def probe_due(self) -> bool:
-        """Whether an answer without a call is to be questioned now: the 1st, 2nd, 4th, 8th … of a model not settled."""
+        """Whether to check an answer without a call now: the 1st, 2nd, 4th, 8th … of a model with no known mode."""
         number = self._open_answers + 1
         return self.mode is None and number & (number - 1) == 0
 
     def count_open_answer(self) -> None:
-        """Count an answer without a call that settled nothing."""
+        """Count an answer without a call that decided nothing."""
         self._open_answers += 1
 
     def learn_choice_in_words(self) -> None:
@@ -157,20 +157,20 @@ class ModelCapabilities:
     @property
     def prefilled(self) -> bool:
         """Whether the model's prompt opens its reasoning."""
-        return self._unopened >= _SURE
+        return self._unopened >= _CONFIRMATIONS
 
     def note_reasoning(self, *, unopened: bool) -> None:
         """Note whether an answer closed a reasoning that it had not opened."""
-        self._unopened = min(self._unopened + 1, _SURE) if unopened else 0
+        self._unopened = min(self._unopened + 1, _CONFIRMATIONS) if unopened else 0
 
     def _log(self, message: str, *more: str) -> None:
         _logger.info(message, printable(one_line(self._name, 200)), *more)
 
 
 class Capabilities:
-    """What is known of one server's models. Shared by its clients; bounded, and not persisted: a restart learns anew.
+    """The capabilities of one server's models. Shared by its clients, bounded, not persisted.
 
-    ``doubts``: this server may ignore tools without an error, so that answers without a call are questioned.
+    ``doubts``: this server may drop tools without an error, so answers without a call are checked.
     """
 
     def __init__(self, *, doubts: bool = True) -> None:
@@ -178,7 +178,7 @@ class Capabilities:
         self._models: OrderedDict[Any, ModelCapabilities] = OrderedDict()
 
     def of(self, model: Any) -> ModelCapabilities:
-        """Return what is known of a model."""
+        """Return the capabilities of a model."""
         known = self._models.get(model)
         if known is None:
             known = self._models[model] = ModelCapabilities(str(model))
@@ -191,7 +191,7 @@ class Capabilities:
 
 
 def fewer_roles(status: int, text: str, messages: Sequence[Message], roles: Roles) -> Roles | None:
-    """The roles to try after an upstream's error about them; None for an error about something else."""
+    """Return the roles to try after an upstream's error about them; None for any other error."""
     if status not in _ROLE_STATUSES:
         return None
     text = text[:_MOST_READ]
@@ -206,20 +206,20 @@ def fewer_roles(status: int, text: str, messages: Sequence[Message], roles: Role
 
 
 def refuses_tools(status: int, text: str) -> bool:
-    """Whether an upstream's error says that it takes no tools, and not that something in them or elsewhere is wrong."""
+    """Whether an upstream's error refuses tools as such, rather than something in them or elsewhere."""
     return status in _REFUSAL_STATUSES and _REFUSAL.search(text[:_MOST_READ]) is not None
 
 
 def refuses_choice(status: int, text: str) -> bool:
-    """Whether an upstream's error, answering a request with a ``tool_choice``, is about that."""
+    """Whether an upstream's error is about ``tool_choice``."""
     return status in (400, 422) and _CHOICE.search(text[:_MOST_READ]) is not None
 
 
 def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, messages: int) -> bool:
-    """Whether a prompt of so many tokens held more than the messages, which were nothing but text.
+    """Whether the token count shows that a prompt had more in it than its messages, which are plain text.
 
-    No tokenizer needs more than one token a character but for the frame around each message (16 tokens) and a default system
-    prompt (64). A small count proves nothing: there are servers that count only what was not in their cache.
+    Tokenizers need at most one token per character, plus the frame of each message (16 tokens) and a default system prompt (64).
+    A small count proves nothing: some servers count only what was not in their cache.
     """
     return (prompt_tokens or 0) > message_chars + 16 * messages + 64
 
@@ -228,9 +228,9 @@ Answer = TypeVar("Answer")
 
 _STATUSES: Final = frozenset({400, 422})
 _DISPENSABLE: Final = SENT_BACK | {"stream_options", "parallel_tool_calls"}
-"""What may be left out of a request without changing what it asks for."""
-_NAMED: Final = {name: re.compile(rf"\b{name}\b") for name in _DISPENSABLE} | {
-    # A word of many errors: it must be quoted, or part of a path.
+"""Names that may be left out of a request without changing its meaning."""
+_MENTIONED: Final = {name: re.compile(rf"\b{name}\b") for name in _DISPENSABLE} | {
+    # A common word in errors: it must be quoted, or part of a path.
     "reasoning": re.compile(r"""(?:['"`]|\.)reasoning\b""")
 }
 _ONLY_STREAMS: Final = re.compile(
@@ -250,9 +250,9 @@ _WANTS_REASONING: Final = re.compile(
 async def request_with_retries(
     ask: Callable[[dict[str, Any]], Awaitable[Answer]], body: dict[str, Any], known: ModelCapabilities, sent_back: frozenset[str]
 ) -> Answer:
-    """Ask, and ask again without what the server refuses by name, and with what it misses; what it wanted is kept to.
+    """Call ``ask``, and again without fields that the server refuses by name, or with reasoning that it demands; record both.
 
-    ``sent_back`` are the fields of messages that its provider knows. What ``ask`` raises last is raised.
+    ``sent_back`` are the fields of messages that its provider knows. The last exception of ``ask`` is raised.
     """
     refused, all_reasoning, demanded = set(known.refused), known.all_reasoning, False
     while True:
@@ -283,20 +283,20 @@ def _with_fields(body: dict[str, Any], kept: frozenset[str], refused: set[str], 
 
 
 def complained_of(error: UpstreamError, body: Mapping[str, Any]) -> set[str]:
-    """What of ``body`` the server's error names, and could be left out; nothing where that is not what it is about."""
+    """Return the dispensable names in ``body`` that the server's error mentions; empty for other errors."""
     if error.upstream_status not in _STATUSES:
         return set()
     said = f"{error} {error.body}"
-    return {name for name in _dispensable(body) if _NAMED[name].search(said)}
+    return {name for name in _dispensable(body) if _MENTIONED[name].search(said)}
 
 
 def demands_stream(error: UpstreamError) -> bool:
-    """Whether the error says that the model answers in a stream only."""
+    """Whether the error says that the model only streams."""
     return error.upstream_status in _STATUSES and _ONLY_STREAMS.search(f"{error} {error.body}") is not None
 
 
 def demands_reasoning(error: UpstreamError) -> bool:
-    """Whether the error says that a message lacks the reasoning that led to it."""
+    """Whether the error says that a message lacks its reasoning."""
     return error.upstream_status in _STATUSES and _WANTS_REASONING.search(f"{error} {error.body}") is not None
 
 
@@ -310,7 +310,7 @@ def without(body: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
 
 
 def _dispensable(body: Mapping[str, Any]) -> set[str]:
-    """The names of all in a body that could be left out."""
+    """Return the names in a body that may be left out."""
     found = {"stream_options"} & body.keys()
     if body.get("parallel_tool_calls") is True:
         found.add("parallel_tool_calls")

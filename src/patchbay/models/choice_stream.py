@@ -1,4 +1,4 @@
-"""One choice of a streamed answer: its text is parsed, its calls are admitted or dropped, its parts are encoded or held back."""
+"""One choice of a streamed answer: parses its text, admits or drops its calls, encodes its parts or holds them back."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NO_FUNCTION = FunctionDelta()
 class ChoiceStream:
     """The state of one choice of one attempt.
 
-    ``hold``: write nothing until ``release()``. ``tentative``: the model may be asked again as long as nothing of this answer was
-    shown, so an empty first chunk is not passed on. ``keep``: keep content back, which is to be JSON or nothing; "prose": only
-    what does not begin like JSON.
+    ``hold``: write nothing until ``release()``. ``tentative``: the model may be asked again as long as nothing was written, so an
+    empty first chunk is not passed on. ``keep``: keep back content, which has to be JSON; "prose": only if it does not begin like
+    JSON.
     """
 
     def __init__(
@@ -43,29 +43,29 @@ class ChoiceStream:
         self.hold = hold
         self.tentative = tentative
         self.visible = False
-        """The client saw something of this choice."""
+        """Something of this choice was written."""
         self.kept: list[str] | None = None if keep is None else []
-        """Content kept back: written at the end, and only without calls."""
+        """Content kept back, to be written at the end unless there are calls."""
         self.refused = False
         """The model gave a refusal."""
         self.done = False
-        """The one call that is wanted is complete: nothing that follows matters."""
+        """The only call that is allowed is complete: the rest is ignored."""
         self.ended = False
-        """The upstream said why it stopped, or its stream is over."""
+        """The upstream sent the finish reason, or its stream is over."""
         self.closed = False
         self.was_reasoning = False
         self._policy = policy
         self._send = send
         self._pending: list[tuple[Callable[..., bytes], tuple[Any, ...]]] = []
-        """What is to be encoded when it is released."""
+        """Parts held back until ``release()``: an encoder's method and its arguments."""
         self._raw_text: list[str] = []
-        """What the model wrote, where it may have to be shown to it again."""
+        """The model's text, which may have to be repeated to it."""
         self._passes_json = keep == "prose"
         self._calls: list[ToolCall] = []
         self._native = ToolCallAccumulator()
         self._finish: str | None = None
         self._broken = False
-        """A call came that the policy does not admit."""
+        """There was a call that the policy does not allow."""
         self._has_text = False
         self._cut = False
         self._places = 0
@@ -78,7 +78,7 @@ class ChoiceStream:
 
     @property
     def passes(self) -> bool:
-        """Chunks may be passed on as they came: nothing is held back, and the role was sent where it had to wait for that."""
+        """Whether chunks may be passed on unchanged: nothing is held back, and the role was sent if it had to wait."""
         return not self.hold and self.kept is None and (self.visible or not self.tentative) and self.encoder.passes_text
 
     def passed(self) -> None:
@@ -90,9 +90,9 @@ class ChoiceStream:
     # text
 
     def text(self, content: str, *, logprobs: bytes = b"null", passable: bool) -> bool:
-        """Feed content. True where the chunk it came in is to be passed on as it is: it was prose and all of it came out.
+        """Feed content. True if its chunk is to be passed on unchanged: all of it is prose that the parser returned at once.
 
-        ``passable``: that is possible. Where it is not, all that comes out is written here.
+        ``passable``: the chunk may be passed on. If it is not, the parser's events are written here.
         """
         if self.tentative:
             self._raw_text.append(content)
@@ -113,7 +113,7 @@ class ChoiceStream:
         return False
 
     def _write_events(self, events: list[Event], logprobs: bytes = b"null") -> None:
-        """Write what the parser found; the first part of text or of a call takes the ``logprobs`` of the chunk."""
+        """Write the parser's events; the first part of text or of a call gets the ``logprobs`` of the chunk."""
         encoder = self.encoder
         for event in events:
             kind = type(event)
@@ -126,7 +126,7 @@ class ChoiceStream:
                     continue
                 self._has_text = True
                 text = event.text  # type: ignore[union-attr]
-                if self.kept is not None and self._keeps(text):
+                if self.kept is not None and self._keep_back(text):
                     continue
                 self.write(encoder.text, text, logprobs)
             elif kind is ReasoningDelta:
@@ -137,12 +137,12 @@ class ChoiceStream:
                     continue
                 self.write(encoder.call, self._place, event.id, event.name, "", None, logprobs)  # type: ignore[union-attr]
             else:
-                self._note(event)
+                self._record(event)
                 continue
             logprobs = b"null"
 
-    def _note(self, event: Event) -> None:
-        """Take an event of which nothing is written."""
+    def _record(self, event: Event) -> None:
+        """Record an event that writes nothing."""
         if isinstance(event, CallEnd):
             if self._place is not None:
                 self._calls.append(event.call)
@@ -155,7 +155,7 @@ class ChoiceStream:
             self.was_reasoning = True
 
     def _admit(self, name: str) -> int | None:
-        """The place of a call that begins; None for one that the client does not get."""
+        """Return the place of a call that begins; None if the client does not get it."""
         if not self._policy.admits(name):
             self._broken = True
             return None
@@ -164,8 +164,8 @@ class ChoiceStream:
         self._places += 1
         return self._places - 1
 
-    def _keeps(self, text: str) -> bool:
-        """Keep content back. False: it begins like JSON, from a server that takes the format, and all of it may pass."""
+    def _keep_back(self, text: str) -> bool:
+        """Keep content back. False if it begins like JSON from a server that enforces the format: then none is kept."""
         assert self.kept is not None
         if self._passes_json and (begin := text.lstrip()[:1]):
             self._passes_json = False
@@ -187,7 +187,7 @@ class ChoiceStream:
             self._send(encode(self.index, *part))
 
     def release(self) -> None:
-        """Write what was held back, and hold back no more."""
+        """Write what was held back, and write at once from now on."""
         self.hold = False
         pending, self._pending = self._pending, []
         for encode, part in pending:
@@ -196,7 +196,7 @@ class ChoiceStream:
     # calls of the upstream's own
 
     def native(self, deltas: Sequence[CallDelta], *, passable: bool = False) -> bool:
-        """Take native call deltas. True where the chunk is to be passed on as it is; see ``text``."""
+        """Read native call deltas. True if the chunk is to be passed on unchanged; see ``text``."""
         untouched = passable and self.encoder.passes_calls
         taken: list[tuple[StreamedCall, bool, str, dict[str, Any] | None]] = []
         for delta in deltas:
@@ -204,7 +204,7 @@ class ChoiceStream:
             text = function.arguments or ""
             extra = None if delta.extra_content is None else {"extra_content": delta.extra_content}
             call = self._native.add(delta.index, delta.id or "", function.name or "", text, extra)
-            begins = not call.written and bool(call.name)  # without a name there is nothing yet that a client could take
+            begins = not call.written and bool(call.name)  # (clients need the name first)
             if begins:
                 self._admit_native(call)
                 text, extra = call.arguments, call.extra
@@ -237,7 +237,7 @@ class ChoiceStream:
     # the end
 
     def close(self, finish: str | None) -> None:
-        """The answer is over: what the parser held comes out, native calls are complete."""
+        """End the choice: write the rest of the parser's text, complete native calls."""
         if self.closed:
             return
         self.closed = self.ended = True
@@ -256,7 +256,7 @@ class ChoiceStream:
 
     @property
     def outcome(self) -> Outcome:
-        """What the choice came to."""
+        """The outcome of the choice."""
         return Outcome(
             calls=self._calls,
             native=bool(self._native.calls),
@@ -270,14 +270,14 @@ class ChoiceStream:
 
     @property
     def answer(self) -> str | None:
-        """The content that was kept back and is to be JSON."""
+        """The content that was kept back and has to be JSON."""
         if self.kept is None or is_final(self._finish, self.refused):
             return None
         return self.parser.reply.reasoning if self.answered_unopened else "".join(self.kept)
 
     @property
     def answered_unopened(self) -> bool:
-        """The prompt was taken to open the reasoning, and nothing closed it: what was sent as reasoning is the answer."""
+        """Whether the answer was taken for reasoning: the prompt was expected to open it, and nothing closed it."""
         if not self.parser.prefilled or self._finish == "length":
             return False
         reply = self.parser.reply
@@ -286,7 +286,7 @@ class ChoiceStream:
         )
 
     def write_rest(self) -> None:
-        """Write what was held or kept back, since the answer is accepted."""
+        """Write what was held or kept back: the answer is accepted."""
         self.release()
         if self.kept:
             if not (self._calls or self._places or self._cut):
@@ -295,5 +295,5 @@ class ChoiceStream:
             self.write(self.encoder.text, self.parser.reply.reasoning)
 
     def finish_reason(self) -> str:
-        """Why the answer ended, for the client."""
+        """Return the client's finish reason."""
         return str(finish_reason(self._finish, calls=self._places > 0, native=bool(self._native.calls), cut=self._cut))

@@ -1,4 +1,4 @@
-"""A whole answer: read, checked for shape, and its choices turned into what the client is shown."""
+"""Whole answers: decoded, validated, and their choices rewritten for the client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from patchbay.types import Reply, ToolCall
 
 
 def read_completion(body: bytes) -> dict[str, Any]:
-    """Decode a chat completion; raises UpstreamError for anything else, with what the upstream said."""
+    """Decode a chat completion; raises UpstreamError for anything else, with the upstream's message."""
     try:
         completion = decode(body)
     except (ValueError, RecursionError):
@@ -35,9 +35,9 @@ def _has_message(choice: Any) -> bool:
 
 
 def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy) -> tuple[Outcome, dict[str, Any]]:
-    """What a choice came to, and the choice for the client: the same object where nothing has to change.
+    """Return the outcome of a choice, and the choice for the client: the same object if nothing has to change.
 
-    ``reply`` is the message's content, read.
+    ``reply`` is the parsed content of the message.
     """
     message = choice["message"]
     content = message.get("content")
@@ -49,7 +49,7 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy) -> tuple[O
     broken = len(calls) < len(every) or len(cut) < len(begun)
     if policy.single:
         calls = calls[:1]
-    whole = policy.single and bool(calls)  # the one call that is wanted is there: what follows it does not matter
+    whole = policy.single and bool(calls)  # (what follows the only call allowed does not matter)
     if whole:
         cut = []
     outcome = Outcome(
@@ -64,7 +64,7 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy) -> tuple[O
     lifted = isinstance(content, str) and content != (reply.content or "")
     given = choice.get("finish_reason")
     finish = finish_reason(given, calls=bool(calls), native=bool(native), cut=outcome.cut)
-    if not lifted and len(calls) == len(native) and _by_the_book(message.get("tool_calls")):
+    if not lifted and len(calls) == len(native) and _has_openai_form(message.get("tool_calls")):
         return outcome, choice if finish == given or not calls else {**choice, "finish_reason": finish}
     changed = {key: value for key, value in message.items() if key != "tool_calls"}
     if lifted:
@@ -79,7 +79,7 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy) -> tuple[O
 
 
 def without_prose(outcome: Outcome, choice: dict[str, Any]) -> tuple[Outcome, dict[str, Any]]:
-    """The same where JSON was asked for: without content beside calls, else with the ``answer`` that is to be JSON."""
+    """Adapt a result of ``read_choice`` to a request for JSON: drop content beside calls, else set the outcome's ``answer``."""
     message = choice["message"]
     if outcome.called:
         return outcome, {**choice, "message": {**message, "content": None}} if message.get("content") else choice
@@ -89,12 +89,12 @@ def without_prose(outcome: Outcome, choice: dict[str, Any]) -> tuple[Outcome, di
 
 
 def is_final(finish: Any, refusal: Any) -> bool:
-    """Whether an answer that was cut off, filtered or refused stands as it is: asking again would not help."""
+    """Whether an answer was cut off, filtered or refused, so that asking again would not help."""
     return bool(refusal) or finish in ("length", "content_filter")
 
 
-def _by_the_book(tool_calls: Any) -> bool:
-    """Whether native calls are as OpenAI has them: some servers send no ids, or arguments that are no text."""
+def _has_openai_form(tool_calls: Any) -> bool:
+    """Whether native calls have OpenAI's form: some servers send no ids, or arguments as objects."""
     return all(
         isinstance(call, Mapping)
         and isinstance(call.get("id"), str)
@@ -105,7 +105,7 @@ def _by_the_book(tool_calls: Any) -> bool:
 
 
 def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool) -> Any:
-    """The client's finish reason: the upstream's, unless the answer is a call or was cut off inside one."""
+    """Return the client's finish reason: the upstream's, unless the answer is a call or was cut off inside one."""
     if given == "content_filter":
         return given
     if cut:
@@ -118,7 +118,7 @@ def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool) -> Any:
 
 
 def native_calls(message: Mapping[str, Any]) -> list[ToolCall]:
-    """The upstream's own calls of a whole message."""
+    """Return the native calls of a whole message."""
     calls = []
     given = message.get("tool_calls")
     for position, call in enumerate(given if isinstance(given, list) else ()):

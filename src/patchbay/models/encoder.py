@@ -1,7 +1,7 @@
-"""How an answer is written for the client: one encoder per protocol, called with each part of the answer in order.
+"""Encoders of answers: one per protocol, called with each part of the answer in order.
 
-An encoder turns parts (text, reasoning, the begin and the arguments of a call, the end) into the bytes that the client reads, and
-keeps no part. ``ChatEncoder`` writes chunks of chat completions.
+An encoder turns parts (text, reasoning, the begin and the arguments of a call, the end) into the bytes that the client reads.
+``ChatEncoder`` writes chunks of chat completions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NULL: Final = b"null"
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What the upstream says of an answer as a whole; None where it says nothing."""
+    """The upstream's fields of an answer as a whole; None if absent."""
 
     id: str | None = None
     created: Any = None
@@ -33,19 +33,20 @@ NO_HEAD: Final = AnswerHead()
 class AnswerEncoder(Protocol):
     """Writes one answer: ``choice`` numbers its choices, ``place`` the calls of a choice, both from 0.
 
-    ``logprobs`` are JSON. What comes back is to be sent at once; b"" for nothing.
+    ``logprobs`` are JSON. The results are to be sent at once; they may be empty.
     """
 
     passes_text: bool
-    """The client reads the upstream's own chunks: one that needs no change may be sent as it is. Then ``passed`` is called."""
+    """The client reads the upstream's own chunks: those that need no change may be sent as they are, with a call of
+    ``passed``."""
     passes_calls: bool
-    """The same of chunks with native calls."""
+    """The same for chunks with native calls."""
 
     def begin(self, head: AnswerHead) -> None:
-        """Set what is said of the answer as a whole: before the first part, without effect after it."""
+        """Set the fields of the answer as a whole; no effect after the first part."""
 
     def passed(self, choice: int) -> None:
-        """Note that a chunk of this choice was sent as it came."""
+        """Note that a chunk of this choice was sent unchanged."""
 
     def text(self, choice: int, text: str, logprobs: bytes = _NULL) -> bytes:
         """Write a piece of the content."""
@@ -63,7 +64,7 @@ class AnswerEncoder(Protocol):
         extra: Mapping[str, Any] | None = None,
         logprobs: bytes = _NULL,
     ) -> bytes:
-        """Begin a call, with the first piece of its arguments. ``extra`` are fields of the upstream's own."""
+        """Begin a call, with the first piece of its arguments. ``extra`` are further fields of the upstream."""
 
     def arguments(self, choice: int, place: int, text: str) -> bytes:
         """Write a further piece of a call's arguments."""
@@ -75,20 +76,20 @@ class AnswerEncoder(Protocol):
         """End a choice. ``more`` are fields of the last chunk: ``usage``, say."""
 
     def usage(self, usage: Any) -> bytes:
-        """Write the usage by itself, behind the last choice."""
+        """Write the usage by itself, after the last choice."""
 
     def end(self) -> bytes:
         """End the answer."""
 
     def error(self, error: PatchbayError | str) -> bytes:
-        """Write an error, with which the answer ends."""
+        """Write an error, which ends the answer."""
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Write an answer that is not streamed: ``completion`` is a chat completion."""
 
 
 class ChatEncoder:
-    """Chunks of chat completions; the first of each choice says the role."""
+    """Writes chunks of chat completions; the first of each choice has the role."""
 
     passes_text = True
     passes_calls = True
@@ -178,7 +179,7 @@ class ChatEncoder:
 
 
 class LegacyChatEncoder(ChatEncoder):
-    """The same for a client that speaks ``function_call``, which knows one call."""
+    """Writes chunks with ``function_call``, which is for one call."""
 
     passes_calls = False
 

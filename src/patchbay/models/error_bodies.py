@@ -79,7 +79,7 @@ def client_errors(keys: Callable[[], Iterable[Any]]) -> Iterator[None]:
     except PatchbayError:
         raise
     except Exception as error:
-        ours = _ours(error)
+        ours = _to_patchbay_error(error)
         if ours is None:
             raise
         hidden = {form for key in keys() if isinstance(key, str) for form in (key, key.strip()) if len(form) >= _SHORTEST_KEY}
@@ -88,7 +88,7 @@ def client_errors(keys: Callable[[], Iterable[Any]]) -> Iterator[None]:
         raise _redacted(ours, hidden) from None
 
 
-def _ours(error: Exception) -> PatchbayError | None:
+def _to_patchbay_error(error: Exception) -> PatchbayError | None:
     """Convert a client's error; None for any other exception."""
     if isinstance(error, json.JSONDecodeError):
         return UpstreamError(f"The model's server sent what is not JSON: {excerpt(error.doc.encode('utf-8', 'replace'))}")
@@ -102,19 +102,19 @@ def _ours(error: Exception) -> PatchbayError | None:
         return ours
     status, body = _status(error), _body(error)
     if timed_out or any(base.__name__ in _TIMEOUTS for base in type(error).__mro__):
-        message = f"The model's server did not answer in time{_at(error)}."
+        message = f"The model's server did not answer in time{_location(error)}."
         return UpstreamTimeoutError(message, upstream_status=status, body=body)
     if status is not None:
-        return UpstreamError(_answered(error, response, status, body), upstream_status=status, body=body)
+        return UpstreamError(_describe_response(error, response, status, body), upstream_status=status, body=body)
     if not body:
-        return UpstreamError(_unreached(error))
+        return UpstreamError(_describe_unreached(error))
     message = error_message(body.encode("utf-8", "replace"))
     # An error in mid-stream: Patchbay's own have their codes.
     unmet = {kind.code: kind for kind in (ToolChoiceError, ResponseFormatError)}.get(str(getattr(error, "code", None)))
     return unmet(message) if unmet is not None else UpstreamError(message, body=body)
 
 
-def _answered(error: Exception, response: Any, status: int, body: str) -> str:
+def _describe_response(error: Exception, response: Any, status: int, body: str) -> str:
     """Describe an error response of the server."""
     if 300 <= status < 400:
         target = str((getattr(response, "headers", None) or {}).get("location", "nowhere")).partition("?")[0]
@@ -126,17 +126,17 @@ def _answered(error: Exception, response: Any, status: int, body: str) -> str:
     return f"The model's server answered HTTP {status}{where}: {said}"
 
 
-def _unreached(error: Exception) -> str:
+def _describe_unreached(error: Exception) -> str:
     """Describe a failed connection: the client's message, and the system's error that caused it."""
     # aiohttp's own message shows its objects.
     reasons = [str(getattr(one, "os_error", None) or one) for one in _causes(error)]
     said = reasons[0] or type(error).__name__
     if reasons[-1] and reasons[-1] not in said:
         said = f"{said.rstrip('.')}: {reasons[-1]}"
-    return f"The model's server could not be reached{_at(error)}, or left before it had answered: {said[:_LONGEST_REASON]}"
+    return f"The model's server could not be reached{_location(error)}, or left before it had answered: {said[:_LONGEST_REASON]}"
 
 
-def _at(error: Exception) -> str:
+def _location(error: Exception) -> str:
     try:
         address = _address(getattr(error, "request", None))
     except RuntimeError:  # httpx: "The request instance has not been set"

@@ -1,8 +1,8 @@
-"""One client request to chat completions, and every request to the upstream that it takes. Bytes in, bytes out, no I/O.
+"""One client request to chat completions, and all requests to the upstream that it takes. Bytes in, bytes out, no I/O.
 
-The proxy, the chat server, the wrapped client and the Gemini model drive the same object by its ``steps``. It retries where a
-server refuses tools, a ``tool_choice`` or a role, where it is unclear whether the server dropped ``tools``, and where an answer
-breaks ``tool_choice`` or the tools' schemas. The client sees one answer: the last, or the first where that was only in question.
+The proxy, the chat server, the wrapped client and the Gemini model drive the same object by its ``steps``. It retries if a
+server refuses tools, a ``tool_choice`` or a role, if it is unclear whether the server dropped ``tools``, and if an answer breaks
+``tool_choice`` or the tools' schemas. The client gets one answer: the last, or the first if the second was only a check.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _NO_TOOLS = make_rules((), "text")
 
 
 class Step(Enum):
-    """What the driver of an exchange has to do next."""
+    """The next step of an exchange's driver."""
 
     SEND = "send"
-    """Send ``Exchange.request``, and resume with a Rejection, the body of a whole answer, or None where a stream follows."""
+    """Send ``Exchange.request``; resume with a Rejection, the body of a whole answer, or None if a stream follows."""
     RECEIVE = "receive"
-    """Pass each piece of the stream to ``Exchange.feed``, until it ends or the exchange is ``finished``; write what comes out."""
+    """Pass each piece of the stream to ``Exchange.feed`` and write the result, until it ends or the exchange is ``finished``."""
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """An error status of the upstream; ``error`` is raised where the exchange has no other way to ask."""
+    """An error response of the upstream; ``error`` is raised if the exchange has no other request to try."""
 
     status: int
     text: str
@@ -73,13 +73,13 @@ class Exchange:
     def __init__(
         self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder | None = None
     ) -> None:
-        """``encoder`` writes the client's answer; without one it is one of chat completions."""
+        """``encoder`` writes the client's answer, by default as chat completions."""
         self._call = ChatCompletionBody(body, options, always_read=encoder is not None)
         self._options = options
         self._capabilities = capabilities
         self.streaming = self._call.stream
         self.transparent = self._call.request_tools is None
-        """No tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
+        """There are no tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
         self.request = body
         self._extra: list[Message] = []
         self._choice_rounds = 0
@@ -87,19 +87,20 @@ class Exchange:
         self._spent: list[Mapping[str, Any]] = []
         self._fallback: StreamedAnswer | dict[str, Any] | None = None
         """A native answer without a call, kept while the model is asked once more with the contract."""
-        self._in_question = False
-        """It is not known whether that answer was given without sight of the tools: it stands if the next one brings no call."""
+        self._checking = False
+        """Unclear whether the server dropped ``tools``: the fallback is the client's answer unless the next attempt has a
+        call."""
         self._use_fallback = False
         self._learn_text = False
         self._probe = False
-        """This native answer is questioned if it has no call."""
+        """If this native answer has no call, the contract is tried."""
         self._learning = False
-        """It is not settled format the model takes tools: this request's outcome counts."""
+        """It is not known yet how the model takes tools: this request's outcome is recorded."""
         self._kind: Literal["native", "text"] = "native"
         self._again = False
         self._judged = False
         self.finished = False
-        """The rest of the upstream's stream is not wanted."""
+        """The rest of the upstream's stream is not needed."""
         self.complete = False
         """``steps`` has yielded the last bytes for the client."""
         self.fell_back = False
@@ -115,11 +116,11 @@ class Exchange:
             self._format = self._call.answer_format if self._call.count == 1 else None
             self._format_use = self._known.format_use if self._format is not None else FormatUse.BESIDE_TOOLS
             self._answering = False
-            """No call is possible any more: the answer alone is asked for, with the format enforced."""
+            """Only the answer is asked for, with the format enforced; no call is allowed."""
             self._answer_rounds = 0
             self._include_usage = self.streaming and self._call.include_usage
             self._kind = self._first_kind()
-            self._begin()
+            self._begin_attempt()
 
     def _first_kind(self) -> Literal["native", "text"]:
         tools, mode = self._call.request_tools, self._options.tools
@@ -136,7 +137,7 @@ class Exchange:
         self._probe = self._learning and self._capabilities.doubts and self._known.probe_due
         return "native"
 
-    def _begin(self) -> None:
+    def _begin_attempt(self) -> None:
         """Set up the next attempt."""
         text = self._kind == "text"
         roles = max(self._roles, Roles.SYSTEM_FIRST) if text else self._roles
@@ -156,17 +157,17 @@ class Exchange:
         self._usage = None
         self._stream = None
         self._fitting: str | None = None
-        """The answer as JSON text that fits the format."""
+        """The answer as JSON text in the requested format."""
         self._complaint = ""
 
     @property
     def _holds_format_back(self) -> bool:
-        """While tools may be called, the server is not sent the ``response_format``."""
+        """Whether ``response_format`` is left out while tools may be called."""
         return self._kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
 
     @property
     def _policy(self) -> Policy:
-        """What this attempt may bring."""
+        """The policy of this attempt."""
         return _NO_CALL if self._answering else self._call.policy
 
     # the retry loop
@@ -174,7 +175,7 @@ class Exchange:
     def steps(self) -> Generator[Step | bytes, Rejection | bytes | None, None]:
         """Yield what to do next: a Step, or bytes to write, after the last of which the exchange is ``complete``.
 
-        What goes wrong in a step is to be thrown in: it is raised again, unless an earlier attempt gave an answer.
+        Throw in what goes wrong in a step: it is raised again, unless an earlier attempt gave an answer.
         """
         again = True
         while again:
@@ -187,7 +188,7 @@ class Exchange:
                 elif isinstance(response, bytes):
                     out, again = self.answer(response)
                 elif not self.on_upstream_error(response.status, response.text):
-                    raise response.error  # noqa: TRY301  (an earlier answer may stand in for it)
+                    raise response.error  # noqa: TRY301  (there may be a fallback)
             except Exception:
                 saved = self.fallback_response()
                 if saved is None:
@@ -200,15 +201,15 @@ class Exchange:
     # the answer is an error
 
     def on_upstream_error(self, status: int, text: str) -> bool:
-        """Take an error status. True: ask again, without the roles, format, ``tool_choice`` or tools that the server refuses."""
+        """Handle an error status. True: send the next request, without the roles, format, ``tool_choice`` or tools refused."""
         tools = self._call.request_tools
         if tools is None or not self._adapt(tools, status, text):
             return False
-        self._begin()
+        self._begin_attempt()
         return True
 
     def _adapt(self, tools: RequestTools, status: int, text: str) -> bool:
-        """Note what the upstream's error refuses; False where the next attempt would be no other."""
+        """Note what the upstream's error refuses; False if the next request would be the same."""
         sends_format = self._format is not None and self._format_use is not FormatUse.NEVER
         if (fewer := self._fewer_roles(status, text)) is not None:
             self._roles = fewer
@@ -219,7 +220,7 @@ class Exchange:
         elif self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
             self._choice_in_words = True
         elif self._options.tools == "auto" and tools.specs and refuses_tools(status, text):
-            # One that is known to take tools refused something in this request only (a tool_choice, say).
+            # A model that is known to take tools refused something in this request only (a tool_choice, say).
             self._learn_text = self._known.mode is None
             self._probe = False
             self._kind = "text"
@@ -229,21 +230,21 @@ class Exchange:
         return True
 
     def _fewer_roles(self, status: int, text: str) -> Roles | None:
-        """The roles of messages to try next, where the upstream's error is about them."""
+        """Return the roles of messages to try next, None if the upstream's error is not about them."""
         if self._kind != "text":
             return fewer_roles(status, text, self._call.messages, self._roles)
         contract = {"role": "system"}
         return fewer_roles(status, text, [*self._call.messages, contract], max(self._roles, Roles.SYSTEM_FIRST))
 
     def fallback_response(self) -> bytes | None:
-        """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
+        """Return the kept answer of an earlier attempt after a failed one, or None."""
         visible = self._stream is not None and any(state.visible for state in self._stream.choices.values())
         if self._fallback is None or visible or self._call.policy.needed:
             return None
         return self._first_answer()
 
     def _first_answer(self) -> bytes:
-        """The answer that was kept, with the tokens of all that was asked."""
+        """Write the answer that was kept, with the usage of all attempts."""
         fallback, self._fallback = self._fallback, None
         usage = self._total(self._usage)
         if isinstance(fallback, dict):
@@ -254,19 +255,19 @@ class Exchange:
         return fallback.pop_out()
 
     def error_event(self, error: PatchbayError | str) -> bytes:
-        """An error as the last event of a stream; no ``[DONE]`` follows it."""
+        """Write an error as the last event of a stream; no ``[DONE]`` follows it."""
         return self._encoder.error(error)
 
     # the answer is a stream
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of the upstream's stream; the bytes for the client. Raises UpstreamError, ToolChoiceError."""
+        """Read bytes of the upstream's stream; return bytes for the client. Raises UpstreamError, ToolChoiceError."""
         if self.transparent:
             return data
         stream = self._stream or self._attempt()
         if stream.feed(data):
             return data
-        # While it is in question whether the server saw the tools, the usage behind the last choice is waited for.
+        # The check whether the server dropped ``tools`` needs the usage, which follows the last choice.
         if stream.over and not self._judged and not self._probe:
             self._judge_stream(stream)
         elif self._call.policy.single and stream.enough:
@@ -274,7 +275,7 @@ class Exchange:
         return stream.pop_out() if stream.out else b""
 
     def end(self) -> tuple[bytes, bool]:
-        """The upstream's stream is over: the last bytes for the client, and whether to ask again. Raises as ``feed``."""
+        """End the upstream's stream; return the last bytes for the client, and whether to ask again. Raises as ``feed``."""
         if self.transparent:
             return b"", False
         stream = self._attempt()
@@ -284,18 +285,18 @@ class Exchange:
         self._usage = stream.usage
         if self._again:
             out = stream.pop_out()  # reasoning before an answer that does not fit
-            self._next()
+            self._begin_next()
             return out, True
-        self._stream = None  # it holds methods of this object: without the ring both are freed at once
+        self._stream = None  # (it refers to this object: without the cycle both are freed at once)
         if self._use_fallback:
             return self._first_answer(), False
         stream.write_end(self._total)
         return stream.pop_out(), False
 
     def _attempt(self) -> StreamedAnswer:
-        """The stream being read."""
+        """Return the reader of the current stream."""
         if self._stream is None:
-            self._accepted()
+            self._learn_from_success()
             self._stream = StreamedAnswer(
                 self._open,
                 self._admitted,
@@ -305,8 +306,8 @@ class Exchange:
             )
         return self._stream
 
-    def _accepted(self) -> None:
-        """The upstream took the request."""
+    def _learn_from_success(self) -> None:
+        """Record what the accepted request shows of the model's capabilities."""
         if self._learn_text:
             self._known.learn_mode("text")
             self._learn_text = False
@@ -320,7 +321,7 @@ class Exchange:
     def _open(self, index: int, send: Callable[[bytes], None]) -> ChoiceStream:
         policy = self._policy
         repair = self._options.repair_rounds > self._repair_rounds
-        questioned = self._probe or self._in_question
+        questioned = self._probe or self._checking
         keep: Literal["all", "prose"] | None = None
         if self._format is not None:
             keep = "all" if self._answering or self._holds_format_back or questioned else "prose"
@@ -352,7 +353,7 @@ class Exchange:
         )
 
     def _reply(self, content: Any) -> Reply:
-        """A whole content, read; where one call is wanted, up to the end of it, as in a stream."""
+        """Parse a whole content; if only one call is allowed, up to its end, as in a stream."""
         if not content:
             return _NO_CONTENT
         parser = self._parser(prefilled=None)
@@ -372,16 +373,16 @@ class Exchange:
         return reply
 
     def _admitted(self) -> bool:
-        """A call that the client may have has begun. True: nothing can come that would take it back."""
+        """Handle the begin of an allowed call. True once the call can no longer be retracted."""
         if self._call.count > 1 or self._options.repair_rounds > self._repair_rounds:
             return False
         self._settle_mode(called=True)
         return True
 
     def _settle_mode(self, *, called: bool) -> None:
-        """Note what this attempt showed of the model."""
+        """Record whether this attempt showed how the model takes tools."""
         self._probe = False
-        self._in_question = False
+        self._checking = False
         if not self._learning:
             return
         if called:
@@ -391,7 +392,7 @@ class Exchange:
         self._learning = False
 
     def _judge_stream(self, stream: StreamedAnswer) -> None:
-        """Every choice is over: write the ends, or ask again."""
+        """Judge the finished choices: write their ends, or prepare the next attempt."""
         self._judged = True
         self._usage = stream.usage
         if self._accepts(stream.outcomes(), stream):
@@ -400,7 +401,7 @@ class Exchange:
         stream.discard = self._again
 
     def _note_reasoning(self, stream: StreamedAnswer) -> None:
-        """Remember whether the model's prompt opens its reasoning."""
+        """Record whether the model's prompt opens its reasoning."""
         for state in stream.choices.values():
             if state.was_reasoning or not state.parser.prefilled or state.answered_unopened:
                 self._known.note_reasoning(unopened=state.was_reasoning)
@@ -408,16 +409,16 @@ class Exchange:
     # the answer is one JSON
 
     def answer(self, body: bytes) -> tuple[bytes, bool]:
-        """Take a whole answer: the bytes for the client (events, if it asked for a stream), and whether to ask again.
+        """Read a whole answer; return bytes for the client (events, if it asked for a stream), and whether to ask again.
 
-        Raises UpstreamError for an answer that cannot be read, ToolChoiceError for one that does not obey.
+        Raises UpstreamError for an answer that cannot be read, ToolChoiceError for one that breaks ``tool_choice``.
         """
         if self.transparent:
             return body, False
-        self._accepted()
+        self._learn_from_success()
         completion = read_completion(body)
         if self.streaming:
-            self._attempt().take_whole(completion)
+            self._attempt().write_whole(completion)
             return self.end()
         self._usage = completion.get("usage")
         reads = [
@@ -429,7 +430,7 @@ class Exchange:
         changed = {**completion, "choices": [choice for _, choice in reads]}
         accepted = self._accepts(outcomes, changed)
         if self._again:
-            self._next()
+            self._begin_next()
             return b"", True
         if not accepted:
             return self._first_answer(), False
@@ -440,22 +441,22 @@ class Exchange:
         return self._encoder.whole(changed), False
 
     def _passes(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the client reads a whole answer such as this one as the upstream wrote it."""
+        """Whether the client can read this whole answer as the upstream wrote it."""
         encoder = self._encoder
         return encoder.passes_text and (encoder.passes_calls or not any(outcome.called for outcome in outcomes))
 
     # the answer is judged
 
     def _accepts(self, outcomes: Sequence[Outcome], answer: StreamedAnswer | dict[str, Any]) -> bool:
-        """True: this answer is the client's. False: an earlier one is (``_use_fallback``), or the next one (``_again``).
+        """Decide whether the client gets this answer, the fallback (``_use_fallback``) or the next one (``_again``).
 
         Raises ToolChoiceError, ResponseFormatError.
         """
-        if self._questioned(outcomes):
+        if self._may_have_dropped_tools(outcomes):
             if self._fits(outcomes):
                 self._set_content(answer)
                 self._fallback = answer
-            self._ask_text()
+            self._ask_as_text()
             return False
         if self._keeps_fallback(outcomes):
             self._use_fallback = True
@@ -467,7 +468,7 @@ class Exchange:
         return True
 
     def _set_content(self, answer: StreamedAnswer | dict[str, Any]) -> None:
-        """Put the answer in the form in which it fits; a completion has a list of choices of its own."""
+        """Replace the content by the JSON text that fits the format; a completion's list of choices is a copy already."""
         if self._fitting is None:
             return
         if isinstance(answer, StreamedAnswer):
@@ -477,8 +478,8 @@ class Exchange:
         if choice["message"].get("content") != self._fitting:
             answer["choices"][0] = {**choice, "message": {**choice["message"], "content": self._fitting}}
 
-    def _questioned(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether this native answer leaves it open if the server ignores tools, so that the contract is to be tried."""
+    def _may_have_dropped_tools(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the server may have dropped ``tools`` for this native answer, so that the contract is tried."""
         if not self._probe or any(outcome.calls or outcome.cut or outcome.broken for outcome in outcomes):
             return False
         size, plain = self._call.prompt_chars()
@@ -491,9 +492,9 @@ class Exchange:
         return True
 
     def _keeps_fallback(self, outcomes: Sequence[Outcome]) -> bool:
-        """True if the first answer is used: it was in question, and the contract brought no call either."""
+        """Whether the fallback is used, because the contract brought no call either."""
         if (
-            not self._in_question
+            not self._checking
             or self._fallback is None
             or self._call.policy.needed
             or any(outcome.called for outcome in outcomes)
@@ -502,13 +503,13 @@ class Exchange:
         self._settle_mode(called=False)
         return True
 
-    def _ask_text(self) -> None:
-        """The next attempt teaches the contract."""
+    def _ask_as_text(self) -> None:
+        """Prepare an attempt with the contract."""
         self._probe = False
         self._kind = "text"
         self._extra = []
         self._again = True
-        self._in_question = True
+        self._checking = True
 
     def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
         """Check the answer against the policy, the schemas and the format; prepare the next attempt where it fails.
@@ -541,7 +542,7 @@ class Exchange:
         return self._format is not None and self._must_ask_for_answer(outcomes)
 
     def _fits(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the answer is what ``response_format`` asks for.
+        """Whether the answer fits ``response_format``.
 
         The schema is not checked where the server is known to enforce it beside tools.
         """
@@ -553,7 +554,7 @@ class Exchange:
         return self._fitting is not None
 
     def _must_ask_for_answer(self, outcomes: Sequence[Outcome]) -> bool:
-        """Prepare to ask for the answer alone, where this one does not fit. Raises ResponseFormatError."""
+        """Prepare to ask for the answer alone if this one does not fit. Raises ResponseFormatError."""
         if any(outcome.called for outcome in outcomes) or self._fits(outcomes):
             return False
         assert self._format is not None
@@ -569,13 +570,13 @@ class Exchange:
         self._again = True
         return True
 
-    def _next(self) -> None:
-        """Go on to the attempt that was prepared; what this one used is added to the client's usage."""
+    def _begin_next(self) -> None:
+        """Begin the prepared attempt; this one's usage is added to the client's."""
         self._spent.append(self._usage if isinstance(self._usage, Mapping) else {})
-        self._begin()
+        self._begin_attempt()
 
     def _total(self, usage: Any) -> Any:
-        """The usage of this attempt and of those before it that the client did not see."""
+        """Add the usage of earlier attempts to this one's."""
         if not self._spent:
             return usage
         return sum_usage([*self._spent, usage] if isinstance(usage, Mapping) else self._spent)

@@ -1,6 +1,6 @@
-"""Drives an Exchange over one server: sends its requests, feeds it what comes, and yields the bytes of the client's answer.
+"""Drives an Exchange over a server: sends its requests, feeds it the responses, and yields the bytes of the client's answer.
 
-What is asked next, and whether an error is the client's answer, is decided by ``Exchange.steps``; here is only the I/O.
+``Exchange.steps`` makes all decisions; this is only the I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from patchbay.models.exchange import Rejection, Step
 
 
 class Steppable(Protocol):
-    """What a driver needs of an Exchange: see there for the meaning of each."""
+    """The part of Exchange that a driver uses; see there."""
 
     request: bytes
     streaming: bool
@@ -22,14 +22,14 @@ class Steppable(Protocol):
     fell_back: bool
 
     def steps(self) -> Generator[Step | bytes, Rejection | bytes | None, None]:
-        """What to do next."""
+        """Yield the next step, or bytes to write."""
 
     def feed(self, data: bytes, /) -> bytes:
-        """Take a piece of the upstream's stream; return what to write."""
+        """Read a piece of the upstream's stream; return bytes to write."""
 
 
 class AsyncUpstream(Protocol):
-    """A server that is asked. Over a blocking client none of these waits for anything else (``wrap``)."""
+    """A server. Over a blocking client these methods block and never suspend (``wrap``)."""
 
     async def send(self, body: bytes, /) -> Rejection | bytes | None:
         """Send a request; return an error status, a whole answer, or None for a stream to read."""
@@ -38,15 +38,15 @@ class AsyncUpstream(Protocol):
         """Read the next piece of the stream; b"" at its end."""
 
     async def close(self) -> None:
-        """Close the response that was read last, if there is one."""
+        """Close the last response, if there is one."""
 
 
 async def drive_async(
     exchange: Steppable, upstream: AsyncUpstream, failures: tuple[type[Exception], ...] = (PatchbayError,)
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the client's answer. Raises what the exchange and the upstream raise, unless an earlier answer can be given.
+    """Yield the client's answer. Raises what the exchange and the upstream raise, unless there is an earlier answer.
 
-    ``failures`` are the errors of one attempt; any other ends the exchange.
+    ``failures`` are the errors that fail one attempt; any other ends the exchange.
     """
     steps = exchange.steps()
     response: Rejection | bytes | None = None

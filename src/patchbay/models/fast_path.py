@@ -1,6 +1,6 @@
-"""Fast path for content events: the bytes before and after the content, which are the same in nearly all events of a stream.
+"""Fast path for content events: nearly all events of a stream have the same bytes before and after their content.
 
-Once they are known, such an event is recognised by comparing bytes, and a run of them is decoded and parsed at once.
+Once these are known, an event is recognised by comparing bytes, and a run of events is decoded and parsed at once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from patchbay.models.wire import decode
 _CONTENT = re.compile(rb'"content":\s*"')
 _INSIDE_STRINGS = re.compile(rb'[^"\\]*(?:\\[^\0][^"\\]*)*')
 BETWEEN = b"\0"
-"""What stands between two pieces of content: no JSON holds it."""
+"""Separator of pieces of content: JSON cannot contain it."""
 _MOST_AT_ONCE = 256
-"""How many events are looked at together: where they differ in shape, that is done again for each of them."""
+"""Maximum of events compared together: if they differ in shape, each is compared again."""
 _MARKER = re.compile(rb"[`~<>\[\]{(]|\\[^n]|\xe2\x9c\xbf|\xe2\x97\x81")
-"""What markers and calls that nothing marks hold: brackets, an escape other than a line break's, a flower, a triangle. The words
-that some markers begin with say nothing, for one of these follows them."""
-_LINE_FEED = 0x0A  # as a number: to look for bytes in bytes costs ten times as much
+"""Characters of markers and of unmarked calls: brackets, an escape other than a line break's, a flower, a triangle. Markers that
+begin with words have one of these after them."""
+_LINE_FEED = 0x0A  # (searching for a number is ten times as fast as for bytes)
 _STAND_IN = "\u2603"
 
 
 class ChunkTemplate:
-    """What stands around the content."""
+    """The bytes around the content of an event."""
 
     __slots__ = ("_after", "_before", "_begin", "_between", "_end", "_first", "_head", "_inner", "_join", "_last", "_tail")
 
@@ -42,7 +42,7 @@ class ChunkTemplate:
         self._begin, self._end = len(self._head), -len(self._tail)
 
     def only_content(self, data: bytes) -> str | None:
-        """The content of a read that is nothing but such events, with no escape in it; None for any other read."""
+        """Return the content of data that consists of such events, without escapes; None for any other data."""
         if not (data.startswith(self._head) and data.endswith(self._tail)):
             return None
         content = data[self._begin : self._end]  # empty where the two overlap
@@ -55,9 +55,9 @@ class ChunkTemplate:
         return None if not text or '"' in text or "\\" in text or "\n" in text else text
 
     def pieces(self, events: Sequence[bytes]) -> bytes:
-        """The content, as JSON escapes it, of each event from the first on as long as they have this shape: split by ``BETWEEN``.
+        """Return the JSON-escaped content of the leading events that match, joined by ``BETWEEN``.
 
-        Empty where the first has another.
+        Empty if the first does not match.
         """
         if not self._has(events[0]):
             return b""
@@ -81,10 +81,9 @@ class ChunkTemplate:
 
 
 def plain_prose_end(pieces: bytes, begin: int) -> int:
-    """The end of the prose from ``begin`` on that may be fed at once; ``begin`` where its first piece may not.
+    """Return the end of the prose from ``begin`` on that may be fed at once; ``begin`` if its first piece may not.
 
-    No marker begins in that prose, and no line break ends it: a parser holds one back until it knows what follows, so it would
-    not come out as it came in.
+    No marker begins in that prose, and no line break ends it: a parser holds back a line break until it knows what follows.
     """
     marker = _MARKER.search(pieces, begin)
     end = len(pieces) if marker is None else pieces.rfind(BETWEEN, begin, marker.start())
@@ -94,12 +93,12 @@ def plain_prose_end(pieces: bytes, begin: int) -> int:
 
 
 def decode_content(pieces: bytes) -> str:
-    """The text of pieces that follow each other; raises ValueError for half a surrogate pair or broken UTF-8."""
+    """Decode consecutive pieces; raises ValueError for half a surrogate pair or broken UTF-8."""
     return msgspec.json.decode(b'"' + pieces.replace(BETWEEN, b"") + b'"', type=str)
 
 
 def learn_template(data: bytes, content: str) -> ChunkTemplate | None:
-    """The shape of an event with this content, or None if it holds more than the content, or more than one shape would fit."""
+    """Return the template of an event with this content; None if it contains more than that, or is ambiguous."""
     marker = _CONTENT.search(data)
     if marker is None:
         return None
@@ -116,7 +115,7 @@ def learn_template(data: bytes, content: str) -> ChunkTemplate | None:
 
 
 def _only_content(chunk: Any) -> bool:
-    """Whether a chunk is one choice whose delta is the stand-in and nothing else that would have to be looked at."""
+    """Whether a chunk is one choice whose delta is only the stand-in."""
     if not isinstance(chunk, dict) or chunk.get("usage") or chunk.get("error"):
         return False
     choices = chunk.get("choices")

@@ -1,8 +1,8 @@
 """A ChatModel over google-genai's client: Gemini's own API.
 
-A request goes through the same ``Exchange`` as with every other server, here over ``generate_content`` instead of HTTP: a model
-of this API that takes no tools (Gemma) gets them in its prompt. Requests are dicts in google-genai's snake_case fields, answers
-are read by their attributes; the SDK is imported by ``connect_gemini`` only.
+A request goes through an ``Exchange`` as with every other server, over ``generate_content`` instead of HTTP: a model of this API
+that takes no tools (Gemma) gets them in its prompt. Requests are dicts with google-genai's snake_case fields, answers are read by
+their attributes; only ``connect_gemini`` imports the SDK.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from patchbay.types import Message
 
 SIGNATURE: Final = "thought_signature"
 
-_SAME: Final = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
-_OWN: Final = frozenset(
+_COPIED: Final = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+_GEMINI_PARAMETERS: Final = frozenset(
     {
         "safety_settings", "thinking_config", "cached_content", "labels", "media_resolution", "response_modalities",
         "response_mime_type", "response_schema", "response_json_schema", "max_output_tokens", "stop_sequences",
@@ -42,28 +42,28 @@ _OWN: Final = frozenset(
     }
 )  # fmt: skip
 """Gemini's own parameters, which may be given by their names."""
-_MEANINGLESS: Final = frozenset(
+_IGNORED: Final = frozenset(
     {
         "model", "messages", "tools", "tool_choice", "stream", "stream_options", "parallel_tool_calls", "user", "metadata",
         "store", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "reasoning_effort", "extra_body",
         "logprobs", "top_logprobs",
     }
 )  # fmt: skip
-"""OpenAI's parameters that are read below, or that say nothing here."""
+"""OpenAI's parameters that are read below, or have no meaning here."""
 _BUDGETS: Final = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Tokens of thought for a ``reasoning_effort``, for the models that count them; newer ones know levels."""
 _COUNTS_THOUGHT: Final = re.compile(r"(?:^|/)gemini-(?:1|2)\b")
 _DEMANDS_SIGNATURES: Final = re.compile(r"(?:^|/)gemini-(?!1\b|2\b|1\.|2\.)")
 _FOREIGN_SIGNATURE: Final = b"skip_thought_signature_validator"
-"""What stands for the signature of a call that another model made, or that was made up: Google's documented word for it."""
+"""Google's documented placeholder for the signature of a call that this model did not make."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 
 
 def gemini_request(body: Mapping[str, Any], *, system_role: bool = True) -> dict[str, Any]:
     """The arguments ``model``, ``contents`` and ``config`` of ``generate_content`` for a chat-completions body.
 
-    ``system_role``: the model takes a system instruction; where not, it is put before the first user message. Raises
-    InvalidRequestError for what Gemini has no words for.
+    ``system_role``: the model takes a system instruction; if not, it is put before the first user message. Raises
+    InvalidRequestError for what Gemini's API cannot express.
     """
     model = str(body.get("model") or "")
     instructions = [text_of(m.get("content")) for m in body["messages"] if m.get("role") in ("system", "developer")]
@@ -73,7 +73,7 @@ def gemini_request(body: Mapping[str, Any], *, system_role: bool = True) -> dict
     if instruction and system_role and contents:
         config["system_instruction"] = instruction
     elif instruction:
-        contents = _before(contents, instruction)
+        contents = _prepend(contents, instruction)
     return {"model": model, "contents": contents, "config": config}
 
 
@@ -94,7 +94,7 @@ def _contents(messages: Sequence[Message], *, signed: bool) -> list[dict[str, An
             _append(contents, "model", parts)
         elif role == "tool":
             part = _response(message, names)
-            # All results of a round stand in one content, and nothing else does.
+            # All results of a round go into one content of their own.
             if contents and _is_results(contents[-1]):
                 contents[-1]["parts"].append(part)
             else:
@@ -105,7 +105,7 @@ def _contents(messages: Sequence[Message], *, signed: bool) -> list[dict[str, An
 
 
 def _append(contents: list[dict[str, Any]], role: str, parts: list[dict[str, Any]]) -> None:
-    """Add a turn; one without parts is refused, and says nothing."""
+    """Add a turn, unless it has no parts: Gemini refuses those."""
     if parts:
         contents.append({"role": role, "parts": parts})
 
@@ -114,7 +114,7 @@ def _is_results(content: Mapping[str, Any]) -> bool:
     return "function_response" in content["parts"][0]
 
 
-def _before(contents: list[dict[str, Any]], instruction: str) -> list[dict[str, Any]]:
+def _prepend(contents: list[dict[str, Any]], instruction: str) -> list[dict[str, Any]]:
     part = {"text": instruction}
     if contents and contents[0]["role"] == "user" and not _is_results(contents[0]):
         return [{"role": "user", "parts": [part, *contents[0]["parts"]]}, *contents[1:]]
@@ -126,7 +126,7 @@ def _model_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
     parts = list(_parts(message.get("content")))
     signature = _signature(message)
     if signature is not None:
-        # It may have come in a part with no text at all; where it came there is no telling, and it belongs behind the text.
+        # It may have been in a part without text; its place is not known any more, and the end of the text is valid.
         parts = [*parts[:-1], {**parts[-1], SIGNATURE: signature}] if parts else [{"text": "", SIGNATURE: signature}]
     calls = [_call(call) for call in message.get("tool_calls") or ()]
     if signed and calls and not any(SIGNATURE in call for call in calls):
@@ -163,7 +163,7 @@ def _response(message: Message, names: Mapping[Any, str]) -> dict[str, Any]:
     call_id = message.get("tool_call_id")
     text = text_of(message.get("content"))
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         value = text
     response: dict[str, Any] = {
@@ -175,12 +175,12 @@ def _response(message: Message, names: Mapping[Any, str]) -> dict[str, Any]:
     return {"function_response": response}
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are Python's: no server reads them
+def _reject_constant(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are not JSON
 
 
 def _parts(content: Any) -> Iterator[dict[str, Any]]:
-    """A content's parts. Raises InvalidRequestError for a kind that is not known here."""
+    """Convert the parts of a content. Raises InvalidRequestError for an unknown type."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     for part in content or ():
@@ -222,10 +222,10 @@ def _config(body: Mapping[str, Any], model: str) -> dict[str, Any]:
         raise InvalidRequestError("'n' must be 1 for Gemini.", param="n")
     extra = body.get("extra_body")
     given = {**body, **extra} if isinstance(extra, Mapping) else dict(body)
-    unknown = sorted(given.keys() - _OWN - _MEANINGLESS - set(_SAME))
+    unknown = sorted(given.keys() - _GEMINI_PARAMETERS - _IGNORED - set(_COPIED))
     if unknown:
         raise InvalidRequestError(f"Gemini has no parameter {unknown[0]!r}.", param=unknown[0])
-    config: dict[str, Any] = {name: given[name] for name in (*_SAME, *_OWN) if given.get(name) is not None}
+    config: dict[str, Any] = {name: given[name] for name in (*_COPIED, *_GEMINI_PARAMETERS) if given.get(name) is not None}
     limit = given.get("max_completion_tokens") or given.get("max_tokens")
     if limit is not None:
         config.setdefault("max_output_tokens", limit)
@@ -239,7 +239,7 @@ def _config(body: Mapping[str, Any], model: str) -> dict[str, Any]:
     if body.get("tools"):
         config["tools"] = [{"function_declarations": [_declaration(tool["function"]) for tool in body["tools"]]}]
         config["tool_config"] = {"function_calling_config": _calling(body.get("tool_choice"))}
-    # The SDK would run Python functions by itself; running tools is the executor's.
+    # The SDK must not run Python functions: the executor runs tools.
     config["automatic_function_calling"] = {"disable": True}
     return config
 
@@ -247,7 +247,7 @@ def _config(body: Mapping[str, Any], model: str) -> dict[str, Any]:
 def _thinking(effort: str, model: str) -> dict[str, Any]:
     if _COUNTS_THOUGHT.search(model):
         if effort == "none":
-            return {"thinking_budget": 0}  # thoughts may be asked for only where there are any
+            return {"thinking_budget": 0}  # (include_thoughts is refused without a budget)
         return {"thinking_budget": _BUDGETS.get(effort, -1), "include_thoughts": True}
     return {"thinking_level": "minimal" if effort == "none" else effort, "include_thoughts": True}
 
@@ -264,7 +264,7 @@ def _response_format(wanted: Any) -> dict[str, Any]:
 def _declaration(function: Mapping[str, Any]) -> dict[str, Any]:
     declaration = {"name": function["name"], "description": function.get("description") or function["name"]}
     parameters = function.get("parameters") or {}
-    # An object without properties is refused as a schema; no schema says the same.
+    # Gemini refuses an object without properties; no schema means the same.
     return {**declaration, "parameters": parameters} if parameters.get("properties") else declaration
 
 
@@ -274,33 +274,33 @@ def _calling(choice: Any) -> dict[str, Any]:
         if not isinstance(allowed, Mapping):
             return {"mode": "ANY", "allowed_function_names": [choice["function"]["name"]]}
         names = [tool["function"]["name"] for tool in allowed["tools"]]
-        # Names may only be given with a mode that holds the model to them; "VALIDATED" leaves it the choice to answer.
+        # Names require a mode that enforces them; with "VALIDATED" the model may also answer.
         return {"mode": "ANY" if allowed.get("mode") == "required" else "VALIDATED", "allowed_function_names": names}
     return {"mode": {"none": "NONE", "required": "ANY"}.get(str(choice), "AUTO")}
 
 
 _FINISH: Final = {"STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length", "FINISH_REASON_UNSPECIFIED": "stop"}
 UNREADABLE: Final = "unreadable"
-"""The finish_reason of an answer that Gemini could not read, where it does not tell what it was."""
+"""The finish_reason of an answer that Gemini could not parse and does not quote."""
 _UNREADABLE: Final = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
-"""The model wrote something that Gemini could not read as a call; its text is in the message, where there is one."""
+"""The model wrote something that Gemini could not parse as a call; its text is in the message, if there is one."""
 _FAILED: Final = frozenset({"OTHER", "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "ESCALATION"})
 _CALLED: Final = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _PREFIX: Final = re.compile(r"^Malformed function call:\s*", re.IGNORECASE)
 
 
 class GeminiAnswer:
-    """One answer, whole or in pieces: each is turned into a chunk. ``tools`` are those of the request, as OpenAI has them."""
+    """Turns the pieces of one answer into chunks. ``tools`` are the request's, in OpenAI's form."""
 
     def __init__(self, model: str, tools: Any) -> None:
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex[:24]}", "object": "chat.completion.chunk", "created": 0, "model": model}
         self._tools = tools
         self._calls = 0
         self.failed = ""
-        """Why there is no answer, once Gemini has given it up."""
+        """Why Gemini gave up the answer."""
 
     def chunk(self, piece: Any) -> dict[str, Any]:
-        """The chunk for a ``GenerateContentResponse``."""
+        """Convert a ``GenerateContentResponse``."""
         chunk: dict[str, Any] = {**self._head, "choices": []}
         if (usage := _usage(piece.usage_metadata)) is not None:
             chunk["usage"] = usage
@@ -310,7 +310,7 @@ class GeminiAnswer:
             finish = self._finish(candidate, delta)
             chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
         elif (feedback := piece.prompt_feedback) is not None and feedback.block_reason is not None:
-            refusal = feedback.block_reason_message or f"The prompt was blocked: {_word(feedback.block_reason)}."
+            refusal = feedback.block_reason_message or f"The prompt was blocked: {_enum_value(feedback.block_reason)}."
             chunk["choices"] = [{"index": 0, "delta": {"refusal": refusal}, "finish_reason": "content_filter"}]
         return chunk
 
@@ -341,14 +341,14 @@ class GeminiAnswer:
     def _call_delta(self, name: str, arguments: str, call_id: str | None = None) -> dict[str, Any]:
         index = self._calls
         self._calls += 1
-        # Older models give no ids; each call of a conversation needs one of its own.
+        # Older models send no ids; each call of a conversation needs a unique one.
         call_id = call_id or f"call_{uuid.uuid4().hex[:24]}"
         return {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _finish(self, candidate: Any, delta: dict[str, Any]) -> str | None:
         if candidate.finish_reason is None:
             return None
-        word = _word(candidate.finish_reason)
+        word = _enum_value(candidate.finish_reason)
         if word in _UNREADABLE:
             message = candidate.finish_message
             if not message:
@@ -363,10 +363,9 @@ class GeminiAnswer:
         return _FINISH.get(word, "content_filter")
 
     def _unreadable(self, message: str, delta: dict[str, Any]) -> None:
-        """Give the calls that the message shows; one that cannot be read is given as it is written.
+        """Add the calls that the message quotes; one that cannot be parsed gets its text as arguments.
 
-        The executor then answers with what was wrong with it, as with any call whose arguments do not fit, and the model may
-        write it again.
+        The executor then reports the error to the model, as for any invalid arguments, and the model may retry.
         """
         text = _PREFIX.sub("", message).strip()
         calls: list[dict[str, Any]] = []
@@ -381,8 +380,8 @@ class GeminiAnswer:
             delta["content"] = delta.get("content", "") + text
 
 
-def _word(value: Any) -> str:
-    """An enumeration's word; one that the SDK does not know yet comes as a text."""
+def _enum_value(value: Any) -> str:
+    """Return the value of an enumeration; the SDK returns unknown values as strings."""
     return str(getattr(value, "value", value)).upper()
 
 
@@ -404,36 +403,36 @@ def _usage(counts: Any) -> dict[str, int] | None:
 
 _MILLISECONDS: Final = 1000
 _MOST_UNREADABLE: Final = 3
-"""So many answers in a row that Gemini could not read: the next would be no better."""
+"""Maximum of answers in a row that Gemini could not parse."""
 _NO_SYSTEM_ROLE: Final = re.compile(r"(?:developer|system) instruction\w* (?:is|are) not (?:enabled|supported)", re.IGNORECASE)
 
 
 def connect_gemini(
     key: str, url: str, *, timeout: float | None, max_retries: int | None, headers: Mapping[str, str] | None
 ) -> Any:
-    """A ``google.genai.Client``; ``timeout`` is in seconds. Raises ConfigurationError where google-genai is not installed."""
+    """Make a ``google.genai.Client``; ``timeout`` is in seconds. Raises ConfigurationError if google-genai is not installed."""
     try:
         import google.genai as genai
     except ImportError:
         raise ConfigurationError("Gemini needs google-genai: pip install 'patchbay[gemini]'.") from None
     options: Any = {"base_url": url, "headers": dict(headers or {})}
-    # A redirect would be followed with the key in a header of Google's own, to whatever host it names. The two HTTP clients that
-    # the SDK may use have a word each for it, and take no notice of the other's.
+    # A redirect would be followed to any host with the key in a header of Google's own. The SDK uses one of two HTTP clients, and
+    # each has its own argument for this.
     options["async_client_args"] = {"allow_redirects": False, "follow_redirects": False}
     if timeout is not None:
         options["timeout"] = max(1, round(timeout * _MILLISECONDS))
-    # As many as the openai client tries by itself.
+    # The openai client's default.
     options["retry_options"] = {"attempts": 1 + (2 if max_retries is None else max_retries)}
-    # Said, or variables of the environment might choose another service of Google's.
+    # vertexai is explicit, because environment variables could choose another service of Google's.
     return genai.Client(vertexai=False, api_key=key, http_options=options)
 
 
 class GeminiChatModel:
     """A ChatModel over a ``google.genai.Client``.
 
-    Errors of the client are raised as UpstreamError, with the client's own as ``__cause__``. ``request.parameters`` are in
-    OpenAI's words; Gemini's own (``thinking_config``, ``safety_settings``, ...) may stand beside them. ``model`` is the name of
-    the model where they hold none. Thoughts are asked for by ``reasoning_effort``, or by ``thinking_config``.
+    Errors of the client are raised as UpstreamError, with the client's own as ``__cause__``. ``request.parameters`` are
+    OpenAI's; Gemini's own (``thinking_config``, ``safety_settings``, ...) are allowed too. ``model`` is the default for requests
+    without one. ``reasoning_effort`` or ``thinking_config`` asks for thoughts.
     """
 
     def __init__(
@@ -447,7 +446,7 @@ class GeminiChatModel:
         self._named = {} if model is None else {"model": model}
         self._models = client.aio.models
         self._client = client
-        # Names that are not tools must reach the executor: its answer tells the model which names there are.
+        # Unknown tools must reach the executor: its error tells the model which there are.
         self._options = TextOptions(unknown_tools="keep") if options is None else options
         self._capabilities = Capabilities(doubts=False) if capabilities is None else capabilities
         self._encoder = ToolEncoder(GEMINI)
@@ -471,7 +470,7 @@ class GeminiChatModel:
         yield ModelReply(tools.own(end.reply), end.finish_reason, end.usage)
 
     async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[dict[str, Any], None]:
-        """The answer to a chat-completions body, as chunks; one that Gemini itself could not read is asked for again."""
+        """Yield the answer to a chat-completions body as chunks; retry one that Gemini could not parse."""
         spent: list[Mapping[str, Any]] = []
         for _ in range(_MOST_UNREADABLE):
             answer = GeminiAnswer(str(body.get("model")), body.get("tools"))
@@ -494,7 +493,7 @@ class GeminiChatModel:
         raise UpstreamError("Gemini could not read the call that its model wrote (MALFORMED_FUNCTION_CALL).")
 
     async def _pieces(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
-        """The SDK's pieces of an answer; a model that takes no system instruction is asked again without one."""
+        """Yield the SDK's pieces of an answer; retry without a system instruction if the model refuses it."""
         known = self._capabilities.of(str(body.get("model")))
         while True:
             system_role = not known.no_system_role
@@ -530,12 +529,12 @@ class GeminiChatModel:
                 await close()
 
     def _keys(self) -> tuple[Any, ...]:
-        """What no error may say; the client has no public name for it."""
+        """Return the secrets to redact from errors; the client has no public name for its key."""
         return (getattr(getattr(self._client, "_api_client", None), "api_key", None),)
 
 
 class _Upstream:
-    """``generate_content`` as the server behind an exchange; ``ask`` makes the chunks of an answer."""
+    """``generate_content`` as the server behind an exchange; ``ask`` yields the chunks of an answer."""
 
     def __init__(self, ask: Callable[[Any], AsyncGenerator[dict[str, Any], None]]) -> None:
         self._ask = ask
@@ -543,7 +542,7 @@ class _Upstream:
         self._first: bytes | None = None
 
     async def send(self, body: bytes) -> Rejection | None:
-        """Ask, and read the first chunk: an error of the server comes with it."""
+        """Send a request, and read the first chunk, which raises the server's error."""
         self._chunks = self._ask(decode(body))
         try:
             self._first = await self._next()
@@ -554,7 +553,7 @@ class _Upstream:
         return None
 
     async def read(self) -> bytes:
-        """The next chunk, as an event."""
+        """Return the next chunk as an event."""
         first, self._first = self._first, None
         return await self._next() if first is None else first
 

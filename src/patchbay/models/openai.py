@@ -24,7 +24,7 @@ from patchbay.models.tool_encoder import EncodedTools, ToolEncoder
 from patchbay.models.wire import decode
 from patchbay.tools.threads import run_in_thread
 
-_AHEAD: Final = 64
+_READ_AHEAD: Final = 64
 """Maximum of chunks that the thread reads ahead: a slow reader slows the server down instead of filling memory."""
 
 _END: Final = object()
@@ -46,7 +46,7 @@ async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
     """Yield the chunks of a blocking ``stream``; closing this ends the stream's connection at once."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[Any] = asyncio.Queue()
-    free = threading.Semaphore(_AHEAD)
+    free = threading.Semaphore(_READ_AHEAD)
     stopped = threading.Event()
 
     def hand_over(item: Any) -> None:

@@ -1,4 +1,4 @@
-"""The options that the proxy, the wrapped client and the runner share. Data only; refused here when they cannot work."""
+"""The options that the proxy, the wrapped client and the runner share, validated when they are set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from patchbay._flags import flag
 from patchbay.errors import ConfigurationError
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG
 
-if TYPE_CHECKING:  # formats are only loaded to check options: the command line reads their flags without
+if TYPE_CHECKING:  # (the command line reads flags without loading formats)
     from patchbay.formats.contract import Template
     from patchbay.formats.spec import Format
     from patchbay.formats.values.tool_names import UnknownTools
@@ -30,7 +30,7 @@ def parse_xml_tools(pairs: Iterable[str]) -> dict[str, str] | None:
 
 
 def make_options(where: str, options: Mapping[str, Any]) -> TextOptions:
-    """TextOptions from keywords; raises ConfigurationError that names ``where`` for one that does not exist."""
+    """Make TextOptions from keywords; raises ConfigurationError that names ``where`` for an unknown one."""
     known = [option.name for option in fields(TextOptions)]
     for name in options:
         if name not in known:
@@ -40,18 +40,17 @@ def make_options(where: str, options: Mapping[str, Any]) -> TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How tools reach a model. Raises ConfigurationError for a value that cannot work.
+    """How tools are sent to a model. Raises ConfigurationError for invalid values.
 
-    ``tools``: "text" always teaches the contract, "native" passes tools on (calls leaked into the content are still lifted),
-    "auto" is native until a model is found to refuse or ignore them.
-    ``format``: how tools and history are written for the model, and how its text is read. "auto" reads all formats, and
-    tells a model in its family's way where its name says which (``prompt_format``), else by the fenced contract; so does a Format
-    of the caller's own. ``tool_call_tag`` and ``tool_result_tag`` are the contract's labels. ``template`` writes the
-    instructions instead.
+    ``tools``: "text" always uses the contract, "native" passes tools on (calls leaked into the content are still found), "auto"
+    is native until a model is found to refuse or drop them.
+    ``format``: how tools and history are written for the model, and how its text is parsed. "auto" parses all formats, and writes
+    in the format of the model's family if its name tells it (``prompt_format``), else by the fenced contract; so does a Format of
+    the caller's own. ``tool_call_tag`` and ``tool_result_tag`` are the contract's labels; ``template`` replaces its instructions.
     ``xml_tools``: tags that are read as calls, each with the name of its tool.
     ``system_injection``: "merge" adds the contract to the first system message, "prepend" gives it a message of its own.
-    ``repair_rounds``: how often a model is asked again for calls whose arguments do not fit their schema.
-    ``choice_rounds``: how often it is asked again for an answer that breaks ``tool_choice``.
+    ``repair_rounds``: maximum of retries for calls whose arguments do not fit their schema.
+    ``choice_rounds``: maximum of retries for an answer that breaks ``tool_choice``.
     """
 
     tools: ToolMode = field(
@@ -114,7 +113,7 @@ class TextOptions:
 
         choose(self.format)
         hashed = tuple(getattr(self, option.name) for option in fields(self) if option.hash is not False)
-        object.__setattr__(self, "_hash", hash(hashed))  # the key of caches that are asked for each request
+        object.__setattr__(self, "_hash", hash(hashed))  # (a cache key of every request)
         for option in ("tool_call_tag", "tool_result_tag", "reasoning_tag"):
             check_tag(getattr(self, option), option)
         if self.tool_call_tag.lower() == self.tool_result_tag.lower():
@@ -138,9 +137,9 @@ class TextOptions:
         return self._hash  # type: ignore[attr-defined,no-any-return]
 
     def prompt_format(self, model: str) -> str | Format:
-        """The format in which tools and history are written for the model of this name.
+        """Return the format in which tools and history are written for the model of this name.
 
-        Labels or a template of the caller's own are the contract's, so with them no name is looked at.
+        The caller's own labels or template belong to the contract, so with them the name is ignored.
         """
         labels = self.tool_call_tag, self.tool_result_tag
         if self.format != "auto" or self.template is not None or labels != (DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG):

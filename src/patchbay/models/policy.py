@@ -1,4 +1,4 @@
-"""What an answer must satisfy (``tool_choice``, ``response_format``, the tools' schemas), and how a model is asked again.
+"""Checks of an answer (``tool_choice``, ``response_format``, the tools' schemas), and the prompts of retries.
 
 A server that enforces a schema by a grammar keeps its model from writing calls. So while calls are possible the schema is stated
 in the prompt; it is enforced where the answer alone is asked for.
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one choice of an answer came to.
+    """The outcome of one choice of an answer.
 
-    ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
-    call. ``visible``: the client saw some of it already. ``prose``: it has prose. ``text``: what the model wrote.
-    ``answer``: the content to be held against ``response_format``, where there is one and the client has not seen any of it.
+    ``native``: there are native calls. ``broken``: a call is not allowed by the policy. ``cut``: it ended inside a call.
+    ``visible``: some of it was sent to the client. ``prose``: it has prose. ``text``: the model's text. ``answer``: the content
+    to check against ``response_format``, None without one or once some of it was sent.
     """
 
     calls: Sequence[ToolCall]
@@ -42,12 +42,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> bool:
-        """There is a call in it, whole or not."""
+        """Whether there is a call, complete or not."""
         return bool(self.calls) or self.cut
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """``needed``: at least one call. ``forbidden``: none. ``names``: only these tools (None: any). ``single``: at most one."""
+    """The calls allowed.
+
+    ``needed``: at least one. ``forbidden``: none. ``names``: of these tools (None: any). ``single``: at most one.
+    """
 
     needed: bool = False
     forbidden: bool = False
@@ -56,7 +59,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> bool:
-        """Anything goes."""
+        """Whether there is no restriction."""
         return not (self.needed or self.forbidden or self.single or self.names is not None)
 
     def admits(self, name: str) -> bool:
@@ -64,7 +67,7 @@ class Policy(msgspec.Struct, frozen=True):
         return not self.forbidden and (self.names is None or name in self.names)
 
     def complaint(self) -> str:
-        """What to tell a model whose answer broke the policy."""
+        """Return the prompt to a model whose answer broke the policy."""
         if self.forbidden:
             return "You wrote a tool call, but no tool may be called now. Answer again, in plain text and without any call."
         names = ", ".join(json.dumps(name, ensure_ascii=False) for name in sorted(self.names or ()))
@@ -76,7 +79,7 @@ class Policy(msgspec.Struct, frozen=True):
         return f"You called a tool that may not be called now. Allowed now: {names}. Answer again, or call one of these."
 
     def outcome(self, rounds: int) -> str:
-        """What to tell the client when the model did not obey."""
+        """Return the error message for a client whose model broke the policy."""
         asked = f" (asked {rounds + 1} times)" if rounds else ""
         if self.forbidden:
             return f"The model called a tool although tool_choice is 'none'{asked}."
@@ -145,7 +148,7 @@ _BAD_SCHEMA: Final = re.compile(r"invalid[_ ](?:json[_ ])?schema", re.IGNORECASE
 
 
 class AnswerFormat:
-    """A ``response_format`` that asks for JSON; ``schema`` is None where any object will do."""
+    """A ``response_format`` that asks for JSON; ``schema`` is None if any object is allowed."""
 
     def __init__(self, schema: Mapping[str, Any] | None, written: str) -> None:
         self._schema = schema
@@ -153,7 +156,7 @@ class AnswerFormat:
 
     @property
     def instruction(self) -> str:
-        """What stands in the prompt while tools may be called."""
+        """The text in the prompt while tools may be called."""
         return (
             "# Form of the answer\n\nWhen you need no tool any more and answer, your whole answer must be JSON, without any text "
             f"around it and without a code fence. It must be {self._what}\n\nThis concerns your answer alone: call tools as "
@@ -161,14 +164,14 @@ class AnswerFormat:
         )
 
     def demand(self, complaint: str = "") -> str:
-        """What asks for the answer alone."""
+        """Return the prompt that asks for the answer alone."""
         begin = f"Your answer does not fit: {complaint}. Give it again" if complaint else "Give your answer now"
         return f"{begin} as JSON, with nothing before and nothing behind it. It must be {self._what}"
 
     def read(self, text: str, *, check_schema: bool = True, alone: bool = False) -> tuple[str | None, str]:
-        """The JSON text of an answer that fits, or None and what is wrong with it. A code fence around it is taken off.
+        """Return the JSON text of an answer that fits, or None and the complaint. A code fence around it is removed.
 
-        ``alone``: the answer alone was asked for, so that words around its JSON are dropped too.
+        ``alone``: the answer alone was asked for, so text around its JSON is removed too.
         """
         text = text.strip()
         if fenced := _FENCED.fullmatch(text):
@@ -202,7 +205,7 @@ class AnswerFormat:
 
 
 def _embedded(text: str) -> Iterator[str]:
-    """What could be an object, and an array, in a text: from the first opening bracket to the last closing one."""
+    """Yield the possible object and array in a text: from the first opening bracket to the last closing one."""
     for opening, closing in ("{}", "[]"):
         begin, end = text.find(opening), text.rfind(closing)
         if 0 <= begin < end:
@@ -210,7 +213,7 @@ def _embedded(text: str) -> Iterator[str]:
 
 
 def read_answer_format(raw: bytes) -> AnswerFormat | None:
-    """Read the field; small ones once. None where it asks for no JSON, or for what only the upstream can judge."""
+    """Read a ``response_format``, a small one once. None unless it asks for JSON; the upstream reports an invalid one."""
     return _remembered(raw) if len(raw) <= _MOST_REMEMBERED else _read(raw)
 
 
@@ -230,13 +233,13 @@ _remembered = lru_cache(maxsize=64)(_read)
 
 
 def refuses_format(status: int, text: str) -> bool:
-    """Whether an upstream's error says that it does not take ``response_format`` here, and not that its schema is wrong."""
+    """Whether an upstream's error refuses ``response_format``, other than for an invalid schema."""
     text = text[:_MOST_READ]
     return status in (400, 422, 500) and _REFUSAL.search(text) is not None and _BAD_SCHEMA.search(text) is None
 
 
 def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) -> list[str]:
-    """One sentence for each call whose arguments do not fit their schema."""
+    """Return a sentence for each call whose arguments do not fit their schema."""
     if not specs or not calls:
         return []
     from patchbay.schema import ToolValidator  # the validators are heavy, and needed only where calls are repaired
@@ -251,18 +254,18 @@ def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) 
 
 
 def ask_for_choice(outcome: Outcome, complaint: str) -> list[Message]:
-    """The messages after an answer that broke ``tool_choice``."""
+    """Return the messages to send after an answer that broke ``tool_choice``."""
     return [{"role": "assistant", "content": outcome.text}, {"role": "user", "content": complaint}]
 
 
 def ask_for_answer(outcome: Outcome, demand: str) -> list[Message]:
-    """The messages after an answer that is not what ``response_format`` asks for."""
+    """Return the messages to send after an answer that does not fit ``response_format``."""
     given = [{"role": "assistant", "content": outcome.answer}] if outcome.answer else []
     return [*given, {"role": "user", "content": demand}]
 
 
 def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]:
-    """The messages after calls that did not fit. The model's own calls are answered as such; those in text, in text."""
+    """Return the messages to send after calls with invalid arguments: results for native calls, else text."""
     complaint = " ".join(complaints)
     if outcome.native:
         calls = [call.to_openai() for call in outcome.calls]

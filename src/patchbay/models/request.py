@@ -1,7 +1,7 @@
-"""A chat-completions request: validated, and turned into what the upstream is sent, native or with the tools in the prompt.
+"""A chat-completions request: validated, and turned into the upstream's body, native or with the tools in the prompt.
 
-Fields are kept as the bytes they came in. The same tools are read once, so that the rendered instructions are byte-stable from
-turn to turn; they are rendered for text models only.
+Fields stay the bytes they were received as. The same tools are read once, so the rendered instructions are byte-stable from turn
+to turn; they are rendered for text models only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from patchbay.types import Message, ToolSpec, read_specs
 
 
 class RequestFields:
-    """One body of ``POST /chat/completions``. Raises InvalidRequestError for what no upstream could serve.
+    """A body of ``POST /chat/completions``. Raises InvalidRequestError for one that no upstream could serve.
 
-    ``legacy``: it has ``functions`` in the place of ``tools``.
+    ``legacy``: it has ``functions`` instead of ``tools``.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -50,13 +50,13 @@ class RequestFields:
         self.legacy = not _is_set(self.fields.get("tools")) and _is_set(self.fields.get("functions"))
 
     def value(self, name: str) -> Any:
-        """The value of a field, None where it is not there. Raises InvalidRequestError."""
+        """Decode a field; None without one. Raises InvalidRequestError."""
         raw = self.fields.get(name)
         return None if raw is None else read_json(bytes(raw))
 
     @property
     def tools(self) -> Raw | None:
-        """The tools or functions, None where there are none."""
+        """The tools or functions, None without any."""
         raw = self.fields.get("functions" if self.legacy else "tools")
         return raw if _is_set(raw) else None
 
@@ -76,16 +76,16 @@ class RequestFields:
         return self._messages
 
     def check_messages(self) -> None:
-        """Raise InvalidRequestError for messages that no upstream could serve; they are decoded only where some are odd."""
+        """Raise InvalidRequestError for messages that no upstream could serve; only invalid ones are decoded fully."""
         if self._messages is None:
             try:
                 _well_formed.decode(bytes(self.fields["messages"]))  # quick, and strict
             except (msgspec.MsgspecError, UnicodeError, RecursionError):
-                self.messages  # noqa: B018  (says what is wrong)
+                self.messages  # noqa: B018  (raises the error)
 
 
 class _Message(msgspec.Struct):
-    """What every message has to be."""
+    """The members that are checked in every message."""
 
     role: str
     tool_calls: list[Raw] | None = None
@@ -105,7 +105,7 @@ def _check(messages: list[Any]) -> None:
 
 
 def has_other_tool_types(tools: Any) -> bool:
-    """Say whether a list of tools holds one that is no function."""
+    """Whether a list of tools has one that is not a function."""
     return isinstance(tools, list) and any(
         isinstance(tool, Mapping) and isinstance(tool.get("type"), str) and tool["type"] != "function" for tool in tools
     )
@@ -115,7 +115,7 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
 def read_fields(body: bytes) -> dict[str, Raw]:
-    """The members of a request's JSON object, unread. Raises InvalidRequestError."""
+    """Split a request's JSON object into its members, undecoded. Raises InvalidRequestError."""
     try:
         fields = _fields.decode(body)
     except msgspec.ValidationError:
@@ -131,7 +131,7 @@ def read_fields(body: bytes) -> dict[str, Raw]:
 
 
 def read_json(data: bytes) -> Any:
-    """The JSON of a request, or of a member of it. Raises InvalidRequestError."""
+    """Decode a request, or a member of one. Raises InvalidRequestError."""
     try:
         return decode(data)
     except RecursionError:
@@ -161,9 +161,9 @@ _MARKS: Final = ReservedText((f"<{_TAG}",))
 
 
 def with_roles(messages: Sequence[Message], roles: Roles) -> list[Message]:
-    """The messages in the roles that the server takes.
+    """Convert messages to the roles that the server takes.
 
-    Marked text stands between tags that no other user message, and no tool result in one, can write.
+    Instructions as text of the user are put between tags that no other user message, and no tool result in one, can write.
     """
     if roles is Roles.NO_DEVELOPER:
         return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
@@ -178,16 +178,16 @@ def with_roles(messages: Sequence[Message], roles: Roles) -> list[Message]:
         view.append({**messages[0], "role": "system", "content": content})
     rest = list(messages[kept:])
     if len(at) > kept:
-        rest = [_marked(message) if message.get("role") in INSTRUCTION_ROLES else _defused(message) for message in rest]
+        rest = [_as_marked_text(message) if message.get("role") in INSTRUCTION_ROLES else _escaped(message) for message in rest]
         if leading > kept and leading < len(rest) and rest[leading].get("role") == "user":
-            # In front of the first user's own words: templates that know no system role mostly want the roles to alternate.
+            # Merge into the user's first message: templates without a system role mostly require alternating roles.
             first = rest[leading]
-            rest = [{**first, "content": _before(_joined(rest[:leading]), first.get("content"))}, *rest[leading + 1 :]]
+            rest = [{**first, "content": _prepend(_joined(rest[:leading]), first.get("content"))}, *rest[leading + 1 :]]
     return [*view, *rest]
 
 
 def leading_instructions(messages: Sequence[Message]) -> int:
-    """How many messages in front are instructions."""
+    """Return the number of leading messages that are instructions."""
     for index, message in enumerate(messages):
         if message.get("role") not in INSTRUCTION_ROLES:
             return index
@@ -198,17 +198,17 @@ def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(text_of(message.get("content")) for message in messages)
 
 
-def _before(text: str, content: Any) -> Any:
+def _prepend(text: str, content: Any) -> Any:
     if isinstance(content, list):
         return [{"type": "text", "text": text}, *content]
     return f"{text}\n\n{text_of(content)}"
 
 
-def _marked(message: Message) -> Message:
+def _as_marked_text(message: Message) -> Message:
     return {"role": "user", "content": f"<{_TAG}>\n{_MARKS.escape(text_of(message.get('content')))}\n</{_TAG}>"}
 
 
-def _defused(message: Message) -> Message:
+def _escaped(message: Message) -> Message:
     content = message.get("content")
     if message.get("role") != "user":
         return message
@@ -228,7 +228,7 @@ _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functi
 
 @dataclass(frozen=True)
 class RequestTools:
-    """The tools of a request. ``specs`` is None if one of them is no function, which a text model cannot be given."""
+    """The tools of a request. ``specs`` is None if one is not a function: those cannot be written into a prompt."""
 
     specs: tuple[ToolSpec, ...] | None
     names: frozenset[str]
@@ -246,7 +246,7 @@ class RequestTools:
 
     @cached_property
     def contract(self) -> str:
-        """The instructions for a text model, rendered when they are first needed."""
+        """The instructions for a text model, rendered on first use."""
         options = self.options
         return render_contract(
             self.specs or (),
@@ -282,7 +282,7 @@ _tools_cache: SizedCache[tuple[bytes, TextOptions, str | Format, bool], RequestT
 
 
 def _request_tools(raw: bytes, options: TextOptions, prompt_format: str | Format, *, legacy: bool) -> RequestTools:
-    """Return the tools, to be rendered in ``prompt_format``; the same bytes are read once. Raises InvalidRequestError."""
+    """Read tools that are to be rendered in ``prompt_format``; the same bytes are read once. Raises InvalidRequestError."""
     key = (raw, options, prompt_format, legacy)
     if (tools := _tools_cache.get(key)) is None:
         tools = _read_tools(raw, options, prompt_format, legacy=legacy)
@@ -296,10 +296,10 @@ def _function_names(tools: list[Any]) -> frozenset[str]:
 
 
 class ChatCompletionBody(RequestFields):
-    """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError for what no upstream could serve."""
+    """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError."""
 
     def __init__(self, body: bytes, options: TextOptions, *, always_read: bool = False) -> None:
-        """``always_read``: the answer is read also where there are no tools."""
+        """``always_read``: the answer is parsed even without tools."""
         super().__init__(body)
         self._options = options
         self._format = options.prompt_format(self.model)
@@ -311,7 +311,7 @@ class ChatCompletionBody(RequestFields):
             if not self.request_tools.names and self.request_tools.specs is not None:
                 self.request_tools = None
         self.answer_format: AnswerFormat | None = None
-        """What ``response_format`` asks for, where there are tools beside it."""
+        """The ``response_format``, if there are tools beside it."""
         if self.request_tools is not None:
             if "response_format" in self.fields:
                 self.answer_format = read_answer_format(bytes(self.fields["response_format"]))
@@ -329,7 +329,7 @@ class ChatCompletionBody(RequestFields):
         return {"type": "function", "function": choice} if isinstance(choice, Mapping) else choice
 
     def prompt_chars(self) -> tuple[int, bool]:
-        """How many characters of text the messages hold, and whether they hold nothing else."""
+        """Return the number of characters of text in the messages, and whether they contain only text."""
         size, plain = 0, True
         for message in self.messages:
             content = message.get("content")
@@ -338,10 +338,10 @@ class ChatCompletionBody(RequestFields):
         return size, plain
 
     def native(self, extra: list[Message], *, choice_in_words: bool, format_apart: bool, roles: Roles) -> bytes:
-        """The body as the client sent it, with ``extra`` messages behind it.
+        """Return the client's body with ``extra`` messages appended.
 
-        ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model.
-        ``format_apart``: it takes no ``response_format`` beside tools, so that is left out and said to the model.
+        ``choice_in_words``: the server takes no ``tool_choice``, so it is moved into the prompt. ``format_apart``: the server
+        takes no ``response_format`` beside tools, so that is moved into the prompt.
         """
         in_words = choice_in_words and self.chooses
         apart = format_apart and self.answer_format is not None
@@ -354,20 +354,20 @@ class ChatCompletionBody(RequestFields):
         view = with_roles(view, roles)
         left_out: set[str] = {"response_format"} if apart else set()
         if in_words:
-            _demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
+            _append_demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
             left_out |= {"tool_choice", "function_call"}
         fields = {name: raw for name, raw in self.fields.items() if name not in left_out}
         return encode({**fields, "messages": [*view, *extra]})
 
     def answer_alone(self, extra: list[Message], *, as_text: bool, format_in_words: bool, roles: Roles) -> bytes:
-        """The body that asks for the answer as ``response_format`` has it, where no tool can be called.
+        """Return the body that asks for the answer in ``response_format``, without tools.
 
         ``as_text``: the model only knows text. ``format_in_words``: the server takes no ``response_format`` at all.
         """
         assert self.answer_format is not None
         view = with_roles(self._flat() if as_text else self.messages, roles)
         if not extra:
-            _demand(view, self.answer_format.demand())
+            _append_demand(view, self.answer_format.demand())
         body: dict[str, Any] = {name: raw for name, raw in self.fields.items() if name not in _TOOL_FIELDS}
         if format_in_words:
             del body["response_format"]
@@ -375,11 +375,11 @@ class ChatCompletionBody(RequestFields):
 
     @property
     def chooses(self) -> bool:
-        """Whether the client's ``tool_choice`` says more than that the model may choose."""
+        """Whether the client's ``tool_choice`` restricts the model."""
         return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
     def text(self, extra: list[Message], *, roles: Roles) -> bytes:
-        """The body for a model that only knows text: no tools in it, the contract in its system message."""
+        """Return the body for a model that only knows text: without tools, the contract in its system message."""
         assert self.request_tools is not None
         if self.request_tools.problem is not None:
             raise self.request_tools.problem
@@ -400,7 +400,7 @@ class ChatCompletionBody(RequestFields):
         if contract and apart:
             view.insert(0, {"role": "system", "content": contract})
         if not self.policy.forbidden:
-            _demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
+            _append_demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
         view += extra
         body: dict[str, Any] = {}
         for name, raw in self.fields.items():
@@ -411,7 +411,7 @@ class ChatCompletionBody(RequestFields):
         return encode(body)
 
     def _flat(self) -> list[Message]:
-        """The messages without tool roles."""
+        """Return the messages without tool roles."""
         options, tools = self._options, self.request_tools
         return flatten_messages(
             self.messages,
@@ -423,7 +423,7 @@ class ChatCompletionBody(RequestFields):
 
 
 def _add_instruction(view: list[Message], text: str) -> None:
-    """Add to the system (or developer) message in front, or put one there."""
+    """Append to the leading system (or developer) message, or insert one."""
     last = leading_instructions(view) - 1
     if last < 0:
         view.insert(0, {"role": "system", "content": text})
@@ -431,8 +431,8 @@ def _add_instruction(view: list[Message], text: str) -> None:
         view[last] = {**view[last], "content": _with_text(view[last].get("content"), text)}
 
 
-def _demand(view: list[Message], sentence: str) -> None:
-    """Add what ``tool_choice`` demands to the last user message: behind all that the upstream's prompt cache may hold."""
+def _append_demand(view: list[Message], sentence: str) -> None:
+    """Append the demand of ``tool_choice`` to the last user message, after all that the upstream may have cached."""
     if not sentence:
         return
     if view and view[-1].get("role") == "user":

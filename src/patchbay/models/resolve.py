@@ -1,13 +1,13 @@
-"""``resolve_model``: a ChatModel from what a user writes for one.
+"""``resolve_model``: makes a ChatModel from a name, a URL or a client.
 
     "gpt-4o-mini"                              a model of OpenAI
     "qwen/qwen-plus"                           provider/model, for the providers in ``providers``
     "http://127.0.0.1:11434/v1#qwen2.5:7b"     any OpenAI-compatible server: URL#model
     "http://127.0.0.1:8080/v1"                 the same, where the server has one model
-    openai.AsyncOpenAI(...)                    a client; requests name the model
+    openai.AsyncOpenAI(...)                    a client; each request names its model
     any ChatModel                              itself
 
-Nothing is sent, and no vendor's package imported, before the model is first asked.
+Nothing is sent, and no vendor's package imported, before the first request.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from patchbay.models.options import TextOptions, make_options
 from patchbay.models.providers import OTHER, PROVIDERS, Provider, provider_at, provider_named
 
 _SHOWN: Final = 10
-"""How many models an error names."""
+"""Maximum of models that an error lists."""
 
 
 @dataclass(frozen=True)
 class Link:
     """The ChatModel over a client; ``close`` closes the client's connections.
 
-    ``names`` asks for the names of the models that the server has; none where it does not tell. Raises UpstreamError.
+    ``names`` requests the names of the server's models; empty if it does not list them. Raises UpstreamError.
     """
 
     model: ChatModel
@@ -47,7 +47,7 @@ class Link:
 
 
 class NotOneModelError(ConfigurationError):
-    """A server that is to say itself which model it has names several, or none: ``found``, as "has several models (a, b)"."""
+    """A server that should have one model lists several, or none; ``found`` is a phrase such as "has several models (a, b)"."""
 
     def __init__(self, where: str, names: Sequence[str]) -> None:
         some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
@@ -58,9 +58,8 @@ class NotOneModelError(ConfigurationError):
 class HostedModel:
     """A ChatModel that knows its own name; a request may name another one of the same server (``parameters["model"]``).
 
-    ``name`` is None for a server that is to say itself which model it has. ``provider`` is the provider's name, "" for a server
-    that is none of them. Usable from several event loops; ``aclose`` closes what the running one has opened, and what is asked
-    later opens it again.
+    ``name`` is None until a server of one model was asked for it. ``provider`` is the provider's name, "" for other servers.
+    Usable from several event loops; ``aclose`` closes the connections of the running one, and a later request opens them again.
     """
 
     def __init__(self, name: str | None, connect: Callable[[], Link], *, provider: str, where: str) -> None:
@@ -74,7 +73,7 @@ class HostedModel:
         return f"<HostedModel {self.name or '(the only one)'} at {self._where}>"
 
     def _link(self) -> Link:
-        """The running event loop's."""
+        """Return the link of the running event loop."""
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is None:
@@ -82,7 +81,7 @@ class HostedModel:
         return link
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer ``request``. Raises UpstreamError, and ConfigurationError where the server has several models or none."""
+        """Answer ``request``. Raises UpstreamError, and ConfigurationError if the server has several models or none."""
         link = self._link()
         if "model" not in request.parameters:
             name = self.name if self.name is not None else await self.only_one()
@@ -93,9 +92,9 @@ class HostedModel:
                 yield event
 
     async def only_one(self) -> str:
-        """Ask the server for its one model, which is this one from now on; return its name.
+        """Ask the server for its only model, store its name and return it.
 
-        Raises UpstreamError, and NotOneModelError where it has several or names none.
+        Raises UpstreamError, and NotOneModelError if it lists several or none.
         """
         names = await self._link().names()
         if len(names) != 1:
@@ -104,14 +103,14 @@ class HostedModel:
         return names[0]
 
     async def aclose(self) -> None:
-        """Close the connections that this event loop has opened."""
+        """Close the connections of the running event loop."""
         link = self._links.pop(asyncio.get_running_loop(), None)
         if link is not None:
             await link.close()
 
 
 _NO_KEY: Final = "none"
-"""What is sent as a key to a server that was given none: local ones want some text, and look at none."""
+"""The key sent to a server without one: local servers require some text and ignore it."""
 
 
 def resolve_model(
@@ -125,16 +124,16 @@ def resolve_model(
     headers: Mapping[str, str] | None = None,
     **options: Any,
 ) -> ChatModel:
-    """Return the ChatModel that ``model`` stands for; see the module for what it may be.
+    """Return the ChatModel for ``model``; the module's docstring lists the forms.
 
-    ``api_key`` and ``base_url`` come before the provider's environment variables; a server that is given by its URL and is none
-    of a known provider's gets no key but ``api_key``. ``timeout`` is in seconds, for each request (default: the client's, 600).
+    ``api_key`` and ``base_url`` override the provider's environment variables; a server given by its URL that is not a known
+    provider's gets no key but ``api_key``. ``timeout`` is in seconds, for each request (default: the client's, 600).
     ``tool_mode`` is "auto", "native" or "text", and ``options`` are the others of ``patchbay.wrap``. A ChatModel has its own
-    settings, so none may be given with it; a client has its own connection. A model that is made here is a HostedModel: ``await
-    model.aclose()`` closes its connections.
+    settings, so none may be given with it; a client has its own connection. A model made from a name or URL is a HostedModel:
+    ``await model.aclose()`` closes its connections.
 
-    Raises ConfigurationError for a name that cannot be read, an unknown provider, a missing key, and options that do not go
-    together; TypeError for anything else.
+    Raises ConfigurationError for an invalid name, an unknown provider, a missing key, and conflicting options; TypeError for
+    anything else.
     """
     _check_limits(timeout, max_retries)
     connection = {
@@ -149,7 +148,7 @@ def resolve_model(
         if value is not None
     }
     if tool_mode is not None:
-        options["tools"] = tool_mode  # TextOptions' word for it
+        options["tools"] = tool_mode  # (its name in TextOptions)
     if isinstance(model, str):
         settings = make_options("resolve_model", {"unknown_tools": "keep", **options})
         return _named(model, connection, settings)
@@ -175,8 +174,8 @@ def _over_client(client: Any, settings: TextOptions) -> ChatModel:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a model is: its name, the server and how to get in."""
+class _Target:
+    """A model's address: its name, provider, URL and key."""
 
     name: str | None
     provider: Provider
@@ -188,15 +187,15 @@ def _named(text: str, connection: Mapping[str, Any], settings: TextOptions) -> H
     text = text.strip()
     if not text:
         raise ConfigurationError("The model's name is empty.")
-    place = _at_url(text, connection) if "://" in text else _of_provider(text, connection)
-    capabilities = Capabilities(doubts=_doubts(place.provider))
-    link = _gemini_link if place.provider.sdk == "google-genai" else _openai_link
-    connect = partial(link, place, connection, settings, capabilities)
-    return HostedModel(place.name, connect, provider=place.provider.name, where=place.url)
+    target = _at_url(text, connection) if "://" in text else _at_provider(text, connection)
+    capabilities = Capabilities(doubts=_doubts(target.provider))
+    link = _gemini_link if target.provider.sdk == "google-genai" else _openai_link
+    connect = partial(link, target, connection, settings, capabilities)
+    return HostedModel(target.name, connect, provider=target.provider.name, where=target.url)
 
 
-def _at_url(text: str, connection: Mapping[str, Any]) -> _Place:
-    """``URL#model``: what stands behind "#" never belongs to a request, and a model's name may hold slashes and colons."""
+def _at_url(text: str, connection: Mapping[str, Any]) -> _Target:
+    """Read ``URL#model``: a fragment is never part of a request, and a model's name may contain slashes and colons."""
     if "base_url" in connection:
         raise ConfigurationError(f"base_url: {_without_user(text)!r} is a URL already.")
     url, _, name = text.partition("#")
@@ -205,15 +204,15 @@ def _at_url(text: str, connection: Mapping[str, Any]) -> _Place:
     key = connection.get("api_key") or _key(provider)[0]
     if key is None and provider.endpoints:
         raise _no_key(provider)
-    return _Place(unquote(name) or None, provider, url, key or _NO_KEY)
+    return _Target(unquote(name) or None, provider, url, key or _NO_KEY)
 
 
 def _check_url(url: str, label: str) -> None:
-    """Raise ConfigurationError where ``url`` is not one of a server. ``label`` names it in the error, without secrets."""
+    """Raise ConfigurationError if ``url`` is not a server's. ``label`` names it in the error, without secrets."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # half an IPv6 address, a port that is no number
+    except ValueError:  # half an IPv6 address, an invalid port
         known = False
     if not known:
         raise ConfigurationError(f"{label} is no URL of a server: use http://host:port/v1#model.")
@@ -222,11 +221,11 @@ def _check_url(url: str, label: str) -> None:
 
 
 def _without_user(text: str) -> str:
-    """A URL for a message: what stands before an "@", and a query, may be secret."""
+    """Return a URL for a message, without user and query, which may be secret."""
     return re.sub(r"//[^/#]*@", "//...@", re.sub(r"\?[^#]*", "?...", text))
 
 
-def _of_provider(text: str, connection: Mapping[str, Any]) -> _Place:
+def _at_provider(text: str, connection: Mapping[str, Any]) -> _Target:
     prefix, slash, name = text.partition("/")
     provider = provider_named(prefix) if slash else provider_named("openai")
     assert provider is not None or slash
@@ -254,13 +253,13 @@ def _of_provider(text: str, connection: Mapping[str, Any]) -> _Place:
                 f"{source} {url!r} holds a model's name: it stands in {provider.name}/model, or in a URL alone."
             )
         if provider.name == "openai":
-            # Its variables are used for servers of all kinds, so the host decides which it is.
+            # Its variables are used for servers of all kinds, so the host decides.
             provider = provider_at(url)
-    return _Place(name, provider, url, key or _NO_KEY)
+    return _Target(name, provider, url, key or _NO_KEY)
 
 
 def _key(provider: Provider) -> tuple[str | None, str]:
-    """The key that the environment has for a provider, and the URL it is for."""
+    """Return the key of a provider from the environment, and its URL."""
     for endpoint in provider.endpoints:
         if key := _sendable(endpoint.key_variable, os.environ.get(endpoint.key_variable, "")):
             return key, endpoint.base_url
@@ -268,8 +267,8 @@ def _key(provider: Provider) -> tuple[str | None, str]:
 
 
 def _sendable(source: str, key: str) -> str | None:
-    """The key as it goes out; None where there is none. Raises ConfigurationError for one that no header can hold."""
-    key = key.strip()  # a line break comes along from a file
+    """Return the key, stripped; None if it is empty. Raises ConfigurationError for characters that no header may have."""
+    key = key.strip()  # (files end in a line break)
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigurationError(f"{source} holds characters that cannot stand in a key; is it whole, and nothing but the key?")
     return key or None
@@ -288,11 +287,11 @@ def _no_key(provider: Provider) -> ConfigurationError:
 
 
 def _doubts(provider: Provider) -> bool:
-    """Whether a server may ignore tools without a word; those of the known providers do not."""
+    """Whether a server may drop tools without an error; known providers do not."""
     return provider is OTHER
 
 
-def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:
+def _openai_link(target: _Target, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:
     import openai
 
     from patchbay.models.openai import OpenAIChatModel
@@ -300,16 +299,16 @@ def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOpt
 
     given = {name: connection[name] for name in ("timeout", "max_retries") if name in connection}
     headers = dict(connection.get("headers") or {})
-    plain = openai.AsyncOpenAI(api_key=place.key, base_url=place.url, default_headers=headers, **given)
+    plain = openai.AsyncOpenAI(api_key=target.key, base_url=target.url, default_headers=headers, **given)
     client = wrapped(plain, settings, capabilities)
-    model = OpenAIChatModel(client, provider=place.provider, capabilities=capabilities)
-    return Link(model, client.close, partial(_model_names, client, place.key))
+    model = OpenAIChatModel(client, provider=target.provider, capabilities=capabilities)
+    return Link(model, client.close, partial(_model_names, client, target.key))
 
 
 async def _model_names(client: Any, key: str) -> list[str]:
     from patchbay.models.error_bodies import client_errors
 
-    # The text: where the list is another one than OpenAI's, the client's own reading fails with an error of no use.
+    # Read from the raw response: for a list in another form the client's error would be useless.
     with client_errors(lambda: (key,)):
         response = await client.models.with_raw_response.list()
     try:
@@ -321,11 +320,11 @@ async def _model_names(client: Any, key: str) -> list[str]:
     return [name for name in names if isinstance(name, str) and name]
 
 
-def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:
+def _gemini_link(target: _Target, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:
     from patchbay.models.gemini import GeminiChatModel, connect_gemini
 
     given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
-    client = connect_gemini(place.key, place.url, **given)
+    client = connect_gemini(target.key, target.url, **given)
     model = GeminiChatModel(client, options=settings, capabilities=capabilities)
     return Link(model, client.aio.aclose, _no_names)
 

@@ -88,7 +88,7 @@ class StreamedAnswer:
         events = self._sse.feed(data)
         at = 0
         while at < len(events):
-            at += self._run(events, at) or self._one(events[at])
+            at += self._feed_run(events, at) or self._read_one(events[at])
         return False
 
     def pop_out(self) -> bytes:
@@ -105,7 +105,7 @@ class StreamedAnswer:
     def close(self) -> None:
         """End the stream. Raises UpstreamError if it ended before the answer did."""
         for one in self._sse.close():
-            self._one(one)
+            self._read_one(one)
         if self.discard:
             return
         if not self.choices:
@@ -142,7 +142,7 @@ class StreamedAnswer:
 
     # a run of events that differ in their content only
 
-    def _run(self, events: Sequence[bytes], at: int) -> int:
+    def _feed_run(self, events: Sequence[bytes], at: int) -> int:
         """Feed the content of the events from ``at`` on that match the template; return their number.
 
         Prose is fed at once. Where a marker may begin, and inside a call, each event is fed by itself, so that the client gets
@@ -184,15 +184,15 @@ class StreamedAnswer:
 
     # one event
 
-    def _one(self, data: bytes) -> int:
+    def _read_one(self, data: bytes) -> int:
         """Read one event; return 1."""
         try:
-            self._event(data)
+            self._read_event(data)
         except RecursionError:
             raise UpstreamError("The upstream sent an event that is nested too deeply.", body=excerpt(data)) from None
         return 1
 
-    def _event(self, data: bytes) -> None:
+    def _read_event(self, data: bytes) -> None:
         if self._done:
             return
         if data == b"[DONE]":
@@ -204,7 +204,7 @@ class StreamedAnswer:
         try:
             chunk = decode_chunk(data)
         except ValueError:
-            self._odd_event(data)
+            self._read_invalid(data)
             return
         if chunk.error != _NULL:
             raise UpstreamError(f"The upstream failed in mid-answer: {error_message(data)}", body=excerpt(data))
@@ -215,7 +215,7 @@ class StreamedAnswer:
         if chunk.choices:
             if self._head is None:
                 self._begin(AnswerHead(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint))
-            self._take(data, chunk.choices)
+            self._read_choices(data, chunk.choices)
         elif chunk.usage != _NULL:
             self._usage_apart = True
         elif _is_error(data):
@@ -226,12 +226,12 @@ class StreamedAnswer:
         self._head = head
         self._encoder.begin(head)
 
-    def _odd_event(self, data: bytes) -> None:
+    def _read_invalid(self, data: bytes) -> None:
         """Read an event that is not a valid chunk: several in one, or fields of other types."""
         if b"\n" in data:
             for line in data.split(b"\n"):
                 if line.strip():
-                    self._event(line)
+                    self._read_event(line)
             return
         try:
             value = decode(data)
@@ -243,7 +243,7 @@ class StreamedAnswer:
         if self._encoder.passes_text:
             self.out.append(sse_event(data))
 
-    def _take(self, data: bytes, choices: Sequence[Choice]) -> None:
+    def _read_choices(self, data: bytes, choices: Sequence[Choice]) -> None:
         """Read a chunk's choices: pass the chunk on unchanged, or write its parts."""
         # A chunk is passed on whole: it must have one choice, and not its end.
         passable = len(choices) == 1 and choices[0].finish_reason is None
@@ -257,10 +257,10 @@ class StreamedAnswer:
             if state.closed:
                 untouched = False
             elif choice.message is not None:
-                self._take_message(choice.index, choice.message, choice.finish_reason)
+                self._write_message(choice.index, choice.message, choice.finish_reason)
                 untouched = False
             else:
-                untouched = self._take_delta(state, choice, passable=passable) and untouched
+                untouched = self._read_delta(state, choice, passable=passable) and untouched
                 state.ended = state.ended or choice.finish_reason is not None
         if untouched:
             self.out.append(sse_event(data))
@@ -272,14 +272,14 @@ class StreamedAnswer:
             state = self.choices[choices[0].index]
             if not (state.hold or state.tentative or state.ended) and self._count == 1:
                 self._learn_template(data, choices[0])
-        self._extras(data)
+        self._write_extras(data)
         for choice in choices:
             if choice.finish_reason is not None:
                 self.choices[choice.index].close(choice.finish_reason)
                 self._forget_template()
                 self.over = len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
 
-    def _take_delta(self, state: ChoiceStream, choice: Choice, *, passable: bool) -> bool:
+    def _read_delta(self, state: ChoiceStream, choice: Choice, *, passable: bool) -> bool:
         """Read a choice's delta. True if its chunk is to be passed on; otherwise all of it but the extras is written."""
         delta = choice.delta
         passable = passable and state.passes
@@ -299,7 +299,7 @@ class StreamedAnswer:
             state.release()
         return untouched
 
-    def _extras(self, data: bytes) -> None:
+    def _write_extras(self, data: bytes) -> None:
         """Write the other fields of a chunk that is not passed on."""
         for choice in decode(data).get("choices") or ():
             extra = {
@@ -312,7 +312,7 @@ class StreamedAnswer:
 
     # the client asked for a stream and the upstream sent a whole completion
 
-    def take_whole(self, completion: dict[str, Any]) -> None:
+    def write_whole(self, completion: dict[str, Any]) -> None:
         """Write a whole completion as a stream."""
         if self._head is None:
             head = (completion.get(name) for name in ("id", "created", "model", "system_fingerprint"))
@@ -320,9 +320,9 @@ class StreamedAnswer:
         self._done = True
         self.usage = completion.get("usage")
         for position, choice in enumerate(completion["choices"]):
-            self._take_message(position, choice["message"], choice.get("finish_reason"))
+            self._write_message(position, choice["message"], choice.get("finish_reason"))
 
-    def _take_message(self, position: int, message: dict[str, Any], finish: Any) -> None:
+    def _write_message(self, position: int, message: dict[str, Any], finish: Any) -> None:
         state = self.choices.get(position) or self._open_choice(position, self.out.append)
         self.choices[position] = state
         extra = {key: value for key, value in message.items() if key not in _READ_FIELDS and value is not None}

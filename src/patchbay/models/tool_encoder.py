@@ -1,7 +1,7 @@
-"""Encodes a request's tools as one provider takes them: its subset of JSON Schema, and names that it allows.
+"""Encodes a request's tools for one provider: its subset of JSON Schema, and names that it allows.
 
-A tool keeps its own name in the conversation, in results and in what the executor runs. On the wire it may have an alias, in the
-list of tools as in the history; calls are translated back.
+A tool keeps its own name in the conversation, in results and in the executor. On the wire it may have an alias, in the list of
+tools as in the history; calls are translated back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EncodedTools:
-    """Tools as they go out: OpenAI's list, and their names there.
+    """Encoded tools: OpenAI's list, and their names there.
 
-    ``strict`` are the tools' own schemas, by name, where the provider was given a stricter one.
+    ``strict`` has the own schemas, by name, of tools that were sent with a stricter one.
     """
 
     tools: list[dict[str, Any]]
@@ -35,11 +35,11 @@ class EncodedTools:
 
     @cached_property
     def encoded(self) -> Raw:
-        """The list as JSON, for a body that is not the SDK's to write; encoded once."""
+        """The list as JSON, encoded once, for bodies that no SDK encodes."""
         return Raw(encode(self.tools))
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """The body of chat completions for ``request``."""
+        """Return the body of chat completions for ``request``."""
         body: dict[str, Any] = {**request.parameters, "messages": self.in_messages(request.messages)}
         if self.tools:
             body["tools"] = self.tools
@@ -48,12 +48,12 @@ class EncodedTools:
         return body
 
     def in_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """The history, with the calls and results in it named as the tools are."""
+        """Rename the tools in the calls and results of a history."""
         wire = self.names.wire
         return [_renamed(each, wire) if "tool_calls" in each or "name" in each else each for each in messages]
 
     def in_choice(self, tool_choice: Any) -> Any:
-        """The ``tool_choice``, with the tools in it named as they are."""
+        """Rename the tools in a ``tool_choice``."""
         if not isinstance(tool_choice, Mapping):
             return tool_choice
         allowed = tool_choice.get("allowed_tools")
@@ -63,7 +63,7 @@ class EncodedTools:
         return _function_renamed(tool_choice, self.names.wire)
 
     def own(self, reply: Reply) -> Reply:
-        """The reply, with the calls in it named and written as the tools' own names and schemas have it."""
+        """Translate the calls of a reply back to the tools' own names and schemas."""
         if not (self.names.changed or self.strict) or not (reply.tool_calls or reply.incomplete):
             return reply
         cut = tuple(replace(call, name=self.names.own(call.name)) for call in reply.incomplete)
@@ -77,7 +77,7 @@ class EncodedTools:
 
 
 class ToolEncoder:
-    """Encodes tools for one provider. The same tools are encoded once, so that their bytes stay the same from round to round.
+    """Encodes tools for one provider. The same tools are encoded once, so their bytes stay the same from round to round.
 
     A tool whose schema the provider cannot express is left out alone, and the log says why, once.
     """
@@ -90,7 +90,7 @@ class ToolEncoder:
         self._reported: set[str] = set()
 
     def of(self, specs: Sequence[ToolSpec], *, as_sent: Mapping[str, Mapping[str, Any]] | None = None) -> EncodedTools:
-        """Encode tools. Those in ``as_sent``, elements of OpenAI's list by their names, stay as they are."""
+        """Encode tools. ``as_sent`` has elements of OpenAI's list by name, which stay unchanged."""
         as_sent = as_sent or {}
         if tuple(specs) != self._specs or as_sent != self._as_sent:
             self._encoded = self._encode(specs, as_sent)
@@ -118,7 +118,7 @@ class ToolEncoder:
         return EncodedTools(tools, names, strict)
 
     def _strictly(self, spec: ToolSpec) -> ToolSpec | None:
-        """The tool for a provider that holds the model to its schema; None where that is not wanted, or cannot be."""
+        """Return the tool with a schema that the provider enforces; None if that is not wanted or not possible."""
         if not spec.strict or self._provider.strict_dialect is None:
             return None
         expressed = self._provider.strict_dialect.express(spec)
@@ -131,7 +131,7 @@ class ToolEncoder:
 
 
 def _renamed(message: Message, wire: Callable[[str], str]) -> Message:
-    """The message with other names, itself where none is another."""
+    """Rename the tools in a message; the same object if no name changes."""
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         renamed = [_function_renamed(call, wire) for call in calls]

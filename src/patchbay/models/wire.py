@@ -1,7 +1,4 @@
-"""JSON and server-sent events, and the fields of a chunk that are read.
-
-Only the fields that are looked at are decoded; a chunk that needs no change is passed on as the bytes it came in.
-"""
+"""JSON, server-sent events, and the fields of a chunk that are decoded."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class Choice(msgspec.Struct):
     delta: Delta | None = None
     finish_reason: str | None = None
     logprobs: Raw = Raw(b"null")
-    message: dict[str, Any] | None = None  # servers that only pretend to stream send the whole answer as one event
+    message: dict[str, Any] | None = None  # some servers send the whole answer as one event
 
 
 class Chunk(msgspec.Struct):
@@ -65,13 +62,13 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """Read a chunk; raises ValueError where it is not JSON or not of a chunk's shape."""
+    """Decode a chunk; raises ValueError for invalid JSON or any other shape."""
     try:
         return _chunk.decode(data)
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Servers that cut text by UTF-16 units send half a character at a time: its escape is read by the standard library only.
+        # Servers that cut text by UTF-16 units send lone surrogates, which only the standard library decodes.
         chunk = json.loads(data)
     for holder in (chunk, *_objects(chunk.get("choices"))) if isinstance(chunk, dict) else ():
         holder.update({name: Raw(encode(holder[name])) for name in ("usage", "error", "logprobs") if name in holder})
@@ -83,7 +80,7 @@ def _objects(values: Any) -> list[dict[str, Any]]:
 
 
 def encode(value: Any) -> bytes:
-    """JSON of anything that JSON has, also of text with lone surrogates (as escapes). Raises ValueError, RecursionError."""
+    """Encode JSON, also text with lone surrogates (as escapes). Raises ValueError, RecursionError."""
     try:
         return _encoder.encode(value)
     except (UnicodeEncodeError, TypeError):
@@ -97,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode(data: bytes) -> Any:
-    """Any JSON value, also one with lone surrogates in its strings. Raises ValueError, RecursionError."""
+    """Decode JSON, also with lone surrogates in its strings. Raises ValueError, RecursionError."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -105,7 +102,7 @@ def decode(data: bytes) -> Any:
 
 
 def sse_event(data: bytes) -> bytes:
-    """A server-sent event of JSON; a line break in it is white space, and would end the line."""
+    """Return a server-sent event of JSON; line breaks, which are white space there, become spaces."""
     return b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
 
@@ -113,7 +110,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 _MOST_BYTES = 32 * 1024 * 1024
-_LINE_FEED, _RETURN = b"\n\r"  # as numbers: to look for bytes in bytes costs ten times as much
+_LINE_FEED, _RETURN = b"\n\r"  # (searching for numbers is ten times as fast as for bytes)
 
 
 class ErrorEvent(bytes):
@@ -121,7 +118,7 @@ class ErrorEvent(bytes):
 
 
 class SseDecoder:
-    """Gives the ``data`` of each event. Line ends may be LF, CRLF or CR, cut anywhere; comments and other fields are left out."""
+    """Returns the ``data`` of each event; line ends may be LF, CRLF or CR, cut anywhere. Drops comments and other fields."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -129,20 +126,20 @@ class SseDecoder:
         self._tail = b""
         self._held_cr = False
         self.empty = True
-        """Nothing of an event is held back."""
+        """No part of an event is held back."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of the events that these bytes complete. Raises UpstreamError for an event beyond 32 MiB."""
+        """Return the data of the events that these bytes complete. Raises UpstreamError for an event beyond 32 MiB."""
         if self._held_cr or _RETURN in data:
             data = self._line_feeds(data)
         if not self._parts and data[-2:] == b"\n\n":
-            lines = data.split(b"\n")  # to split by two of them takes three times as long
+            lines = data.split(b"\n")  # (splitting by b"\n\n" takes three times as long)
             events = [line[6:] for line in lines[:-2:2] if line[:6] == b"data: "]
             if 2 * len(events) == len(lines) - 1 and not any(lines[1::2]):  # each has one line and no other field
                 self._tail = b""
                 self.empty = not self._held_cr
                 return events
-        # The end of an event may lie across two pieces: look at the last byte of the one before.
+        # The blank line may be split between this piece and the last byte of the one before.
         if b"\n\n" not in data and not (data[:1] == b"\n" and self._tail == b"\n"):
             self._keep(data)
             self.empty = not self._parts and not self._held_cr
@@ -168,7 +165,7 @@ class SseDecoder:
         return out
 
     def close(self) -> list[bytes]:
-        """The last event, if the text ended without its blank line."""
+        """Return the last event if its blank line is missing."""
         block = b"".join(self._parts)
         self._parts.clear()
         found = self._fields(block) if block.strip() else None
