@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -152,36 +152,53 @@ class McpServer:
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in ``mcpServers``, without what has its default."""
-        tools = {"allow": list(self.allow) if self.allow is not None else None, "deny": list(self.deny) or None}
-        oauth = {"clientId": self.client_id, "clientSecret": self.client_secret}
-        entry = {
-            "type": self.transport if self.transport != "stdio" else None,
-            "command": self.command or None,
-            "args": list(self.args) or None,
-            "env": dict(self.env) or None,
-            "cwd": self.cwd,
-            "url": self.url or None,
-            "headers": dict(self.headers) or None,
-            "oauth": {key: value for key, value in oauth.items() if value} or None,
-            "toolFilter": {key: value for key, value in tools.items() if value is not None} or None,
-            "roles": list(self.roles) or None,
-            "prefix": self.prefix,
-            **{key: self._milliseconds(name) for key, name in _LIMITS.items()},
-            "resources": self.resources or None,
-            "prompts": self.prompts or None,
-            "disabled": self.disabled or None,
-        }
-        return {key: value for key, value in entry.items() if value is not None}
-
-    def _milliseconds(self, name: str) -> int | None:
-        value = getattr(self, name)
-        return round(value * 1000) if value != _DEFAULTS[name] else None
+        entry: dict[str, Any] = {} if self.transport == "stdio" else {"type": self.transport}
+        for path, name, kind in _KEYS:
+            if (value := getattr(self, name)) != _DEFAULTS[name]:
+                outer, _, key = path.rpartition(".")
+                (entry.setdefault(outer, {}) if outer else entry)[key] = kind.write(value)
+        return entry
 
 
-_LIMITS: Final = {"timeout": "timeout", "startTimeout": "start_timeout", "idleTimeout": "idle_timeout"}
-"""Limits in milliseconds in a configuration, as in other clients, and their names here, in seconds."""
+@dataclass(frozen=True)
+class _Kind:
+    """How a key of a configuration is read, None where the field's default applies, and how the field is written."""
 
-_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in fields(McpServer)}
+    read: Callable[[Table, str], Any]
+    write: Callable[[Any], Any] = lambda value: value
+
+
+_TEXT: Final = _Kind(Table.text)
+_TEXTS: Final = _Kind(Table.texts, list)
+_PAIRS: Final = _Kind(Table.pairs, dict)
+_FLAG: Final = _Kind(lambda table, key: table.flag(key, default=False))
+_MILLISECONDS: Final = _Kind(lambda table, key: table.seconds(key, 0.0) or None, lambda seconds: round(seconds * 1000))
+
+_KEYS: Final = (
+    ("command", "command", _TEXT),
+    ("args", "args", _TEXTS),
+    ("env", "env", _PAIRS),
+    ("cwd", "cwd", _Kind(lambda table, key: table.text(key) or None)),
+    ("url", "url", _TEXT),
+    ("headers", "headers", _PAIRS),
+    ("oauth.clientId", "client_id", _TEXT),
+    ("oauth.clientSecret", "client_secret", _TEXT),
+    ("toolFilter.allow", "allow", _TEXTS),
+    ("toolFilter.deny", "deny", _TEXTS),
+    ("roles", "roles", _TEXTS),
+    ("prefix", "prefix", _TEXT),
+    ("timeout", "timeout", _MILLISECONDS),
+    ("startTimeout", "start_timeout", _MILLISECONDS),
+    ("idleTimeout", "idle_timeout", _MILLISECONDS),
+    ("resources", "resources", _FLAG),
+    ("prompts", "prompts", _FLAG),
+    ("disabled", "disabled", _FLAG),
+)
+"""The keys of an entry, with the fields of McpServer that they set; "type" is the transport."""
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    each.name: {} if each.default_factory is dict else each.default for each in fields(McpServer)
+}
 
 
 def parse_servers(value: Any, path: str = SERVERS) -> tuple[McpServer, ...]:
@@ -245,31 +262,17 @@ def checked(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
 
 
 def _parse(name: str, entry: Table) -> McpServer:
-    tools, oauth = entry.table("toolFilter"), entry.table("oauth")
     given = entry.text("type")
     if given and given not in _TRANSPORTS:
         raise wrong(entry.at("type"), f"one of {', '.join(_TRANSPORTS)}", given)
-    values: dict[str, Any] = {
-        "command": entry.text("command"),
-        "args": entry.texts("args") or (),
-        "env": entry.pairs("env"),
-        "cwd": entry.text("cwd") or None,
-        "url": entry.text("url"),
-        "headers": entry.pairs("headers"),
-        "client_id": oauth.text("clientId"),
-        "client_secret": oauth.text("clientSecret"),
-        "transport": _TRANSPORTS.get(given),
-        "allow": tools.texts("allow"),
-        "deny": tools.texts("deny") or (),
-        "roles": entry.texts("roles") or (),
-        "prefix": entry.text("prefix") if entry.get("prefix") is not None else None,
-        "resources": entry.flag("resources", default=False),
-        "prompts": entry.flag("prompts", default=False),
-        "disabled": entry.flag("disabled", default=False),
-        **{ours: entry.seconds(key, _DEFAULTS[ours]) for key, ours in _LIMITS.items()},
-    }
+    values: dict[str, Any] = {}
+    for path, field_name, kind in _KEYS:
+        outer, _, key = path.rpartition(".")
+        table = entry.table(outer) if outer else entry
+        if table.get(key) is not None and (value := kind.read(table, key)) is not None:
+            values[field_name] = value
     try:
-        return McpServer(name=name, **values)
+        return McpServer(name=name, transport=_TRANSPORTS.get(given), **values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{entry.path}: {error}") from None
 

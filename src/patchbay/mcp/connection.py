@@ -42,7 +42,7 @@ _WAIT_FOR_START: Final = 10.0
 """Seconds that a call waits for a connection that is starting."""
 _RELIST_INTERVAL: Final = 0.2
 """Minimum seconds between two requests for the list of tools."""
-_PING_INTERVAL: Final = 30.0
+PING_INTERVAL: Final = 30.0
 """Seconds between pings of a server over HTTP with a session, whose end no stream shows."""
 _PING_SECONDS: Final = 10.0
 _SESSION_GONE: Final = frozenset({"session terminated", "session not found"})
@@ -259,7 +259,7 @@ class Connection:
         while not (self._closing.is_set() or self._ended):
             idle = self._idle_in()
             try:
-                async with asyncio.timeout(min(idle or _PING_INTERVAL, _PING_INTERVAL) if has_session else idle):
+                async with asyncio.timeout(min(idle or PING_INTERVAL, PING_INTERVAL) if has_session else idle):
                     await self._wake.wait()
             except TimeoutError:
                 if self._idle_in() == 0:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the SDK: 1.9 s
     from patchbay.mcp.tools import McpTool
 
 EXTRA: Final = "pip install 'patchbay[mcp]'"
-_PINS_INTERVAL: Final = 2.0
+PINS_INTERVAL: Final = 2.0
 """Seconds between checks of the file of accepted definitions, while a change waits to be accepted."""
 
 _logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class McpHost:
     async def _watch(self, pins: Pins) -> None:
         """Register tools again when their changed definitions have been accepted by another process."""
         while True:
-            await asyncio.sleep(_PINS_INTERVAL)
+            await asyncio.sleep(PINS_INTERVAL)
             if any(each.changed for each in self._mounts.values()) and pins.reload():
                 for each in self._mounts.values():
                     each.update_again()
