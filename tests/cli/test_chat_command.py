@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -63,7 +64,7 @@ def test_each_event_is_a_line_of_json():
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_ctrl_c_in_a_pipe_ends_the_answer_and_with_it_the_talk():
+def test_ctrl_c_in_a_pipe_ends_the_response_and_the_session():
     with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake, serving(fake) as server, Process(
         command(server, "--realtime", "--json"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as chat, stopped(chat):  # fmt: skip
@@ -224,41 +225,50 @@ def test_a_failure_in_a_pipe_is_an_exit_status():
     assert "script is over" in done.stderr
 
 
-def test_chat_output_has_no_control_sequences(capsys: pytest.CaptureFixture[str]):
-    shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
+class Page(TextView):
+    """The view of a chat whose input is a pipe, in memory."""
+
+    def __init__(self) -> None:
+        self.out, self.side = io.StringIO(), io.StringIO()
+        super().__init__(self.out, self.side, prompts=False, colour=False)
+
+
+@pytest.fixture
+def view() -> Page:
+    return Page()
+
+
+def test_chat_output_has_no_control_sequences(view: Page):
     for delta in ("a\x1b", "[2Jb\n", "c\x1b]0;title\x07d", "\r\x08e\x1b[8m"):
-        shown.show({"type": "text", "delta": delta})
-    shown.show({"type": "tool_result", "name": "x", "content": "one\x1b[2J\ntwo " + "y" * 500})
+        view.show({"type": "text", "delta": delta})
+    view.show({"type": "tool_result", "name": "x", "content": "one\x1b[2J\ntwo " + "y" * 500})
     for kind in ("nothing that is known", "dim", "say", "end_line", None):
-        shown.show({"type": kind})
-    captured = capsys.readouterr()
-    assert "ab\ncde\n" == captured.out
-    assert captured.err.startswith("  -> one two yyy")
-    assert "\x1b" not in captured.out + captured.err
-    assert len(captured.err) < 250
+        view.show({"type": kind})
+    notes = view.side.getvalue()
+    assert "ab\ncde\n" == view.out.getvalue()
+    assert notes.startswith("  -> one two yyy")
+    assert "\x1b" not in notes
+    assert len(notes) < 250
 
 
-def test_dropped_events_are_reported_as_an_error(capsys: pytest.CaptureFixture[str]):
-    shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
+def test_dropped_events_are_reported_as_an_error(view: Page):
     for frame in (
         {"type": "text", "delta": "One "},
         {"type": "dropped", "what": "events", "count": 421},
         {"type": "text", "delta": "two."},
     ):
-        shown.show(frame)
-    shown.show({"type": "dropped", "what": "result", "name": "x", "count": 1})
-    shown.close()
-    captured = capsys.readouterr()
-    assert "One \ntwo.\n" == captured.out
-    assert "error: 421 events are missing" in captured.err
+        view.show(frame)
+    view.show({"type": "dropped", "what": "result", "name": "x", "count": 1})
+    view.close()
+    assert "One \ntwo.\n" == view.out.getvalue()
+    assert "error: 421 events are missing" in view.side.getvalue()
 
 
-def test_unplanned_connection_loss_is_printed_and_a_planned_one_is_not(capsys: pytest.CaptureFixture[str]):
-    shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
+def test_unplanned_connection_loss_is_printed_and_a_planned_one_is_not(view: Page):
     for planned in (True, False):
-        shown.show({"type": "connection", "state": "lost", "reason": "another one is opened", "planned": planned})
-        shown.show({"type": "connection", "state": "open", "reason": "", "planned": False})
-    assert 1 == capsys.readouterr().err.count("connection to the model lost")
+        view.show({"type": "connection", "state": "lost", "reason": "another one is opened", "planned": planned})
+        view.show({"type": "connection", "state": "open", "reason": "", "planned": False})
+    assert 1 == view.side.getvalue().count("connection to the model lost")
 
 
 @pytest.mark.parametrize(("frame", "status"), [({"what": "events", "count": 2}, 1), ({"what": "result", "count": 1}, 0)])
@@ -293,7 +303,7 @@ def scripted_server(*frames: dict[str, object], code: int = 0, reason: str = "")
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 1012, 4410])
-def test_a_server_that_ends_the_talk_in_the_middle_is_a_failure_with_its_reason(code: int):
+def test_session_closed_by_the_server_is_a_failure_with_its_reason(code: int):
     with scripted_server({"type": "ready"}, code=code, reason="the server stops") as url:
         done = run_process([*CHAT, "--server", url], input="One.\nTwo.\n", capture_output=True, text=True, timeout=BOUND)
     assert (1, f"patchbay: the server stops ({code})\n") == (done.returncode, done.stderr)
@@ -346,12 +356,11 @@ def test_ctrl_c_during_startup_has_no_traceback(monkeypatch: pytest.MonkeyPatch)
         (["a\x1b"], "a\n"),
     ],
 )
-def test_control_sequence_split_between_deltas_is_removed(deltas, shown, capsys: pytest.CaptureFixture[str]):
-    view = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
+def test_control_sequence_split_between_deltas_is_removed(deltas, shown, view: Page):
     for delta in deltas:
         view.show({"type": "text", "delta": delta})
     view.show({"type": "response_end", "status": "completed"})
-    assert shown == capsys.readouterr().out
+    assert shown == view.out.getvalue()
 
 
 def test_server_url_with_a_path_is_an_error_that_names_the_base_url():

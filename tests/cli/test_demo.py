@@ -1,4 +1,4 @@
-"""``patchbay demo`` shows what really happened, fails when it is not as it should be, and leaves no process behind."""
+"""``patchbay demo`` shows a real conversation, fails when it differs from the expectation, and leaves no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``patchbay formats``: what there is, what a name hints at, and what a checkpoint's files show, with why."""
+"""``patchbay formats``: the list, the format of a model's name, and that of a checkpoint's files."""
 
 from __future__ import annotations
 

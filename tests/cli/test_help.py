@@ -1,4 +1,4 @@
-"""The help of commands has examples, for those who read nothing else."""
+"""The help of commands has examples."""
 
 from __future__ import annotations
 

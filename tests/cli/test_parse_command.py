@@ -1,4 +1,4 @@
-"""``patchbay parse``: what is read from a text and why, for people and for programs; and files that cannot be read."""
+"""``patchbay parse``: its page and its JSON, explanations, and unreadable files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``patchbay plugins`` as a process, and the commands that ask it."""
+"""``patchbay plugins run`` as a process, and the commands that connect to it."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_new_configuration_is_delivered_without_a_new_process(folder):
         assert before == json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]
 
 
-def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
+def test_logs_end_at_ctrl_c_without_output(folder):
     with running(folder) as (_, port):
         wait_until_running(port)
         patchbay("freeze", "greeter", "--port", port)  # which is a line to be shown

@@ -1,4 +1,4 @@
-"""The flags of ``patchbay proxy``: what is wrong is said on one line, before anything runs."""
+"""The flags of ``patchbay proxy``: mistakes are one line, before anything runs."""
 
 from __future__ import annotations
 

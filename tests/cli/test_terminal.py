@@ -1,4 +1,4 @@
-"""What others write does nothing to a terminal but colour it."""
+"""Text from others can only colour the terminal."""
 
 from __future__ import annotations
 

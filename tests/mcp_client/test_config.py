@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.mcp import McpServer, parse_servers, read_servers
-from support.processes import run_process
+from support.cli import run_cli
 
 FOREIGN = {
     "files": {"command": "npx", "args": ["-y", "server", "${ROOT:-/srv}"], "env": {"TOKEN": "${TOKEN}"}},
@@ -79,8 +78,7 @@ def test_a_mistake_names_its_place(entry, message):
 
 
 def run(*arguments, config):
-    command = [sys.executable, "-m", "patchbay", "mcp", *arguments[:1], "--mcp-config", str(config), *arguments[1:]]
-    return run_process(command, capture_output=True, text=True, timeout=60)
+    return run_cli("mcp", *arguments[:1], "--mcp-config", str(config), *arguments[1:])
 
 
 def test_commands_edit_servers_and_keep_the_rest_of_the_file(tmp_path):

@@ -171,7 +171,7 @@ async def test_call_timeout_is_cancelled_at_the_server(tmp_path):
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_server_over_http_that_has_restarted_is_called_again_in_a_new_session(era, monkeypatch):
     monkeypatch.setattr(connection, "Client", partial(connection.Client, mode=era))
-    monkeypatch.setattr(connection, "_PING_INTERVAL", 3600.0 if era == "auto" else 0.1)
+    monkeypatch.setattr(connection, "PING_INTERVAL", 3600.0 if era == "auto" else 0.1)
     port, holder = held_port()
     with closing(holder):
         with over_http(port):
@@ -182,7 +182,7 @@ async def test_a_server_over_http_that_has_restarted_is_called_again_in_a_new_se
         await there.until(lambda: "mcp__web__echo" in there.hidden)  # by its stream, or by a ping
         with over_http(port):
             assert "2" == (await there.call("mcp__web__echo", text="2")).content
-            monkeypatch.setattr(connection, "_PING_INTERVAL", 3600.0)
+            monkeypatch.setattr(connection, "PING_INTERVAL", 3600.0)
             await there.until(lambda: not there.hidden)
         await host.aclose()
 

@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.mcp.config import read_servers
 from patchbay.mcp.other_clients import CLIENTS, import_servers
-from support.processes import run_process
+from support.cli import run_cli
 
 CODEX = """
 model = "gpt-5"
@@ -104,7 +104,6 @@ def test_import_command_adds_only_missing_servers(tmp_path):
     theirs, ours = tmp_path / "theirs.json", tmp_path / "mcp.json"
     theirs.write_text(json.dumps({"mcpServers": {"a": {"command": "new"}, "b": {"command": "new"}, "c": {}}}))
     ours.write_text(json.dumps({"mcpServers": {"a": {"command": "old"}}}))
-    command = [sys.executable, "-m", "patchbay", "mcp", "import", "cursor", "--from", str(theirs), "--mcp-config", str(ours)]
-    done = run_process(command, capture_output=True, text=True, timeout=60)
+    done = run_cli("mcp", "import", "cursor", "--from", str(theirs), "--mcp-config", str(ours))
     assert {"a": "old", "b": "new"} == {each.name: each.command for each in read_servers(ours)}
     assert ["a is left out", "c is left out"] == [line[:13] for line in done.stderr.splitlines()]

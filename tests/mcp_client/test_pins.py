@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 
 import pytest
 
 from patchbay.mcp import host as host_module
 from patchbay.mcp.config import ServersFile
 from patchbay.mcp.pins import Pins
-from support.processes import run_process
+from support.cli import run_cli
 
 from .rig import mounted, raw_server
 
@@ -20,11 +19,11 @@ from .rig import mounted, raw_server
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(host_module, "_PINS_INTERVAL", 0.05)
+    monkeypatch.setattr(host_module, "PINS_INTERVAL", 0.05)
 
 
 def run(*arguments):
-    done = run_process([sys.executable, "-m", "patchbay", "mcp", *arguments], capture_output=True, text=True, timeout=60)
+    done = run_cli("mcp", *arguments)
     assert 0 == done.returncode, done.stderr
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""MCP servers of ``patchbay serve`` and ``patchbay mcp test``, and what they cost those who have none."""
+"""MCP servers in ``patchbay serve`` and ``patchbay mcp test``; without them the SDK is not imported."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ main(["mcp", "test", "--mcp-config", sys.argv[1], "raw"])
 """
 
 
+def check_server(config, *arguments):
+    """Run ``patchbay mcp test``."""
+    command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(config), *arguments]
+    return run_process(command, capture_output=True, text=True, timeout=60)
+
+
 @pytest.fixture
 def config(tmp_path):
     file = ServersFile(tmp_path / "mcp.json")
@@ -65,17 +71,14 @@ def test_without_the_extra_the_error_names_it(config):
 
 
 def test_a_server_is_tested_by_its_name(config):
-    command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(config), "raw", "--json"]
-    done = run_process(command, capture_output=True, text=True, timeout=60)
-    assert ("ready", "mcp__raw__say") == ((found := json.loads(done.stdout))["state"], list(found["tools"])[-1])
+    found = json.loads(check_server(config, "raw", "--json").stdout)
+    assert ("ready", "mcp__raw__say") == (found["state"], list(found["tools"])[-1])
 
 
 def test_the_test_of_a_server_names_the_tools_that_are_left_out(tmp_path):
     file = ServersFile(tmp_path / "mcp.json")
     file.put(raw_server("schemas"))
-    command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "raw"]
-    done = run_process(command, capture_output=True, text=True, timeout=60)
-    assert ["bad", "remote"] == [line.split("'")[1] for line in done.stderr.splitlines()]
+    assert ["bad", "remote"] == [line.split("'")[1] for line in check_server(file.path, "raw").stderr.splitlines()]
 
 
 def test_test_of_a_url_that_is_not_an_mcp_server_reports_it_once(tmp_path):
@@ -92,8 +95,7 @@ def test_test_of_a_url_that_is_not_an_mcp_server_reports_it_once(tmp_path):
         threading.Thread(target=site.serve_forever, daemon=True).start()
         file = ServersFile(tmp_path / "mcp.json")
         file.put(McpServer(name="page", url=f"http://127.0.0.1:{site.server_port}/mcp"))
-        command = [sys.executable, "-m", "patchbay", "mcp", "test", "--mcp-config", str(file.path), "page"]
-        done = run_process(command, capture_output=True, text=True, timeout=60)
+        done = check_server(file.path, "page")
         site.shutdown()
     reply = "patchbay: the MCP server 'page' cannot be connected: Unexpected content type: text/html"
     assert (1, [reply]) == (done.returncode, done.stderr.splitlines())

@@ -1,4 +1,4 @@
-"""``/mcp`` of a real ``patchbay serve``: who is let in, what the SDK costs those who do not ask for it, and a server without it."""
+"""``/mcp`` of ``patchbay serve``: access checks, the lazy import of the SDK, and a server without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest host there can be: a real socket, a real child process, and every message by hand."""
+"""A minimal host: a real socket, a real child process, and every message sent by the test."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class RigHost:
         self.start = Start(plugin_id=folder.name, folder=str(folder), entry=entry, **start)
         self.token = secrets.token_hex(16)
         self.hello: Hello | None = None
-        self.said: list[Message] = []
+        self.messages: list[Message] = []
         self.closed = asyncio.Event()
         self.sends_start = sends_start
         self.connection: RigConnection
         self.process: Process | subprocess.Popen[bytes]
         self._unread: deque[Message] = deque()
-        self._news = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._ids = 0
 
     async def __aenter__(self) -> Self:
@@ -155,9 +155,9 @@ class RigHost:
                         self._unread.remove(message)
                         return message
                 if self.closed.is_set():
-                    raise AssertionError(f"closed before a {kind.__name__} came: {self.said}\n{self.stderr}")
-                self._news.clear()
-                await self._news.wait()
+                    raise AssertionError(f"closed before a {kind.__name__} came: {self.messages}\n{self.stderr}")
+                self._arrived.clear()
+                await self._arrived.wait()
 
     async def exited(self) -> int:
         """Wait for the process to end, and return its code."""
@@ -182,9 +182,9 @@ class RigHost:
             self.connection.trust()
             self.connection.send(self.start)
             return
-        self.said.append(message)
+        self.messages.append(message)
         self._unread.append(message)
-        self._news.set()
+        self._arrived.set()
 
 
 def run(work: Any) -> Any:

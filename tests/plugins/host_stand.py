@@ -1,4 +1,4 @@
-"""A whole host with a fake server before it: real processes, real sockets, real HTTP."""
+"""A whole host before a fake server: real processes, real sockets, real HTTP."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Stand:
             names = re.findall(r"@llm_tool.*\n +(?:async )?def (\w+)", (folder / "main.py").read_text())
             await self.host.until_registered(plugin_id, *names)
 
-    async def said(self, plugin_id: str, text: str) -> None:
+    async def printed(self, plugin_id: str, text: str) -> None:
         """Wait until a plugin has printed or logged something."""
         received = asyncio.Event()
         end = self.host.book.subscribe(lambda line: received.set() if line.plugin == plugin_id and text in line.text else None)
         try:
-            if not any(text in said for _, said in self.lines(plugin_id)):
+            if not any(text in line for _, line in self.lines(plugin_id)):
                 await received.wait()
         finally:
             end()

@@ -1,4 +1,4 @@
-"""The socket's two ends: order, bounds, and what is known of a side that is slow or gone."""
+"""The two ends of the socket: order, bounds, and what is known of a side that is slow or gone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class End:
     """One end under test, and the bare socket at the other."""
 
     def __init__(self, **options):
-        self.taken = []
+        self.received = []
         self.failing = []  # each raises when it is taken, once
         self.closed = asyncio.get_running_loop().create_future()
-        self.news = asyncio.Event()
+        self.handled = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.connection = Connection(self._take, self.closed.set_result, **options)
+        self.connection = Connection(self._on_message, self.closed.set_result, **options)
         self.peer = FrameReader()
         received = self.connection.data_received
 
@@ -45,25 +45,19 @@ class End:
 
         self.connection.data_received = watched
 
-    def _take(self, message):
+    def _on_message(self, message):
         if message in self.failing:
             self.failing.remove(message)
             raise ValueError("not this one")
-        self.taken.append(message)
-        self.news.set()
+        self.received.append(message)
+        self.handled.set()
 
-    async def say(self, data):
+    async def send(self, data):
         self.arrived.clear()
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
         await self.arrived.wait()
 
-    async def say_until_closed(self, data):
-        try:
-            await asyncio.get_running_loop().sock_sendall(self.socket, data)
-        except ConnectionError:  # it has been closed at the other end
-            await self.closed
-
-    async def hear(self, count):
+    async def receive(self, count):
         """Read frames until so many messages have come."""
         received = []
         while len(received) < count:
@@ -89,14 +83,14 @@ async def one_end(**options):
 
 async def test_messages_that_arrive_together_are_passed_on_in_order():
     async with one_end() as end:
-        await end.say(b"".join(encode(Progress(req_id=str(n))) for n in range(5)))
-        assert [str(n) for n in range(5)] == [message.req_id for message in end.taken]
+        await end.send(b"".join(encode(Progress(req_id=str(n))) for n in range(5)))
+        assert [str(n) for n in range(5)] == [message.req_id for message in end.received]
 
 
 async def test_worker_writes_begun_of_a_batch_of_calls_at_once():
     async with one_end(is_worker=True) as end:
-        await end.say(b"".join(encode(Trigger(req_id=str(n), entry_id="t")) for n in range(3)) + encode(Ping()))
-        assert 4 == len(end.taken)
+        await end.send(b"".join(encode(Trigger(req_id=str(n), entry_id="t")) for n in range(3)) + encode(Ping()))
+        assert 4 == len(end.received)
         assert b"".join(encode(Begun(req_id=str(n))) for n in range(3)) == end.socket.recv(1000)
 
 
@@ -104,10 +98,10 @@ async def test_worker_runs_a_call_only_after_begun_is_sent():
     async with one_end(is_worker=True) as end:
         end.connection.send(BIG)
         await asyncio.get_running_loop().sock_sendall(end.socket, encode(CALL))
-        assert [] == end.taken
-        assert [BIG, Begun(req_id="r")] == await end.hear(2)
-        await end.news.wait()
-        assert [CALL] == end.taken
+        assert [] == end.received
+        assert [BIG, Begun(req_id="r")] == await end.receive(2)
+        await end.handled.wait()
+        assert [CALL] == end.received
 
 
 async def test_a_worker_does_not_begin_a_call_that_it_cannot_report():
@@ -115,7 +109,7 @@ async def test_a_worker_does_not_begin_a_call_that_it_cannot_report():
         end.socket.send(encode(CALL))
         end.socket.close()
         await asyncio.shield(end.closed)
-        assert [] == end.taken
+        assert [] == end.received
 
 
 async def test_only_droppable_messages_are_dropped_under_backpressure():
@@ -125,7 +119,7 @@ async def test_only_droppable_messages_are_dropped_under_backpressure():
         assert not end.connection.offer(Ping())
         end.connection.send(Progress(req_id="kept"))
         assert len(BIG.data) > DROP_ABOVE
-        assert [Ping(), BIG, Progress(req_id="kept")] == await end.hear(3)
+        assert [Ping(), BIG, Progress(req_id="kept")] == await end.receive(3)
         assert not end.connection.offer(Progress(req_id="\ud800"))
 
 
@@ -140,7 +134,7 @@ async def test_close_waits_until_everything_is_sent():
     async with one_end() as end:
         end.connection.send(BIG)
         closing = asyncio.create_task(end.connection.close(within=30))
-        assert [BIG] == await end.hear(1)
+        assert [BIG] == await end.receive(1)
         await closing
         assert end.connection.is_closed
         end.connection.send(Ping())  # is discarded
@@ -149,7 +143,7 @@ async def test_close_waits_until_everything_is_sent():
 async def test_messages_sent_before_the_end_are_read_despite_a_failed_write():
     async with one_end() as end:
         end.connection.send(Ping())
-        await end.hear(1)
+        await end.receive(1)
         assert not end.connection.was_read_to_end
         # All in one step of the loop: it has read nothing of this when its write fails.
         end.socket.send(encode(Begun(req_id="r")))
@@ -157,13 +151,13 @@ async def test_messages_sent_before_the_end_are_read_despite_a_failed_write():
         end.connection.send(Ping())
         await asyncio.shield(end.closed)
         assert end.connection.was_read_to_end
-        assert [Begun(req_id="r")] == end.taken
+        assert [Begun(req_id="r")] == end.received
 
 
 async def test_unread_end_of_an_aborted_connection_is_reported():
     async with one_end() as end:
         end.connection.send(Ping())
-        await end.hear(1)
+        await end.receive(1)
         end.connection.abort()
         await asyncio.shield(end.closed)
         assert not end.connection.was_read_to_end
@@ -175,17 +169,17 @@ async def test_unread_end_of_an_aborted_connection_is_reported():
 )
 async def test_messages_before_garbage_are_read_and_garbage_closes_the_connection(data, words):
     async with one_end() as end:
-        await end.say(encode(Ping()) + data + encode(Ping()))
+        await end.send(encode(Ping()) + data + encode(Ping()))
         error = await asyncio.shield(end.closed)
         assert isinstance(error, FrameError)
         assert words in str(error)
-        assert [Ping()] == end.taken
+        assert [Ping()] == end.received
 
 
 @pytest.mark.parametrize(("data", "error"), [(encode(Ping())[:-1], "cut off"), (encode(Ping()), "None")])
 async def test_connection_end_within_a_message_is_an_error(data, error):
     async with one_end() as end:
-        await end.say(data)
+        await end.send(data)
         end.socket.close()
         assert error in str(await asyncio.shield(end.closed))
 
@@ -193,6 +187,6 @@ async def test_connection_end_within_a_message_is_an_error(data, error):
 async def test_undeliverable_message_is_logged_and_the_next_one_handled(caplog):
     async with one_end() as end:
         end.failing = [Ping()]
-        await end.say(encode(Ping()) + encode(Ping()))
-        assert [Ping()] == end.taken
+        await end.send(encode(Ping()) + encode(Ping()))
+        assert [Ping()] == end.received
     assert "Handling a Ping failed" in caplog.text

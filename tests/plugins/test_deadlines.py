@@ -1,4 +1,4 @@
-"""The three clocks of one call never strike together."""
+"""The three nested deadlines of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused when a plugin's class is written, and what the small values do."""
+"""The decorators of plugins, what they refuse, and ``Ok`` and ``Err``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callback and the calls behind it: exactly the bodies of the contract, and one answer for each call."""
+"""The callback and the calls of a plugin: the bodies of the contract, and one answer for each call."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class Plugin:
     """The other end of a connection: keeps what it is asked, and answers when the test says so."""
 
     def __init__(self) -> None:
-        self.heard = []
+        self.received = []
         self.begun = 0  # the calls that the host knows to have begun
-        self._news = asyncio.Event()
+        self._arrived = asyncio.Event()
 
-    def take(self, message) -> None:
-        self.heard.append(message)
-        self._news.set()
+    def on_message(self, message) -> None:
+        self.received.append(message)
+        self._arrived.set()
 
-    async def hear(self, kind, count=1):
-        while len(found := [each for each in self.heard if isinstance(each, kind)]) < count:
-            self._news.clear()
-            await self._news.wait()
+    async def receive(self, kind, count=1):
+        while len(found := [each for each in self.received if isinstance(each, kind)]) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
         return found
 
     async def until_begun(self) -> None:
         """Wait until the host knows that every call has begun."""
-        while self.begun < len([each for each in self.heard if isinstance(each, Trigger)]):
+        while self.begun < len([each for each in self.received if isinstance(each, Trigger)]):
             await asyncio.sleep(0)
 
     async def answer(self, trigger, value) -> None:
@@ -70,7 +70,7 @@ async def connected(tmp_path, calls=None):
 
     server = await loop.create_unix_server(lambda: HostEnd(take, lambda _: calls.detach(plugin.host_end)), str(tmp_path / "s"))
     _, plugin.connection = await loop.create_unix_connection(
-        lambda: Connection(plugin.take, lambda _error: None, is_worker=True), str(tmp_path / "s")
+        lambda: Connection(plugin.on_message, lambda _error: None, is_worker=True), str(tmp_path / "s")
     )
     plugin.host_end = await ready
     calls.attach(plugin.host_end)
@@ -105,7 +105,7 @@ async def test_arguments_and_results_are_forwarded_unchanged(tmp_path):
             b'{"name": "t", "arguments": {"n": 1.10, "big": 12345678901234567890123}, "call_id": "call_1", "raw_arguments": "x"}'
         )
         asking = asyncio.create_task(post(url, None, raw=raw, headers=[(b"Idempotency-Key", b"k1")]))
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         assert ('{"n": 1.10, "big": 12345678901234567890123}', "__llm_tool__t", 30.0, "call_1", "k1") == (
             trigger.args,
             trigger.entry_id,
@@ -121,7 +121,7 @@ async def test_arguments_and_results_are_forwarded_unchanged(tmp_path):
 async def test_non_object_arguments_are_empty(tmp_path, arguments):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         assert "{}" == trigger.args
         await plugin.answer(trigger, None)
         await asking
@@ -138,8 +138,8 @@ async def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
 async def test_timed_out_plugin_call_is_an_error_and_cancelled(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls, timeout=0.2) as url:
         assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
-        [trigger] = await plugin.hear(Trigger)
-        [cancel] = await plugin.hear(CancelRun)
+        [trigger] = await plugin.receive(Trigger)
+        [cancel] = await plugin.receive(CancelRun)
         assert trigger.run_id == cancel.run_id
         await plugin.answer(trigger, "too late")
         assert await calls.call("t", "{}", within=0.2)  # the late answer has been read by now
@@ -149,16 +149,16 @@ async def test_timed_out_plugin_call_is_an_error_and_cancelled(tmp_path):
 async def test_disconnected_caller_cancels_the_call(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         asking = asyncio.create_task(post(url, {}))
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         asking.cancel()
-        [cancel] = await plugin.hear(CancelRun)
+        [cancel] = await plugin.receive(CancelRun)
         assert trigger.run_id == cancel.run_id
 
 
 async def test_call_of_a_lost_plugin_states_whether_it_may_have_run(tmp_path):
     async with connected(tmp_path) as (plugin, calls):
         begun = asyncio.create_task(calls.call("t", "{}", within=30))
-        await plugin.hear(Trigger)
+        await plugin.receive(Trigger)
         await plugin.until_begun()
         plugin.connection.pause_writing()  # a worker whose BEGUN cannot be sent reads nothing more
         sent = asyncio.create_task(calls.call("t", "{}", within=30))
@@ -184,7 +184,7 @@ async def test_call_of_a_disconnected_plugin_may_have_run(tmp_path):
 async def test_excess_calls_are_refused_and_the_others_continue(tmp_path):
     async with connected(tmp_path, InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))) as (plugin, calls):
         under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
-        triggers = await plugin.hear(Trigger, 2)
+        triggers = await plugin.receive(Trigger, 2)
         assert "PLUGIN_BUSY" == json.loads(await calls.call("t", "{}", within=30))["error"]
         for trigger in triggers:
             await plugin.answer(trigger, 1)
@@ -286,7 +286,7 @@ async def line_of(answer, kept):
 
 async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         say = partial(Progress, req_id=trigger.req_id)
         plugin.connection.send(say(message="half", fraction=0.5))
         answer, kept = await asking, bytearray()
@@ -301,7 +301,7 @@ async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
 
 async def test_progress_received_with_the_result_precedes_it(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         for number in range(100):
             plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
         await plugin.answer(trigger, "done")
@@ -317,7 +317,7 @@ async def test_progress_received_with_the_result_precedes_it(tmp_path):
 )
 async def test_call_without_accept_ndjson_or_without_progress_gets_one_json_response(tmp_path, headers, call):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url, headers) as asking:
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         plugin.connection.send(Progress(req_id=call or trigger.req_id, message="half"))
         await plugin.answer(trigger, 1)
         answer = await asking
@@ -327,7 +327,7 @@ async def test_call_without_accept_ndjson_or_without_progress_gets_one_json_resp
 
 async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
         for number in range(1500):
             plugin.connection.send(Progress(req_id=trigger.req_id, message=str(number)))
@@ -341,16 +341,16 @@ async def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
 async def test_caller_disconnected_during_progress_cancels_the_call(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url:
         async with send_call(url) as asking:
-            [trigger] = await plugin.hear(Trigger)
+            [trigger] = await plugin.receive(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
             await asking
-        [cancel] = await plugin.hear(CancelRun)
+        [cancel] = await plugin.receive(CancelRun)
         assert (trigger.run_id, 0) == (cancel.run_id, len(calls))
 
 
 async def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
     async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
         answer, kept = await asking, bytearray()
         assert "half" == (await line_of(answer, kept))["progress"]["message"]

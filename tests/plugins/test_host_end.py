@@ -1,4 +1,4 @@
-"""The end of a host and of its plugins when much happens at once, and who asks a host while it ends."""
+"""The end of a host and of its plugins during calls, reloads and requests to its socket."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
     file = tmp_path / "go"
     async with registered(waiting(tmp_path / "one")) as (_, stand):
         call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(file)}))
-        await stand.said("one", "waits")
+        await stand.printed("one", "waits")
         plugin = stand.host.plugins["one"]
         ending = asyncio.create_task(stand.host.aclose())
         await stand.host.until(lambda: plugin.state == "stopping")
@@ -73,7 +73,7 @@ async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
 async def test_reload_in_progress_starts_nothing_after_a_kill(tmp_path):
     async with registered(waiting(tmp_path / "one")) as (_, stand):
         call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(tmp_path / "never")}))
-        await stand.said("one", "waits")
+        await stand.printed("one", "waits")
         plugin = stand.host.plugins["one"]
         reloading = asyncio.create_task(stand.host.reload("one"))
         await stand.host.until(lambda: plugin.state == "stopping")
@@ -89,7 +89,7 @@ async def test_slow_stop_of_one_plugin_does_not_block_other_reloads(tmp_path):
     slow, quick = waiting(tmp_path / "slow"), waiting(tmp_path / "quick")
     async with registered(slow, quick, policy=replace(QUICK, drain=3 * BOUND)) as (_, stand):
         call = asyncio.create_task(stand.call("slow", "wait_slow", {"path": str(file)}))
-        await stand.said("slow", "waits")
+        await stand.printed("slow", "waits")
         await stand.host.watch(interval=0.05)
         await touch_until(slow, stand, lambda: stand.host.plugins["slow"].state == "stopping")
         await touch_until(quick, stand, lambda: any("is reloaded" in text for _, text in stand.lines("quick")))

@@ -1,4 +1,4 @@
-"""Plugins that are frozen, and those that are given another configuration as they run."""
+"""Plugins that are frozen, or get another configuration while they run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen
         assert set() == server.names()
         refused = await stand.call("heater", "heat")
         assert ("PLUGIN_NOT_RUNNING", {"error": "plugin 'heater' is frozen"}) == (refused["error"], refused["output"])
-        await stand.said("heater", "cooling")
+        await stand.printed("heater", "cooling")
         [status] = stand.host.status()
         assert ("frozen", pid) == (status.state, status.pid)
         assert {("heat", "pending", "the plugin is frozen")} <= {(t.name, t.state, t.reason) for t in status.tools}
@@ -77,7 +77,7 @@ async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen
         await stand.registered()
         assert {"heat", "hang", "read"} == server.names()
         assert "hot" == (await stand.call("heater", "heat"))["output"]
-        await stand.said("heater", "warming")
+        await stand.printed("heater", "warming")
         assert pid == stand.host.plugins["heater"].pid
 
 
@@ -86,7 +86,7 @@ async def test_freeze_waits_for_running_calls(heater, tmp_path):
     os.mkfifo(pipe)
     async with registered(heater, policy=replace(QUICK, drain=30)) as (_, stand):
         reading = asyncio.create_task(stand.call("heater", "read", {"path": str(pipe)}))
-        await stand.said("heater", "reading")
+        await stand.printed("heater", "reading")
         freezing = asyncio.create_task(stand.host.freeze("heater"))
         while (await stand.call("heater", "heat"))["error"] is None:
             pass
@@ -94,13 +94,13 @@ async def test_freeze_waits_for_running_calls(heater, tmp_path):
         await asyncio.to_thread(pipe.write_text, "the end")
         assert "the end" == (await reading)["output"]
         await freezing
-        await stand.said("heater", "cooling")
+        await stand.printed("heater", "cooling")
 
 
 async def test_a_call_that_does_not_end_is_stopped_before_the_hook_is_run(heater):
     async with registered(heater, policy=replace(QUICK, drain=0.05)) as (_, stand):
         hanging = asyncio.create_task(stand.call("heater", "hang"))
-        await stand.said("heater", "hanging")
+        await stand.printed("heater", "hanging")
         await stand.host.freeze("heater")
         assert "TOOL_CANCELLED" == (await hanging)["error"]
 
@@ -245,7 +245,7 @@ async def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
         (folder / "plugin.toml").write_text("[[[")
         with pytest.raises(PluginError, match=r"plugin\.toml"):
             await stand.host.change_config("p")
-        await stand.said("p", "changed F bad")
+        await stand.printed("p", "changed F bad")
         assert ["changed C F", "changed F bad"] == [text for stream, text in stand.lines("p") if stream == "stdout"]
         assert pid == stand.host.plugins["p"].pid
 
@@ -256,7 +256,7 @@ async def test_watch_delivers_configuration_and_reloads_for_other_changes(tmp_pa
     async with registered(folder) as (_, stand):
         plugin = stand.host.plugins["p"]
         pid = plugin.pid
-        changing = asyncio.create_task(stand.said("p", "changed C F"))
+        changing = asyncio.create_task(stand.printed("p", "changed C F"))
         await stand.host.watch(interval=0.05)
         number = 0
         while not changing.done():  # the first look may come after the first change

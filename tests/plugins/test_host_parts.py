@@ -1,4 +1,4 @@
-"""The host's small parts: which plugins there are, lines of output, what is kept of logs, delays, and a new plugin's files."""
+"""The host's small parts: finding plugins, lines of output, bounded logs, delays, and changes of files."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
     async with registered(weather) as (server, stand):
         calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
         for n in range(20):
-            await stand.said("weather", f"began {n}")
+            await stand.printed("weather", f"began {n}")
         plugin = stand.host.plugins["weather"]
         killed = plugin.pid
         os.kill(killed, signal.SIGKILL)
@@ -90,7 +90,7 @@ async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
         await stand.registered()
         assert plugin.pid not in (0, killed)
         assert not (await server.call("get_weather", {"city": "Rome"}))["is_error"]
-        await stand.said("weather", "startup restart")
+        await stand.printed("weather", "startup restart")
         assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
 
 
@@ -98,7 +98,7 @@ async def test_plugin_just_answered_is_awaited(weather):
     async with registered(weather) as (_, stand):
         plugin = stand.host.plugins["weather"]
         under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
-        await stand.said("weather", "began n")
+        await stand.printed("weather", "began n")
         os.kill(plugin.pid, signal.SIGKILL)
         assert b"PLUGIN_NOT_RUNNING" in await under_way  # the process's death is not known yet
         await stand.registered()
@@ -144,7 +144,7 @@ async def test_stop_unregisters_tools_first_and_finishes_calls(tmp_path):
     )
     async with registered(slow, policy=replace(QUICK, drain=60)) as (server, stand):
         call = asyncio.create_task(stand.call("slow", "wait"))
-        await stand.said("slow", "waiting")
+        await stand.printed("slow", "waiting")
         stopping = asyncio.create_task(stand.host.stop_plugin("slow"))
         await server.until(lambda: not server.names())
         assert not call.done()
@@ -186,7 +186,7 @@ async def test_reload_runs_the_current_files(weather):
         await stand.registered()
         assert {"get_forecast", "hang"} == server.names()
         assert ("stdout", "shutdown reload") in stand.lines("weather")
-        await stand.said("weather", "startup reload")
+        await stand.printed("weather", "startup reload")
 
 
 async def test_watch_reloads_only_edited_plugins(weather, tmp_path):
@@ -318,7 +318,7 @@ async def test_hanging_startup_does_not_block_other_plugins(tmp_path, weather):
     policy = replace(QUICK, starting_at_once=1)
     async with ToolServer() as server, Stand(hangs, weather, server=server, policy=policy) as stand:
         await stand.registered("weather")
-        await stand.said("hangs", "hanging")
+        await stand.printed("hangs", "hanging")
         assert "starting" == stand.host.plugins["hangs"].state
 
 
@@ -348,7 +348,7 @@ async def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, we
     async with registered(weather, other) as (_, stand):
         hanging = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(64)]
         for n in range(64):
-            await stand.said("weather", f"began {n}")
+            await stand.printed("weather", f"began {n}")
         assert 64 == stand.host.status()[0].calls
         bodies = await asyncio.gather(*(stand.call("other", "get_other", {"city": "Rome"}) for _ in range(20)))
         assert not any(body["is_error"] for body in bodies)
@@ -357,7 +357,7 @@ async def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, we
             call.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
         for n in range(64):
-            await stand.said("weather", f"ended {n}")
+            await stand.printed("weather", f"ended {n}")
 
 
 async def test_endless_plugin_output_is_bounded_and_blocks_no_other_plugin(tmp_path, weather):
@@ -375,7 +375,7 @@ async def test_endless_plugin_output_is_bounded_and_blocks_no_other_plugin(tmp_p
         """,
     )
     async with ToolServer() as server, Stand(loud, weather, server=server) as stand:
-        await stand.said("loud", "left out")
+        await stand.printed("loud", "left out")
         await stand.registered("weather")
         assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
         lines = stand.host.book.last("loud")
@@ -397,7 +397,7 @@ async def test_blocking_handler_does_not_delay_other_plugins(tmp_path, weather):
     )
     async with registered(stuck, weather) as (_, stand):
         calls = [asyncio.create_task(stand.call("stuck", "block")) for _ in range(64)]
-        await stand.said("stuck", "blocking")
+        await stand.printed("stuck", "blocking")
         bodies = await asyncio.gather(*(stand.call("weather", "get_weather", {"city": "Rome"}) for _ in range(20)))
         assert not any(body["is_error"] for body in bodies)
         assert not any(call.done() for call in calls)

@@ -1,4 +1,4 @@
-"""What a plugin's tool says of its work, all the way: plugin, socket, host, HTTP, server, executor."""
+"""Progress of a plugin's tool from end to end: plugin, socket, host, HTTP, server, executor."""
 
 from __future__ import annotations
 

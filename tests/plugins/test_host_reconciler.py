@@ -1,4 +1,4 @@
-"""The reconciler against a small server over real HTTP: what is wanted is there, whatever happens to the server."""
+"""The registrar against a small server over real HTTP: the server has the tools again, whatever happens to it."""
 
 from __future__ import annotations
 

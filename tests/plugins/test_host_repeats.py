@@ -1,4 +1,4 @@
-"""A call that comes again under its idempotency key: carried out once, and answered each time."""
+"""Calls that are repeated with their idempotency key: they run once, and each is answered."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class CountedCalls(InFlightCalls):
 async def test_concurrent_calls_of_one_key_are_one_call(tmp_path):
     async with connected(tmp_path) as (plugin, calls):
         asking = [ask(calls) for _ in range(5)]
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         assert ("k", 1) == (trigger.idempotency_key, len(calls))
         await plugin.answer(trigger, 1)
         assert [DONE] * 5 == [json.loads(body) for body in await asyncio.gather(*asking)]
-        assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+        assert 1 == len([each for each in plugin.received if isinstance(each, Trigger)])
 
 
 async def test_finished_call_is_answered_again_without_running(tmp_path):
     async with connected(tmp_path) as (plugin, calls):
         first = ask(calls)
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         await plugin.answer(trigger, 1)
         assert await first == await ask(calls)
     assert DONE == json.loads(await ask(calls)), "also when the plugin is gone"
@@ -67,7 +67,7 @@ async def test_finished_call_is_answered_again_without_running(tmp_path):
 async def test_different_call_under_a_used_key_is_refused(tmp_path, over, other):
     async with connected(tmp_path) as (plugin, calls):
         first = ask(calls)
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         if over:
             await plugin.answer(trigger, 1)
             await first
@@ -77,13 +77,13 @@ async def test_different_call_under_a_used_key_is_refused(tmp_path, over, other)
         if not over:
             await plugin.answer(trigger, 1)
         assert DONE == json.loads(await first), "the one that has the key is none the worse for it"
-        assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+        assert 1 == len([each for each in plugin.received if isinstance(each, Trigger)])
 
 
 async def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_path):
     async with connected(tmp_path) as (plugin, calls):
         asking = [ask(calls, key) for key in ("", "", "a", "b")]
-        triggers = await plugin.hear(Trigger, 4)
+        triggers = await plugin.receive(Trigger, 4)
         assert ["", "", "a", "b"] == [each.idempotency_key for each in triggers]
         for each in triggers:
             await plugin.answer(each, 1)
@@ -93,7 +93,7 @@ async def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_ow
 async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
     async with connected(tmp_path) as (plugin, calls):
         first = ask(calls)
-        await plugin.hear(Trigger)
+        await plugin.receive(Trigger)
         await plugin.until_begun()
     text = json.loads(await first)
     assert "PLUGIN_NOT_RUNNING" == text["error"]
@@ -101,7 +101,7 @@ async def test_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
     (tmp_path / "s").unlink(missing_ok=True)  # Python 3.13 removes it
     async with connected(tmp_path, calls) as (plugin, _):
         assert text == json.loads(await ask(calls))
-        assert [] == plugin.heard
+        assert [] == plugin.received
 
 
 async def test_call_that_reached_no_handler_runs_when_repeated(tmp_path):
@@ -109,11 +109,11 @@ async def test_call_that_reached_no_handler_runs_when_repeated(tmp_path):
     assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
     async with connected(tmp_path, calls) as (plugin, _):
         second = ask(calls)
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         plugin.connection.send(Result(req_id=trigger.req_id, success=False, data=b'"frozen"', error="X", ran=False))
         assert b'"frozen"' == await second
         third = ask(calls)
-        [_, trigger] = await plugin.hear(Trigger, 2)
+        [_, trigger] = await plugin.receive(Trigger, 2)
         await plugin.answer(trigger, 1)
         assert DONE == json.loads(await third)
 
@@ -122,26 +122,26 @@ async def test_call_stops_when_its_last_caller_leaves_and_its_outcome_is_stored(
     async with connected(tmp_path, CountedCalls("p")) as (plugin, calls), served(calls) as url:
         headers = [(b"Idempotency-Key", b"k")]
         one, other = (asyncio.create_task(post(url, {}, headers=headers)) for _ in range(2))
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         await calls.until(callers=2)
         one.cancel()
         await calls.until(callers=1)
-        assert [] == [each for each in plugin.heard if isinstance(each, CancelRun)]
+        assert [] == [each for each in plugin.received if isinstance(each, CancelRun)]
         other.cancel()
-        [cancel] = await plugin.hear(CancelRun)
+        [cancel] = await plugin.receive(CancelRun)
         assert trigger.run_id == cancel.run_id
         again = asyncio.create_task(post(url, {}, headers=headers))
         await calls.until(callers=1)
         await plugin.answer(trigger, 1)
         assert DONE == await again
-        assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+        assert 1 == len([each for each in plugin.received if isinstance(each, Trigger)])
 
 
 async def test_call_without_a_caller_continues_for_its_grace_and_stores_its_result(tmp_path):
     async with connected(tmp_path, CountedCalls("p")) as (plugin, calls), served(calls) as url:
         headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
         lost = asyncio.create_task(post(url, {}, headers=headers))
-        [trigger] = await plugin.hear(Trigger)
+        [trigger] = await plugin.receive(Trigger)
         lost.cancel()
         await calls.until(callers=0)
         await plugin.until_begun()
@@ -149,18 +149,18 @@ async def test_call_without_a_caller_continues_for_its_grace_and_stores_its_resu
         while calls:
             await asyncio.sleep(0)
         assert DONE == await post(url, {}, headers=headers)
-        assert [trigger] == plugin.heard, "it was not stopped, and not made again"
+        assert [trigger] == plugin.received, "it was not stopped, and not made again"
 
 
 async def test_call_is_stopped_after_its_grace_unless_its_caller_returns(tmp_path):
     async with connected(tmp_path, CountedCalls("p")) as (plugin, calls):
         lost = [asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=key, grace=0.01)) for key in "ab"]
-        triggers = await plugin.hear(Trigger, 2)
+        triggers = await plugin.receive(Trigger, 2)
         for each in lost:
             each.cancel()
         await calls.until(callers=0)
         again = ask(calls, "a")
-        [cancel] = await plugin.hear(CancelRun)
+        [cancel] = await plugin.receive(CancelRun)
         assert triggers[1].run_id == cancel.run_id
         await plugin.answer(triggers[0], 1)
         assert DONE == json.loads(await again)
@@ -170,7 +170,7 @@ async def test_timeout_is_stored(tmp_path):
     async with connected(tmp_path) as (plugin, calls):
         first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
         assert ("TOOL_TIMEOUT", first) == (first["error"], json.loads(await ask(calls)))
-        assert 1 == len(await plugin.hear(Trigger))
+        assert 1 == len(await plugin.receive(Trigger))
 
 
 @pytest.mark.parametrize(

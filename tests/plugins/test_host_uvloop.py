@@ -1,4 +1,4 @@
-"""The host inside a program that runs on uvloop, as one does that is served by uvicorn: its transports are not asyncio's classes."""
+"""The host on uvloop, as under uvicorn: its transports are not subclasses of asyncio's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_host_on_uvloop_calls_plugins_and_detects_their_end(tmp_path):
             big = "x" * 1_000_000
             assert big == (await stand.call("weather", "get_weather", {"city": big}))["output"]["city"]
             under_way = asyncio.create_task(stand.call("weather", "hang"))
-            await stand.said("weather", "began")
+            await stand.printed("weather", "began")
             os.kill(stand.host.plugins["weather"].pid, signal.SIGKILL)
             assert "PLUGIN_NOT_RUNNING" == (await under_way)["error"]
             await stand.registered()

@@ -1,4 +1,4 @@
-"""plugin.toml: what it says, what is refused, where the class is found, and the plugin's own part of it."""
+"""``plugin.toml``: its fields, its errors, the plugin's class, and the plugin's own sections."""
 
 from __future__ import annotations
 

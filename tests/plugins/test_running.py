@@ -456,23 +456,6 @@ def test_a_generator_that_raises_is_a_failure():
     assert ("ValueError", ("one",)) == (result.error, result.progress)
 
 
-async def test_progress_arrives_while_the_tool_runs():
-    outcome = asyncio.Event()
-
-    async def handler(self):
-        yield "first"
-        await outcome.wait()
-        yield "second"
-
-    async with run_plugin(plugin_with(handler)) as plugin:
-        call = asyncio.create_task(plugin.call("tool"))
-        text = plugin._progress
-        while not any(text.values()):
-            await asyncio.sleep(0)
-        outcome.set()
-        assert ("first", "second") == (await call).progress
-
-
 # -- tools that come and go
 
 
@@ -561,35 +544,38 @@ async def test_tools_may_be_registered_from_any_thread():
 
 async def test_waiting_ends_with_the_reason_when_a_tool_is_refused():
     async with run_plugin(Shop) as running:
-        plugin, runtime = running.plugin, running._runtime
+        plugin, table = running.plugin, running.plugin.ctx.tools
         number = running.tools["open_shop"].registration
-        runtime.receive(LlmToolState(name="open_shop", state="stale", registration=number))
+        table.set_state(LlmToolState(name="open_shop", state="stale", registration=number))
         waiting = asyncio.create_task(plugin.registered())
         await asyncio.sleep(0)
-        runtime.receive(LlmToolState(name="open_shop", state="active", registration=number + 1))  # of another one
+        table.set_state(LlmToolState(name="open_shop", state="active", registration=number + 1))  # of another one
         with pytest.raises(TimeoutError):
             await plugin.registered(timeout=0)
-        runtime.receive(LlmToolState(name="open_shop", state="refused", reason="taken", registration=number))
+        table.set_state(LlmToolState(name="open_shop", state="refused", reason="taken", registration=number))
         with pytest.raises(RegistrationError, match="'open_shop' was refused: taken"):
             await waiting
         state = plugin.llm_tool_state("open_shop")
     assert ("refused", "taken") == (state.state, state.reason)
 
 
-async def test_timed_out_waiters_are_removed():
+async def test_timed_out_waiters_are_not_woken(monkeypatch):
     table = ToolTable("p", lambda _message: None)
     table.add(lambda: 1, LlmToolMeta("tool"))
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await table.registered()
-    assert [] == table._waiters
+    woken = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", lambda *call: woken.append(call))
+    table.set_state(LlmToolState(name="tool", state="active", registration=1))
+    assert [] == woken
 
 
 async def test_unregistered_tool_is_not_awaited():
     async with run_plugin(Shop) as running:
         number = running.tools["open_shop"].registration
-        running._runtime.receive(LlmToolState(name="open_shop", state="pending", registration=number))
+        running.plugin.ctx.tools.set_state(LlmToolState(name="open_shop", state="pending", registration=number))
         waiting = asyncio.create_task(running.plugin.registered("open_shop"))
         await asyncio.sleep(0)
         running.plugin.unregister_llm_tool("open_shop")

@@ -1,4 +1,4 @@
-"""``patchbay plugins new``: what it writes works as it is, alone and beside others."""
+"""``patchbay plugins new``: its files work unchanged, alone and beside others."""
 
 from __future__ import annotations
 

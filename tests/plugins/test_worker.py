@@ -1,4 +1,4 @@
-"""The real process over a real socket: what it says in which order, and how it ends."""
+"""The worker process over a real socket: the order of its messages, and how it ends."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_plugin_starts_registers_answers_and_stops(weather):
         await host.closed.wait()
         assert "startup restart\nshutdown stop\n" == host.stdout
         assert "" == host.stderr
-        kinds = [type(message) for message in host.said if not isinstance(message, Log | Begun)]
+        kinds = [type(message) for message in host.messages if not isinstance(message, Log | Begun)]
         assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
 
 
@@ -149,7 +149,7 @@ async def test_begun_is_written_before_the_handler_runs(tmp_path):
         call = host.trigger("die")
         assert 9 == await host.exited()
         await host.closed.wait()
-        assert [call] == [message.req_id for message in host.said if isinstance(message, Begun)]
+        assert [call] == [message.req_id for message in host.messages if isinstance(message, Begun)]
         assert host.connection.was_read_to_end
 
 
@@ -174,7 +174,7 @@ async def test_a_plugin_that_blocks_answers_no_ping(tmp_path):
         await host.expect(Progress)
         with await asyncio.to_thread(fifo.open, "w") as stuck:  # opens when the plugin does
             host.send(Ping())
-            assert not any(isinstance(message, Pong) for message in host.said)
+            assert not any(isinstance(message, Pong) for message in host.messages)
             stuck.write("go")
         assert "done" == (await host.answer(call))["output"]
         await host.expect(Pong)
@@ -189,7 +189,7 @@ async def test_repeated_request_runs_once(weather):
         host.send(CancelRun(run_id="x"))
         await host.result("r")
         await host.call("get_weather", arguments={"city": "Rome"})
-        assert 1 == [message.req_id for message in host.said if isinstance(message, Result)].count("r")
+        assert 1 == [message.req_id for message in host.messages if isinstance(message, Result)].count("r")
 
 
 async def test_call_has_the_given_or_a_new_idempotency_key(tmp_path):
@@ -324,7 +324,7 @@ async def test_logs_are_messages_and_prints_are_output(tmp_path):
     async with RigHost(folder) as host:
         await host.register()
         await host.call("talk")
-        warned, failed = [message for message in host.said if isinstance(message, Log)]
+        warned, failed = [message for message in host.messages if isinstance(message, Log)]
         assert (30, "plugin.plugin", "warned �") == (warned.level, warned.logger, warned.message)
         assert failed.message.startswith("failed\nTraceback")
         assert "printed 北\n" == host.stdout

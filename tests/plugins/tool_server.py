@@ -1,4 +1,4 @@
-"""A small tool server over real HTTP, as spec 1.3 has it; it can be away, slow, restarted, and told to forget or to refuse."""
+"""A small tool server over real HTTP (spec 1.3), which can be stopped, be slow, lose its tools, and refuse."""
 
 from __future__ import annotations
 

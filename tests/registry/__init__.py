@@ -1,1 +1,1 @@
-"""The registry of tools: who registers what for whom, what readers see of it, and what is kept of it."""
+"""The registry of tools: registrations, permissions, snapshots and the store."""

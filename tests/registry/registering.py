@@ -1,4 +1,4 @@
-"""Words for the tests of this folder."""
+"""Helpers for the tests of this folder."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class RegistryMachine(RuleBasedStateMachine):
         self.to_come: dict[str, Seen] = {}  # what a role that is added now has
         self.version = 0
         self.taken: dict[int, tuple[Snapshot, Any]] = {}
-        self.told: list[Change] = []
-        self.registry.subscribe(self.told.append)
+        self.changes: list[Change] = []
+        self.registry.subscribe(self.changes.append)
 
     def roles_of(self, role: str | None) -> list[str]:
         return [role] if role is not None else [each for each in self.registry.roles if each in self.live]
@@ -182,9 +182,9 @@ class RegistryMachine(RuleBasedStateMachine):
             assert len(places) == len({*places})
 
     @invariant()
-    def every_change_was_told_once_in_order(self) -> None:
-        assert [*range(1, self.registry.revision + 1)] == [change.revision for change in self.told]
-        assert all(change.changed for change in self.told)
+    def every_change_is_published_once_in_order(self) -> None:
+        assert [*range(1, self.registry.revision + 1)] == [change.revision for change in self.changes]
+        assert all(change.changed for change in self.changes)
 
 
 def content_of(snapshot: Snapshot) -> Any:

@@ -33,7 +33,7 @@ class Session:
     """A live session that records its tools."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.told: list[list[str]] = []
+        self.received: list[list[str]] = []
         self.error = error
         self.idle = True
         self.is_open = True
@@ -46,7 +46,7 @@ class Session:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.told.append([*snapshot.tools])
+        self.received.append([*snapshot.tools])
 
 
 async def waiting() -> tuple[LLMSessionManager, Session, asyncio.Future[Any]]:
@@ -111,7 +111,7 @@ async def test_sync_returns_after_sessions_have_the_tools():
     await manager.register_tool_and_sync(definition("b"))
     assert await manager.unregister_tool_and_sync("a")
     assert 1 == await manager.clear_tools_and_sync()
-    active, pending = manager.active.told, manager.pending.told
+    active, pending = manager.active.received, manager.pending.received
     assert [["a"], ["a", "b"], ["b"], []] == active == pending
 
 
@@ -128,7 +128,7 @@ async def test_sync_error_names_failed_sessions_and_the_tool_stays_registered():
     assert ("tool_sync_failed", ["a"], [["a"]]) == (
         all_of_it.value.code,
         [each.name for each in manager.list_tools()],
-        manager.active.told,
+        manager.active.received,
     )
     manager.pending = Session()
     await manager.sync()  # the session that failed is not tried again
@@ -142,11 +142,11 @@ async def test_changes_without_sync_are_sent_in_the_background(caplog):
     await session.asked.wait()
     manager.register_tool(definition("b"))
     session.gate.set()
-    await run_until(lambda: len(session.told) == 2)
+    await run_until(lambda: len(session.received) == 2)
     manager.active = Session(ValueError("closed"))
     manager.clear_tools()
     await run_until(lambda: "tool sync failed: active: ValueError: closed" in caplog.text)
-    assert [["a"], ["a", "b"]] == session.told
+    assert [["a"], ["a", "b"]] == session.received
     manager.active = Session()
     await manager.sync()  # the session that failed is not tried again
 
@@ -162,10 +162,10 @@ async def test_background_changes_are_coalesced():
         manager.register_tool(definition(f"b{number}"))
         await asyncio.sleep(0)
     session.gate.set()
-    await run_until(lambda: len(session.told) == 2)
+    await run_until(lambda: len(session.received) == 2)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert [100, 200] == [len(outcome) for outcome in session.told]
+    assert [100, 200] == [len(outcome) for outcome in session.received]
 
 
 async def test_slow_background_sync_is_out_of_sync_until_it_ends(
@@ -180,7 +180,7 @@ async def test_slow_background_sync_is_out_of_sync_until_it_ends(
     late = manager.out_of_sync
     session.gate.set()
     await run_until(lambda: not manager.out_of_sync)
-    assert ({"active": "it took too long"}, [["a"]]) == (late, session.told)
+    assert ({"active": "it took too long"}, [["a"]]) == (late, session.received)
     assert "not done within 0.01 s" in caplog.text
 
 
@@ -188,9 +188,9 @@ def test_change_without_an_event_loop_is_sent_on_sync():
     manager = LLMSessionManager("ann")
     manager.active = session = Session()
     manager.register_tool(definition("a"))
-    assert [] == session.told
+    assert [] == session.received
     run(manager.sync())
-    assert [["a"]] == session.told
+    assert [["a"]] == session.received
 
 
 # Sessions that come, take over and go
@@ -216,8 +216,8 @@ async def test_prepared_session_has_the_tools_and_takes_over_when_the_active_one
     manager.leave(second)
     await manager.unregister_tool_and_sync("a")
     assert (None, ["b", "c"]) == (manager.active, [each.name for each in manager.list_tools()])
-    assert [["a"], ["a", "b"]] == first.told
-    assert [["a"], ["a", "b"], ["a", "b", "c"]] == second.told
+    assert [["a"], ["a", "b"]] == first.received
+    assert [["a"], ["a", "b"], ["a", "b", "c"]] == second.received
 
 
 async def test_only_one_synced_session_can_be_pending():
@@ -243,7 +243,7 @@ async def test_sync_retries_continue_after_a_takeover():
     assert {"active": "ValueError: busy"} == manager.out_of_sync
     session.error = None
     await run_until(lambda: not manager.out_of_sync)
-    assert [[], ["a"]] == session.told
+    assert [[], ["a"]] == session.received
 
 
 async def test_session_that_takes_over_during_a_sync_is_synced():
@@ -255,7 +255,7 @@ async def test_session_that_takes_over_during_a_sync_is_synced():
     assert first is manager.take_over()
     first.gate.set()
     await telling
-    assert ([["a"]], {}) == (second.told, manager.out_of_sync)
+    assert ([["a"]], {}) == (second.received, manager.out_of_sync)
 
 
 async def test_session_is_prepared_while_the_active_one_is_busy():
@@ -266,7 +266,7 @@ async def test_session_is_prepared_while_the_active_one_is_busy():
     await busy.asked.wait()
     session = Session()
     await manager.prepare(session)
-    assert ([["a"]], False) == (session.told, telling.done())
+    assert ([["a"]], False) == (session.received, telling.done())
     busy.gate.set()
     await telling
 
@@ -284,7 +284,7 @@ async def test_change_is_sent_after_its_caller_was_cancelled():
     assert {"active": "it took too long"} == manager.out_of_sync
     session.gate.set()
     await run_until(lambda: not manager.out_of_sync)
-    assert ["a", "b"] == session.told[-1]
+    assert ["a", "b"] == session.received[-1]
 
 
 async def test_tool_change_does_not_wait_for_a_closed_session():

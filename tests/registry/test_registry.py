@@ -1,4 +1,4 @@
-"""Roles: what is registered for all, for one, and taken away from either."""
+"""Registration and removal for all roles and for one; listeners; restored registrations."""
 
 from __future__ import annotations
 

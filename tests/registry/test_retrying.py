@@ -22,7 +22,7 @@ class Session:
     """A live session that fails so many times, or hangs, before it can be told."""
 
     def __init__(self, failures: int = 0, *, hangs: int = 0) -> None:
-        self.told: list[list[str]] = []
+        self.received: list[list[str]] = []
         self.asked = 0
         self.news = asyncio.Event()
         self.failures = failures
@@ -35,7 +35,7 @@ class Session:
             await asyncio.Event().wait()
         if self.asked <= self.failures:
             raise ConnectionError(f"gone {self.asked}")
-        self.told.append([*snapshot.tools])
+        self.received.append([*snapshot.tools])
 
     async def until(self, asked: int) -> None:
         while self.asked < asked:
@@ -57,7 +57,7 @@ async def test_failed_sync_is_retried_until_it_succeeds(caplog: pytest.LogCaptur
             await manager.register_tool_and_sync(definition("a"))
         assert {"active": "ConnectionError: gone 1"} == manager.out_of_sync
         await settled(manager)
-        assert (3, [["a"]]) == (session.asked, session.told)
+        assert (3, [["a"]]) == (session.asked, session.received)
     assert "after a retry" in caplog.text
 
 
@@ -67,7 +67,7 @@ async def test_only_the_failed_session_is_retried() -> None:
     manager.register_tool(definition("a"))
     await pending.until(2)
     await settled(manager)
-    assert ([["a"]], [["a"]], 1) == (active.told, pending.told, active.asked)
+    assert ([["a"]], [["a"]], 1) == (active.received, pending.received, active.asked)
 
 
 async def test_newer_change_replaces_a_pending_retry() -> None:
@@ -76,7 +76,7 @@ async def test_newer_change_replaces_a_pending_retry() -> None:
     with pytest.raises(ToolSyncError):
         await manager.register_tool_and_sync(definition("a"))
     await manager.register_tool_and_sync(definition("b"))
-    assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
+    assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.received)
 
 
 async def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
@@ -87,7 +87,7 @@ async def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
     session.hangs, session.failures = 2, 0
     await session.until(2)
     await manager.register_tool_and_sync(definition("b"))
-    assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.told)
+    assert ({}, [["a", "b"]]) == (manager.out_of_sync, session.received)
 
 
 async def test_sync_is_retried_after_its_caller_timed_out() -> None:
@@ -98,7 +98,7 @@ async def test_sync_is_retried_after_its_caller_timed_out() -> None:
             await manager.register_tool_and_sync(definition("a"))
     assert {"active": "it took too long"} == manager.out_of_sync
     await settled(manager)
-    assert [["a"]] == session.told
+    assert [["a"]] == session.received
 
 
 async def test_retries_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

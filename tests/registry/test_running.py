@@ -1,4 +1,4 @@
-"""What is registered is run by the one executor and the one loop: whole turns over a snapshot."""
+"""Registered tools in the executor and the loop: whole turns over a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is registered outlives the process: restarts, kill -9 at any moment, two processes, and databases that fail."""
+"""Registrations survive restarts, kill -9 at any moment, two processes, and database errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search finds: words of names, descriptions and parameters, patterns, exact names; when it is offered at all."""
+"""Search results by words of names, descriptions and parameters, patterns and exact names; when search is offered."""
 
 from __future__ import annotations
 

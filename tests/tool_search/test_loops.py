@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -19,13 +18,8 @@ from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.types import Reply, ToolCall, ToolSpec
 from realtime.core.playing import playing
+from support.running import run
 from tools_server.rig import calling_back, json_response
-
-BOUND = 30
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, BOUND))
 
 
 def tools(count: int = 60) -> list[ToolDefinition]:
