@@ -21,7 +21,7 @@ from bench.processes import last_words, started
 
 ONE_BY_ONE, TOGETHER = "one_by_one", "together"
 WAYS = (ONE_BY_ONE, TOGETHER)
-_LIMIT = 180.0
+LIMIT = 180.0
 """Seconds that one process may take; the slowest take ten."""
 
 
@@ -152,9 +152,9 @@ def run_process(python: Path, module: str, counts: tuple[int, int, int]) -> dict
     log = folder / "caller.log"
     with started(argv, log=log, env={"PYTHONPATH": str(ROOT)}) as process:
         try:
-            code = process.wait(_LIMIT)
+            code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            raise UnavailableError(f"did not end within {_LIMIT:.0f} s") from None
+            raise UnavailableError(f"did not end within {LIMIT:.0f} s") from None
     if code != 0:
         raise UnavailableError(last_words(log))
     found: dict[str, dict[str, Any]] = json.loads((folder / FOUND).read_text(encoding="utf-8"))

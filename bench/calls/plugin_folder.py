@@ -8,7 +8,7 @@ from bench.calls import cases
 
 ID = "bench"
 
-_MANIFEST = """\
+MANIFEST = """\
 [plugin]
 id = "{id}"
 entry = "main:Bench"
@@ -65,5 +65,5 @@ def write_many(folder: Path, kind: str, *, plugins: int, tools: int) -> Path:
 
 def _write(folder: Path, plugin_id: str, source: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "plugin.toml").write_text(_MANIFEST.format(id=plugin_id), encoding="utf-8")
+    (folder / "plugin.toml").write_text(MANIFEST.format(id=plugin_id), encoding="utf-8")
     (folder / "main.py").write_text(source, encoding="utf-8")

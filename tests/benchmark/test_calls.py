@@ -80,7 +80,7 @@ def test_tools_of_many_plugins_register_and_reregister(run_folder: Path) -> None
 
 
 def test_ended_host_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
-    monkeypatch.setattr(many.plugin_folder, "_MANIFEST", "[plugin]\nid = 5\n")
+    monkeypatch.setattr(many.plugin_folder, "MANIFEST", "[plugin]\nid = 5\n")
     with pytest.raises(UnavailableError, match=r"the host of plugins ended: .*no plugin of"):
         many.measure(run_folder, DECLARED, plugins=1, tools=1)
     assert [] == left_in(run_folder)
@@ -177,7 +177,7 @@ def test_hanging_process_is_stopped(monkeypatch: pytest.MonkeyPatch, run_folder:
     sleeper = run_folder / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
     sleeper.chmod(0o755)
-    monkeypatch.setattr(measure, "_LIMIT", 0.05)
+    monkeypatch.setattr(measure, "LIMIT", 0.05)
     with pytest.raises(UnavailableError, match="did not end within"):
         measure.run_process(sleeper, "bench.calls.same_process", (0, 1, 0))
     assert [] == left_in(run_folder)

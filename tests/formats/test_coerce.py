@@ -404,14 +404,6 @@ HEADS = ["", "[", "{", "'", '"', "['", '{"tags": "', '"[', '{"next": ["']
 RECURSIVE = {"type": ["object", "array"], "properties": {"next": {"$ref": "#"}}, "items": {"anyOf": [INTEGER, {"$ref": "#"}]}}
 
 
-@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_text_is_valid_json_in_the_end(unit: str) -> None:
-    for head in HEADS:
-        text = head + unit * 5_000
-        for schema in (RECURSIVE, INTEGER, NUMBER):
-            strict(coerce(text, schema, schema))
-
-
 @pytest.mark.parametrize("depth", [1, 128, 129, 100_000])
 def test_nesting_is_read_as_deep_as_anyone_can_read_it(depth: int) -> None:
     text = "[" * depth + "]" * depth
@@ -448,8 +440,10 @@ def steps_of(text: str) -> int:
     return count
 
 
-@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
-def test_steps_grow_linearly_with_the_text(unit: str, head: str) -> None:
-    small, large = (steps_of(head + unit * (size // len(unit))) for size in (1_000, 10_000))
-    assert large <= 11 * small + 100
+def test_hostile_text_becomes_valid_json_in_linear_steps(unit: str) -> None:
+    for head in HEADS:
+        for schema in (RECURSIVE, INTEGER, NUMBER):
+            strict(coerce(head + unit * 5_000, schema, schema))
+        small, large = (steps_of(head + unit * (size // len(unit))) for size in (1_000, 10_000))
+        assert large <= 11 * small + 100, head

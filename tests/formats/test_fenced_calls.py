@@ -79,18 +79,10 @@ BODIES = {
     "single quotes": "{'name': 'get_weather', 'arguments': {'city': 'Rome'}}",
     "one brace missing": '{"name": "get_weather", "arguments": {"city": "Rome"}',
     "one brace too many": '{"name": "get_weather", "arguments": {"city": "Rome"}}}',
-    "trailing commas": '{"name": "get_weather", "arguments": {"city": "Rome",},}',
     "comments": '{"name": "get_weather", // the tool\n "arguments": {/* where */ "city": "Rome"}}',
     "tool for name": '{"tool": "get_weather", "arguments": {"city": "Rome"}}',
-    "args": '{"name": "get_weather", "args": {"city": "Rome"}}',
-    "input": '{"name": "get_weather", "input": {"city": "Rome"}}',
-    "params": '{"name": "get_weather", "params": {"city": "Rome"}}',
-    "parameters": '{"name": "get_weather", "parameters": {"city": "Rome"}}',
     "flat": '{"name": "get_weather", "city": "Rome"}',
     "flat, name last": '{"city": "Rome", "name": "get_weather"}',
-    "name last": '{"arguments": {"city": "Rome"}, "name": "get_weather"}',
-    "arguments as a string": '{"name": "get_weather", "arguments": "{\\"city\\": \\"Rome\\"}"}',
-    "OpenAI envelope": '{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}',
     "OpenAI envelope with type and string arguments": (
         '{"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{\\"city\\": \\"Rome\\"}"}}'
     ),
@@ -105,7 +97,6 @@ BODIES = {
     "tool_calls list and a key behind it": (
         '{"tool_calls": [{"name": "get_weather", "arguments": {"city": "Rome"}}], "content": null}'
     ),
-    "array": f"[{ROME}]",
 }
 
 ONE_CALL = {

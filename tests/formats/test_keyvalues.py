@@ -43,7 +43,6 @@ FAMILIES = {
     "hunyuan_v4": suffixed(_HUNYUAN.replace("<tool_sep>", ""), "v4"),
     "k2_horizon": f"<ifm|tool_calls>{_IFM}<ifm|tool_call>moor</ifm|tool_call></ifm|tool_calls>",
 }
-THOUGHTS = {"hunyuan_v4": "<think:v4>A boat.</think:v4>", "k2_horizon": "<ifm|think_faster>A boat.</ifm|think_faster>"}
 
 
 def test_every_tag_of_a_checkpoint_may_have_a_suffix() -> None:

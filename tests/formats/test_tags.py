@@ -128,14 +128,6 @@ TWO_CALLS = {
 }
 
 
-@pytest.mark.parametrize("family", TWO_CALLS)
-def test_two_calls_keep_their_written_arguments_and_prose_around_them_is_content(family: str) -> None:
-    text = TWO_CALLS[family]
-    check(family, text, [ONE, TWO])
-    check(family, f"I plant.{chr(10) * (family in ('xlam', 'command_r_plus'))}{text}", [ONE, TWO], content="I plant.")
-    check(family, f"{text}\nThen I rest, and wait.", [ONE, TWO], content="Then I rest, and wait.")
-
-
 BAD = [
     ("hermes", f"<tool_call>{ONE_JSON}; {TWO_JSON}</tool_call>"),
     ("hermes", f"<tool_call>\n{ONE_JSON[:-1]}\n</tool_call>\n<tool_call>\n{TWO_JSON[:-2]}\n</tool_call>"),

@@ -106,11 +106,6 @@ FAMILIES = {
     "claude_xml": invokes("<function_calls>", "</function_calls>"),
     "functionary_v31": '<function=book_boat>{"port": "Riga", "seats": 3}</function><function=moor>{}</function>',
 }  # fmt: skip
-THOUGHTS = {
-    "seed_oss": "<seed:think>A boat.</seed:think>\n",
-    "minimax_m3": "<mm:think>A boat.</mm:think>",
-    "functionary_v31": "",
-}
 BOAT: list[tuple[str, Any]] = [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})]
 
 

@@ -546,6 +546,16 @@ def test_error_messages_name_the_path_and_the_expected_type():
     assert {"/x", "/x/1"} == {line.split()[0] for line in lines}
 
 
+def test_unknown_key_of_a_closed_model_is_an_error():
+    class Closed(BaseModel, extra="forbid"):
+        x: int
+
+    def f(a): ...
+
+    f.__annotations__["a"] = Closed
+    assert ("/a/y is not a known property",) == complaints(f, '{"a": {"x": 1, "y": 2}}')
+
+
 def test_a_validator_that_raises_is_a_complaint_with_its_words():
     from pydantic import AfterValidator
 

@@ -329,11 +329,14 @@ def test_long_chains_of_definitions_are_resolved():
 
 
 def test_strict_mode_closes_every_object_and_requires_all():
-    def f(city: str, point: Point, unit: Literal["C", "F"] = "C", limit: int = 5, note: Optional[str] = None): ...  # noqa: UP045
+    def f(
+        city: str, point: Point, unit: Literal["C", "F"] = "C", limit: int = 5, day: int | str = 1, note: str | None = None
+    ): ...
 
     made = openai_strict(schema_of(f))
     jsonschema_rs.Draft202012Validator(made)
-    assert ["city", "point", "unit", "limit", "note"] == made["required"]
+    assert ["city", "point", "unit", "limit", "day", "note"] == made["required"]
+    assert [{"type": "integer"}, {"type": "string"}, {"type": "null"}] == made["properties"]["day"]["anyOf"]
     assert made["additionalProperties"] is False
     assert {"type": ["integer", "null"], "description": "Default: 5."} == made["properties"]["limit"]
     assert {"anyOf": [{"type": "string", "enum": ["C", "F"]}, {"type": "null"}], "description": "Default: C."} == made[
@@ -353,6 +356,9 @@ def test_unsupported_in_strict_mode_has_a_reason_with_its_path(annotation, words
     assert words in made.reason
 
 
+REQUIRED_X = {"properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
 @pytest.mark.parametrize(
     ("annotation", "expected"),
     [
@@ -361,6 +367,11 @@ def test_unsupported_in_strict_mode_has_a_reason_with_its_path(annotation, words
         (Annotated[Any, Field(json_schema_extra={"const": 1.5})], {"const": 1.5, "type": "number"}),
         (Annotated[Any, Field(json_schema_extra={"enum": [1.5, 2]})], {"enum": [1.5, 2], "type": "number"}),
         (Annotated[Any, Field(json_schema_extra={"items": {"type": "string"}})], {"items": {"type": "string"}, "type": "array"}),
+        (tuple[int, int], {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
+        (
+            Annotated[Any, Field(json_schema_extra={"allOf": [REQUIRED_X, {"properties": {"x": {"type": "integer"}}}]})],
+            {**REQUIRED_X, "type": "object", "additionalProperties": False},
+        ),
     ],
 )
 def test_everything_has_a_type_in_strict_mode(annotation, expected):

@@ -258,6 +258,15 @@ def test_coercion_does_not_guess(value):
     assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, f'{{"v": {value}}}', coerce_types=True)
 
 
+def test_string_that_is_not_json_stays_a_string():
+    assert ("/v must be array",) == errors({"properties": {"v": {"type": "array"}}}, '{"v": "[1"}', coerce_types=True)
+
+
+def test_property_name_with_half_a_surrogate_pair_is_an_error():
+    (line,) = errors({"additionalProperties": False}, '{"\\ud800": 1}')
+    assert "half of a surrogate pair" in line
+
+
 def test_without_coercion_a_string_stays_a_string():
     assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, '{"v": "5"}')
 

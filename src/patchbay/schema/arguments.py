@@ -82,22 +82,19 @@ def json_type(value: Any) -> str:
     return "object" if isinstance(value, dict) else "array"
 
 
-def deeper_than(value: Any, limit: int) -> bool:
+def deeper_than(value: dict[Any, Any] | list[Any], limit: int) -> bool:
     """True if containers are nested more than ``limit`` levels deep in ``value``. Not recursive."""
     level = [value]
     for _ in range(limit):
-        level = [child for parent in level for child in _children(parent)]
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
         if not level:
             return False
-    return any(isinstance(item, dict | list) for item in level)
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [child for child in value.values() if isinstance(child, dict | list)]
-    if isinstance(value, list):
-        return [child for child in value if isinstance(child, dict | list)]
-    return []
+    return True
 
 
 def _too_deep() -> str:

@@ -82,7 +82,7 @@ class RegisterBody(BaseModel):
     @classmethod
     def _plain_json(cls, schema: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
         """Reject schemas that cannot be encoded, which would break every listing."""
-        if deeper_than(schema, MAX_DEPTH):
+        if schema is not None and deeper_than(schema, MAX_DEPTH):
             raise ValueError(f"{info.field_name} must not be nested more than {MAX_DEPTH} levels deep")
         try:
             json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
