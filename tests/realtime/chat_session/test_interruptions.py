@@ -14,7 +14,7 @@ from patchbay.errors import UpstreamError
 from patchbay.hooks import AbortTurn, HookManager, Modify, Respond
 from patchbay.models.chat_model import ModelReply, TextDelta
 from patchbay.realtime import ChatSession, ErrorEvent, InterruptedEvent, RealtimeLimits, ResponseEndEvent, ToolResultEvent
-from patchbay.testing import Message, ScriptedModel, ScriptedUpstream
+from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.types import Attachment, Reply, ToolCall
@@ -22,7 +22,7 @@ from patchbay.types import Attachment, Reply, ToolCall
 from .playing import assert_answered_once, call, named, playing
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
-SIGNED = {"extra_content": {"google": {"thought_signature": "abc"}}}
+SIGNED = {"extra_content": {"google": {"thought_signature": "abc", "note": "\ud83d"}}}
 
 
 def roles(messages: Any) -> list[str]:
@@ -99,6 +99,7 @@ async def test_interrupted_answer_is_repeated_on_request():
         await played.until(lambda: played.text == "Once upon" * 2)
         await played.session.interrupt()
         await played.idle()
+        assert {"role": "assistant", "content": "Once upon"} == played.session.messages[-1]
         await played.session.respond()
         await played.idle()
         assert ["failed", "cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
@@ -106,6 +107,8 @@ async def test_interrupted_answer_is_repeated_on_request():
         assert "Once upon a time." == played.session.messages[-1]["content"]
         await played.session.respond()
         assert played.session.idle
+        await played.say("Go on.")
+        assert ["user", "assistant", "user"] == roles(model.requests[-1])
 
 
 async def test_failure_between_rounds_keeps_results_and_the_model_continues():
@@ -120,7 +123,7 @@ async def test_failure_between_rounds_keeps_results_and_the_model_continues():
             assert 2 == len(played.of(ToolResultEvent))
     first, again = model.requests[1:]
     assert first.messages == again.messages
-    assert SIGNED["extra_content"] == again.messages[1]["tool_calls"][0]["extra_content"]
+    assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
 
 
 async def test_files_of_results_stay_with_them():
@@ -151,19 +154,6 @@ async def test_unusable_name_is_not_sent_back():
             await played.say("Never mind.")
     called = [each["function"]["name"] for each in model.requests[1].messages[1]["tool_calls"]]
     assert ["slow", "no_such_tool_"] == called
-
-
-async def test_lone_surrogate_does_not_drop_provider_fields():
-    odd = {"extra_content": {"google": {"thought_signature": "abc", "note": "\ud83d"}}}
-    script = [ToolCall("call_1", "look", "{}", extra=odd), UpstreamError("out of order"), "Well."]
-    with ScriptedModel(script) as model:
-        async with playing(model, named("look")) as played:
-            await played.say("Look.")
-            await played.session.respond()
-            await played.idle()
-    first, again = model.requests[1:]
-    assert first.messages == again.messages
-    assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
 
 
 async def test_answer_aborted_by_a_hook_fails():
@@ -289,14 +279,6 @@ async def test_new_user_text_cancels_a_call_that_awaits_approval():
         assert_answered_once(model.requests[1].messages)
         assert "cancelled" in model.requests[1].messages[2]["content"]
     await hooks.aclose()
-
-
-async def test_call_runs_with_any_finish_reason():
-    asked = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    with ScriptedUpstream([Message({"content": None, "tool_calls": [asked]}, finish_reason="stop"), "There."]) as upstream:
-        async with playing(f"{upstream.url}#m", named("look"), tool_mode="native") as played:
-            await played.say("Look.")
-            assert ("There.", 1) == (played.text, len(played.of(ToolResultEvent)))
 
 
 async def test_server_without_tool_support_is_sent_tools_once():

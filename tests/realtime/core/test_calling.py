@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
+from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
 from patchbay.realtime.events import DroppedEvent, ErrorEvent, ResponseEndEvent
 from patchbay.testing.realtime import (
     Answer,
@@ -22,9 +22,10 @@ from patchbay.testing.realtime import (
     Quote,
     Say,
 )
-from patchbay.tools import ToolDefinition
+from patchbay.tools import ToolContext, ToolDefinition
 
-from .playing import SlowTool, bounded, limits, playing, recording, wait_until_answered
+from .peers import Peer, created, done, served, text_delta
+from .playing import SlowTool, bounded, limits, named, playing, recording, wait_until_answered
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 
@@ -178,24 +179,6 @@ async def test_interrupt_cancels_the_response_and_drops_its_remaining_text():
         assert ["cancelled"] == [each.status for each in played.of(ResponseEndEvent)]
 
 
-async def test_slow_tool_is_reported_as_running_and_its_result_sent_later():
-    held = SlowTool("at last")
-    with FakeOpenAI([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
-        async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
-            await played.say("Go.", answers=2)
-            assert "running" == json.loads(fake.calls[0].results[0])["status"]
-            assert not played.session.idle
-            await played.session.send_text("And what else?")  # a new turn leaves it running
-            await played.answers(3)
-            held.may_end.set()
-            await played.answers(4)
-            await played.idle()
-        lines = [told.text for told in fake.heard if "[Result of the tool slow" in told.text]
-        assert 1 == len(lines)
-        assert lines[0].endswith(' "at last"')
-        assert 1 == len(fake.calls[0].results)
-
-
 async def test_calls_beyond_the_rate_limit_do_not_run_and_are_errors():
     count, ran = recording("count")
 
@@ -280,3 +263,34 @@ async def test_interrupt_answers_early_and_later_calls_together():
     assert "abandoned" in played.fake.calls[0].results[0]
     assert "did not run" in played.fake.calls[1].results[0]
     assert [] == ran
+
+
+async def test_progress_of_a_tool_is_an_event_ahead_of_its_result():
+    async def count(context: ToolContext) -> str:
+        context.progress("half of it", fraction=0.5)
+        return "counted"
+
+    async with playing(FakeOpenAI([Call("count"), Quote()]), count) as played:
+        await played.say("Go.", answers=2)
+        kinds = [event.type for event in played.events]
+        assert ["tool_progress", "tool_result"] == [kind for kind in kinds if kind in ("tool_progress", "tool_result")]
+        assert [0.5] == [each.progress.fraction for each in played.of(ToolProgressEvent)]
+
+
+async def test_call_after_the_end_of_its_response_is_answered_with_the_others():
+    late = {"type": "response.function_call_arguments.done", "response_id": "r1", "item_id": "late", "call_id": "late"}
+
+    async def conduct(peer: Peer) -> None:
+        await peer.until("response.create")
+        await peer.send(created("r1"), done("r1", "completed", "slow"), {**late, "name": "quick", "arguments": "{}"})
+        await peer.until("response.create")
+        await peer.send(created("r2"), text_delta("r2", "Both."), done("r2"))
+
+    held = SlowTool()
+    async with served(conduct, held.slow, named("quick")) as (played, peers):
+        await played.session.send_text("Go.")
+        await played.until(lambda: bool(played.of(ToolResultEvent)))
+        held.may_end.set()
+        await played.until(lambda: played.text == "Both.")
+        answered = [frame["item"].get("call_id") for frame in peers[0].came if frame["type"] == "conversation.item.create"]
+        assert [None, "slow", "late"] == answered

@@ -102,6 +102,11 @@ async def test_text_without_a_connection_is_sent_on_the_next():
         await played.session.send_text("Still there?")
         await played.session.send_audio(bytes(100))
         await played.until(lambda: "Still there?" in played.text)
+        await played.idle()
+        played.fake.drop()
+        await played.until(lambda: "lost" == played.states[-1])
+        await played.session.respond()
+        await played.answers(2)
 
 
 async def test_a_server_that_is_away_for_a_while_is_tried_again():

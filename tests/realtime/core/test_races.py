@@ -376,3 +376,15 @@ async def test_connection_is_not_renewed_between_an_abandoned_tool_and_its_text(
         await bounded(changing)
         assert [1] == [each.connection for each in played.fake.heard if each.text == "No, wait."]
         assert 2 == played.fake.connections
+
+
+async def test_refused_request_for_a_response_is_an_error_and_is_not_repeated():
+    async def conduct(peer: Peer) -> None:
+        await peer.until("response.create")
+        await peer.send({"type": "error", "error": {"message": "response.create: nothing to answer"}})
+
+    async with served(conduct) as (played, peers):
+        await played.session.send_text("a")
+        await played.until(lambda: bool(played.of(ErrorEvent)))
+        await played.idle()
+        assert 1 == peers[0].kinds().count("response.create")

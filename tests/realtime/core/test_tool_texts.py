@@ -27,10 +27,13 @@ async def test_late_result_is_sent_as_a_quoted_user_text(provider):
     with provider([Call("slow"), Say("I am waiting for it."), Quote()]) as fake:
         async with playing(fake, held.slow, limits=limits(slow_after=0.05)) as played:
             await played.say("Go.", answers=2)
+            assert not played.session.idle
             held.may_end.set()
             await played.answers(3)
             await played.idle()
         outcome = [each for each in fake.heard if "still running]" in each.text]
+    (result,) = fake.calls[0].results
+    assert "still running" in result
     assert [("user", f"[Result of the tool slow that was still running] {quoted(HOSTILE)}")] == [
         (each.kind, each.text) for each in outcome
     ]

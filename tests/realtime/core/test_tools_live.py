@@ -8,7 +8,7 @@ import pytest
 
 from patchbay.errors import ToolSyncError
 from patchbay.loop import TextEvent, ToolCallEvent
-from patchbay.realtime.events import ResponseEndEvent
+from patchbay.realtime import RealtimeSession, ResponseEndEvent
 from patchbay.testing.realtime import (
     Answer,
     Call,
@@ -44,6 +44,14 @@ async def test_synced_tool_is_available_to_the_model_on_return(provider):
         await bounded(manager.unregister_tool_and_sync("added"))
         assert ["own"] == played.fake.tools
         await played.fake.until(lambda: not played.fake.unanswered)
+
+
+async def test_tools_set_before_the_session_is_open_are_in_it():
+    with FakeOpenAI() as fake:
+        session = RealtimeSession("openai/m", url=fake.url, api_key="k")
+        await session.use_tools(snapshot_of("early"))
+        async with session:
+            assert ["early"] == fake.tools
 
 
 async def test_tool_change_waits_for_the_response_under_way():

@@ -185,3 +185,14 @@ async def test_cancelled_use_tools_does_not_block_others_that_fail_at_close():
         await played.session.close()
         ends = await bounded(asyncio.gather(*waiting, return_exceptions=True))
         assert [ToolSyncError, asyncio.CancelledError, ToolSyncError] == [type(each) for each in ends]
+
+
+async def test_unsolicited_confirmations_and_refusals_change_no_tools():
+    async def conduct(peer: Peer) -> None:
+        await peer.send({"type": "session.updated", "session": {}}, rejected_execution({}, "Too late.", "session.tools"))
+        await replies([{"type": "session.updated"}])(peer)
+
+    async with served(conduct) as (played, peers):
+        await played.until(lambda: ["Too late." in str(each.error) for each in played.of(ErrorEvent)] == [True])
+        await change(played, "added")
+        assert [[], ["added"]] == peers[0].tools()

@@ -348,12 +348,11 @@ async def test_hooks_mounted_during_a_turn_apply_from_the_next():
     assert [("Hello.", "completed", "Hello.", 1)] == watching.ends()
 
 
-async def test_turn_end_lists_a_bounded_number_of_calls(monkeypatch):
-    monkeypatch.setattr("patchbay.realtime.turns._MAX_EXECUTIONS", 3)
+async def test_turn_end_lists_a_bounded_number_of_calls():
     watching = Watching()
-    calls = [Call("look", call_id=f"c{number}") for number in range(6)]
-    async with watching.playing(FakeGemini([*calls, Say("Sunny.")]), look, limits=limits(max_rounds=1)) as played:
+    async with watching.playing(FakeOpenAI([*[[Call("look")] * 100] * 3, Say("Sunny.")]), look) as played:
         await played.session.send_text("Go.")
-        await ended(played, 7)
+        await ended(played, 4)
+        assert 300 == len(played.of(ToolCallEvent))
     [end] = watching.of("agent.turn.end")
-    assert (3, "error") == (len(end["ToolExecutions"]), end["Status"])
+    assert (256, "completed") == (len(end["ToolExecutions"]), end["Status"])

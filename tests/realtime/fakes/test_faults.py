@@ -20,7 +20,6 @@ from patchbay.testing.realtime import (
     FakeQwen,
     FakeStepFun,
     Faults,
-    Frame,
     GoAway,
     Pause,
     Quote,
@@ -245,11 +244,6 @@ async def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
             assert 1011 == await resume(handle)
             assert 1008 == await resume("made up")
         assert ["connection 3: resumes with 'made up', which is not a handle"] == fake.violations
-
-
-async def test_scripted_frame_is_sent_unchanged():
-    with FakeOpenAI([Answer([Frame({"type": "made.up", "n": 1}), Say("hi")])]) as fake:
-        assert {"type": "made.up", "n": 1} in await one_response(fake)
 
 
 @pytest.mark.parametrize("fake_type", FAKES)

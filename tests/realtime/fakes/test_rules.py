@@ -41,14 +41,6 @@ def errors(events) -> list[tuple[str, str | None]]:
     return [(event["error"]["code"], event["error"].get("param")) for event in events if event["type"] == "error"]
 
 
-async def test_two_ordered_results_and_one_request_are_valid():
-    with FakeOpenAI([TWO]) as fake:
-        await play_frames(fake, result("a", "call_1"), result("b", "call_2"))
-        assert [] == fake.violations
-        assert [] == fake.unanswered
-        assert (["a"], ["b"]) == (fake.results("call_1"), fake.results("call_2"))
-
-
 @pytest.mark.parametrize(
     ("frames", "violation"),
     [

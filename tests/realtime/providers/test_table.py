@@ -118,14 +118,11 @@ def test_missing_key_error_names_the_environment_variables(dialect):
         key_for(RealtimeSettings(model="voice", url=f"wss://{dialect.hosts[0]}/x"))
 
 
-def test_unknown_server_gets_no_key_from_the_environment(monkeypatch):
+def test_only_the_providers_own_servers_get_a_key_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
+    monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
     assert "" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt"))
     assert "mine" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt", api_key="mine"))
-
-
-def test_other_host_of_a_provider_dialect_gets_no_provider_key(monkeypatch):
-    monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
     assert "" == key_for(RealtimeSettings(model="qwen/voice", url="ws://127.0.0.1:9/rt"))
     assert "of-qwen" == key_for(RealtimeSettings(model="qwen/voice", url="wss://dashscope.aliyuncs.com/rt"))
 

@@ -345,7 +345,7 @@ async def test_a_session_ends_with_its_role():
         assert not other.task.done()
 
 
-class Told:
+class ScriptedSession:
     """A session whose events a test puts into its queue, and its client."""
 
     def __init__(self, *, idle: bool) -> None:
@@ -364,7 +364,7 @@ class Told:
 
 
 async def test_session_with_a_continuous_model_ends():
-    session = Told(idle=False)
+    session = ScriptedSession(idle=False)
 
     async def talk() -> None:
         while True:
@@ -380,7 +380,7 @@ async def test_session_with_a_continuous_model_ends():
 
 
 async def test_immediate_end_sends_queued_events_only():
-    session = Told(idle=False)
+    session = ScriptedSession(idle=False)
     for delta in ("One", " two"):
         session.feed.put(TextEvent(delta))
     session.held.end(4404, "the role is no more")
@@ -390,7 +390,7 @@ async def test_immediate_end_sends_queued_events_only():
 
 
 async def test_delayed_idle_event_is_sent_once_and_last():
-    session = Told(idle=True)
+    session = ScriptedSession(idle=True)
 
     def late() -> None:
         session.feed.put(TextEvent("two"))
@@ -417,7 +417,7 @@ async def test_delayed_idle_event_is_sent_once_and_last():
     ],
 )
 async def test_client_gets_idle_only_after_pending_work(happens: list[Any], expected: list[str]):
-    session = Told(idle=True)
+    session = ScriptedSession(idle=True)
     for event in happens:
         session.feed.put(event)
     session.held.end(1001, "the server stops", when_idle=True)
@@ -445,7 +445,7 @@ async def test_renewal_of_an_idle_connection_is_neither_an_end_nor_a_warning(cap
 
 
 async def test_client_that_reads_nothing_does_not_delay_the_end_of_its_session():
-    session = Told(idle=False)
+    session = ScriptedSession(idle=False)
     session.held = SessionBridge(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
     session.feed.put(TextEvent("One"))
     running = asyncio.ensure_future(session.run())
@@ -459,7 +459,7 @@ async def never_taken(_message: Any) -> None:
 
 
 async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
-    session = Told(idle=False)
+    session = ScriptedSession(idle=False)
     session.feed.close(ConnectionEvent("closed", "read by another consumer"))
     assert ConnectionEvent("closed", "read by another consumer") == session.events().now()
     assert CloseInfo(4502, "the session has ended") == await session.run()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from patchbay.server.live_sessions.app import limits_of
-from patchbay.server.settings import ChatSettings
 from patchbay.testing import Message, ScriptedUpstream
 from tools_server.rig import calling_back, json_response
 
@@ -31,12 +29,6 @@ def test_rounds_of_a_chat_are_limited_by_the_server():
         with server.session(query="model=small") as client:
             assert "Noon." == client.answer("What time is it?")
     assert [True, True, False] == [bool(chat.json.get("tools")) for chat in upstream.chats]
-
-
-@pytest.mark.parametrize(("given", "limits"), [({}, (10, 32)), ({"max_iterations": 3, "max_calls": 5}, (3, 5))])
-def test_chat_limits_come_from_the_server_with_session_defaults(given, limits):
-    made = limits_of(ChatSettings(**given))
-    assert limits == (made.max_rounds, made.max_calls)
 
 
 @pytest.mark.parametrize(("seconds", "least"), [("0", 86_400), ("700", 700)])
