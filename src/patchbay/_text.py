@@ -1,8 +1,9 @@
-"""Untrusted text for logs and terminals: control characters escaped, cut to one line."""
+"""Untrusted text: control characters escaped and cut to one line for logs and terminals, and decoded as a JSON object."""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))}
 
@@ -26,3 +27,12 @@ def one_line(text: str, most: int) -> str:
 def _escaped(character: str) -> str:
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """Decode a JSON object; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

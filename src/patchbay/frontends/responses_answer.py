@@ -9,9 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from patchbay._text import json_object
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends.base import FrontendEncoder, reasoning_of
 from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute, encode_summary
+from patchbay.models.error_bodies import as_patchbay_error
 from patchbay.models.error_bodies import error_body as openai_error_body
 from patchbay.models.wire import encode
 from patchbay.transcript import text_of
@@ -142,8 +144,7 @@ class ResponsesEncoder(FrontendEncoder):
 
     def error(self, error: PatchbayError | str) -> bytes:
         """See AnswerEncoder."""
-        if isinstance(error, str):
-            error = UpstreamError(error)
+        error = as_patchbay_error(error)
         out = self.start()
         self.response |= {"status": "failed", "error": {"code": error.code, "message": str(error)}, "output": self._items()}
         return out + self._event("response.failed", response=self.response)
@@ -252,7 +253,7 @@ class ResponsesEncoder(FrontendEncoder):
         done = {**item, "status": "incomplete" if cut else "completed"}
         if item["type"] == "custom_tool_call":
             return {**done, "input": whole}
-        return {**done, "arguments": arguments if item["type"] == "function_call" else _object(arguments)}
+        return {**done, "arguments": arguments if item["type"] == "function_call" else json_object(arguments) or {}}
 
     def _note_end(self, reason: str, usage: Any) -> None:
         if (why := _INCOMPLETE.get(reason)) is not None:
@@ -360,14 +361,6 @@ def _count(holder: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
@@ -421,6 +414,6 @@ class _InputText:
         Arguments that are not such an object are the text themselves, unless they were cut off.
         """
         read = "".join(self._read)
-        value = _object(arguments).get("input")
+        value = (json_object(arguments) or {}).get("input")
         whole = value if isinstance(value, str) else read or arguments
         return whole, whole[len(read) :] if whole.startswith(read) else ""

@@ -24,12 +24,19 @@ from patchbay.models.wire import decode
 
 def error_body(error: PatchbayError | str) -> dict[str, Any]:
     """Return OpenAI's error body for an error."""
-    if isinstance(error, str):
-        error = UpstreamError(error)
-    # A lone surrogate (from a client's JSON) has no UTF-8 form.
-    message = str(error).encode("utf-8", "replace").decode()
+    error = as_patchbay_error(error)
     param = error.param if isinstance(error, InvalidRequestError) else None
-    return {"error": {"message": message, "type": error.kind, "code": error.code, "param": param}}
+    return {"error": {"message": error_text(error), "type": error.kind, "code": error.code, "param": param}}
+
+
+def as_patchbay_error(error: PatchbayError | str) -> PatchbayError:
+    """Return the error; a text becomes an UpstreamError."""
+    return UpstreamError(error) if isinstance(error, str) else error
+
+
+def error_text(error: PatchbayError) -> str:
+    """Return an error's message without lone surrogates (from a client's JSON), which UTF-8 cannot encode."""
+    return str(error).encode("utf-8", "replace").decode()
 
 
 def error_message(body: bytes) -> str:

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import aclosing
 from typing import Any, Final
 
+from patchbay._text import json_object
 from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
 from patchbay.formats import parse
 from patchbay.models.capabilities import Capabilities
@@ -136,11 +137,7 @@ def _model_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (ValueError, RecursionError):
-        arguments = {}
-    encoded: dict[str, Any] = {"name": function["name"], "args": arguments if isinstance(arguments, dict) else {}}
+    encoded: dict[str, Any] = {"name": function["name"], "args": json_object(function.get("arguments") or "{}") or {}}
     if call.get("id"):
         encoded["id"] = call["id"]
     signature = _signature(call)

@@ -43,7 +43,7 @@ class Link:
 
     model: ChatModel
     close: Callable[[], Awaitable[None]]
-    names: Callable[[], Awaitable[list[str]]]
+    names: Callable[[], Awaitable[list[str]]] | None = None
 
 
 class NotOneModelError(ConfigurationError):
@@ -96,7 +96,9 @@ class HostedModel:
 
         Raises UpstreamError, and NotOneModelError if it lists several or none.
         """
-        names = await self._link().names()
+        request_names = self._link().names
+        assert request_names is not None  # (only models given by a URL lack a name)
+        names = await request_names()
         if len(names) != 1:
             raise NotOneModelError(self._where, names)
         self.name = names[0]
@@ -326,8 +328,4 @@ def _gemini_link(target: _Target, connection: Mapping[str, Any], settings: TextO
     given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
     client = connect_gemini(target.key, target.url, **given)
     model = GeminiChatModel(client, options=settings, capabilities=capabilities)
-    return Link(model, client.aio.aclose, _no_names)
-
-
-async def _no_names() -> list[str]:
-    raise AssertionError("a model of Gemini always has a name")
+    return Link(model, client.aio.aclose)

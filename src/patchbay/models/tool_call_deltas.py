@@ -6,8 +6,9 @@ or none, and some repeat the name in every delta.
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from patchbay._text import json_object
 
 
 class StreamedCall:
@@ -73,11 +74,4 @@ def _begins_new_call(call: StreamedCall, call_id: str, name: str, arguments: str
     if (call_id and call.id and call_id != call.id) or name != call.name:
         return True
     # Text after a complete object can only be the arguments of the next call.
-    return bool(arguments.strip()) and _is_object(call.arguments)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+    return bool(arguments.strip()) and json_object(call.arguments) is not None
