@@ -53,19 +53,8 @@ def test_messages_may_be_the_users_text_and_are_never_changed():
 async def test_run_stream_yields_events_in_order():
     model = ScriptedModel([Reply("let me see", tool_calls=(ADD,)), Reply("3", reasoning="easy")])
     events = [event async for event in ToolRunner(model, [add]).run_stream("1+2?")]
-    expected = [
-        "text",
-        "text",
-        "tool_call",
-        "tool_result",
-        "iteration_end",
-        "reasoning",
-        "reasoning",
-        "text",
-        "iteration_end",
-        "final",
-    ]
-    assert expected == [event.type for event in events]
+    expected = "text text tool_call tool_result iteration_end reasoning reasoning text iteration_end final"
+    assert expected.split() == [event.type for event in events]
     assert ("add", 1, 3, 1) == (events[2].tool_call.name, events[2].iteration, events[3].execution.value, events[3].iteration)
     assert [(1, "tool_calls"), (2, "stop")] == [
         (event.iteration, event.finish_reason) for event in events if event.type == "iteration_end"
@@ -291,17 +280,6 @@ async def test_one_runner_serves_many_runs_at_a_time():
     assert [f"m{number}" for number in range(20)] == [
         result.content for result in await asyncio.gather(*(runner.run(f"m{number}") for number in range(20)))
     ]
-
-
-def test_a_scripted_model_complains_about_steps_left_and_steps_missing():
-    model = ScriptedModel(["one", "two"])
-    run(ToolRunner(model).run("hi"))
-    with pytest.raises(AssertionError, match="1 of the 2 steps"):
-        model.assert_consumed()
-    run(ToolRunner(model).run("hi"))
-    model.assert_consumed()
-    with pytest.raises(AssertionError, match="3 times"):
-        run(ToolRunner(model).run("hi"))
 
 
 def test_a_thread_that_is_interrupted_cancels_its_run():

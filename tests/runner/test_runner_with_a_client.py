@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
-from patchbay import ResponseFormatError, ToolRunner, UpstreamError
-from patchbay.testing import Raw, ScriptedUpstream, events
+from patchbay import ResponseFormatError, ToolRunner
+from patchbay.testing import ScriptedUpstream
 from structured import RESPONSE_FORMAT, RESULT, WeatherModel
 
 
@@ -76,14 +76,6 @@ def test_the_same_as_a_stream(client_class):
     assert ("Sunny, and it is noon.", 2) == (outcome[-1].content, len(outcome[-1].tool_executions))
 
 
-def test_unknown_tool_name_is_an_error_with_suggestions(client_class):
-    with ScriptedUpstream([block("get_wether", city="Rome"), "sorry"]) as upstream:
-        client = client_class(base_url=upstream.url, api_key="unused")
-        result = run(client, ToolRunner(client, TOOLS).run("?", model="m"))
-    assert ["unknown_tool"] == [execution.result.code for execution in result.tool_executions]
-    assert "Did you mean 'get_weather'" in json.dumps(upstream.chats[-1].json["messages"])
-
-
 def test_run_sync_serves_one_async_client_again_and_again():
     with ScriptedUpstream(SCRIPT * 2) as upstream:
         client = openai.AsyncOpenAI(base_url=upstream.url, api_key="unused")
@@ -93,30 +85,6 @@ def test_run_sync_serves_one_async_client_again_and_again():
         from patchbay.background import run_blocking
 
         run_blocking(client.close())
-
-
-def test_a_failing_server_ends_the_run_with_its_words(client_class):
-    answer = Raw([b'{"error": {"message": "CUDA OOM"}}'], status=500, content_type="application/json")
-    with ScriptedUpstream([answer]) as upstream:
-        client = client_class(base_url=upstream.url, api_key="unused", max_retries=0)
-        with pytest.raises(UpstreamError, match="CUDA OOM"):
-            run(client, ToolRunner(client, TOOLS).run("?", model="m"))
-
-
-def test_cancelling_a_run_frees_the_server():
-    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    first = {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": "thinking"}, "finish_reason": None}]}
-    answer = Raw([events(first, done=False)], end="hang")
-
-    async def main(client: Any) -> None:
-        outcome = ToolRunner(client, TOOLS, tool_mode="text").run_stream("?", model="m")
-        assert "text" == (await anext(outcome)).type
-        await outcome.aclose()
-        assert await asyncio.to_thread(upstream.chats[0].left.wait, 30)
-
-    with ScriptedUpstream([answer]) as upstream:
-        client = openai.AsyncOpenAI(base_url=upstream.url, api_key="unused")
-        run(client, main(client))
 
 
 def test_making_a_runner_of_a_chat_model_imports_no_third_party_package():

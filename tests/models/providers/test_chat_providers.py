@@ -8,10 +8,12 @@ from typing import Any
 import openai
 import pytest
 
+import patchbay
 from patchbay.errors import UpstreamError
 from patchbay.models.chat_model import ModelReply
 from patchbay.models.openai import OpenAIChatModel
-from patchbay.models.resolve import resolve_model
+from patchbay.models.providers import OPENAI
+from patchbay.models.resolve import HostedModel, Link, resolve_model
 from patchbay.testing import Message, Raw, Text, events
 from patchbay.types import ToolSpec
 
@@ -41,6 +43,8 @@ WIRES: dict[str, tuple[str, tuple[Callable[[Any], None], ...], dict[str, Any]]] 
 
 def model_at(server: ChatServer, name: str, **options: Any) -> Any:
     """The model on a provider's server, found at the fake's address."""
+    if "/" not in name or name.startswith("openai/"):  # a URL of another host than OpenAI's is not OpenAI's by name
+        return HostedModel(name.rpartition("/")[2], lambda: openai_link(server), provider="openai", where=server.url)
     return resolve_model(name, api_key="secret", base_url=server.url, max_retries=0, **options)
 
 
@@ -49,15 +53,11 @@ def wire(request: pytest.FixtureRequest) -> Any:
     return WIRES[request.param]
 
 
-@pytest.fixture
-def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known of OpenAI's own server holds for the fake as well."""
-    from patchbay.models import providers
-
-    monkeypatch.setitem(providers._HOSTED, "127.0.0.1", providers.OPENAI)
+def openai_link(server: ChatServer) -> Link:
+    client = patchbay.wrap(openai.AsyncOpenAI(base_url=server.url, api_key="secret", max_retries=0), tools="native")
+    return Link(OpenAIChatModel(client, provider=OPENAI), client.close)
 
 
-@pytest.mark.usefixtures("own_provider")
 def test_tool_turn_works_on_each_wire_format(wire: Any, stream: bool) -> None:
     name, rules, extra = wire
     script = [calls(ROME, OSLO, **extra), Text("Clear in both.")]
@@ -95,7 +95,6 @@ def test_reasoning_is_sent_back_within_its_turn_only(stream: bool) -> None:
     assert [None] * 5 + ["Three.", None] == sent[3]
 
 
-@pytest.mark.usefixtures("own_provider")
 def test_openai_is_not_sent_fields_of_other_providers(stream: bool) -> None:
     history = [
         QUESTION,
@@ -296,7 +295,6 @@ def test_inexpressible_tool_is_left_out_and_logged(caplog: pytest.LogCaptureFixt
     assert "#/$defs/missing" in record.getMessage()
 
 
-@pytest.mark.usefixtures("own_provider")
 def test_strict_tool_uses_the_strict_subset_and_drops_added_nulls() -> None:
     parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
     tool = ToolSpec("forecast", "", parameters, strict=True)

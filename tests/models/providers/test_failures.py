@@ -17,8 +17,9 @@ from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolChoiceError, UpstreamError
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
-from patchbay.testing import Message, Raw, Recorded, ScriptedUpstream, Text, events
+from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events
 from patchbay.testing.script import error
+from support.scripted_server import SharedUpstream
 
 from .conftest import QUESTION, WEATHER, cancel_closes_response, first_event, reply_of, run
 from .test_chat_providers import piece
@@ -94,22 +95,12 @@ def test_html_page_is_an_error_that_quotes_it(tools: Any, stream: bool) -> None:
     assert failure.upstream_status is None  # the server did not say 502
 
 
-class Redirecting(ScriptedUpstream):
-    """Sends every request on to another server."""
-
-    def __init__(self, target: str, status: int) -> None:
-        super().__init__([])
-        self._target, self._status = target, status
-
-    def _answer(self, request: Recorded) -> Raw:
-        return Raw([], status=self._status, headers=[("location", self._target)])
-
-
 @pytest.mark.parametrize("status", [302, 307])
 def test_key_is_not_sent_to_a_redirect(status: int, tools: Any) -> None:
     with ScriptedUpstream(lambda _: "Clear.") as other:
         target = f"{other.url.replace('127.0.0.1', 'localhost')}/chat/completions"
-        with Redirecting(target, status) as server:
+        redirect = Raw([], status=status, headers=[("location", target)])
+        with ScriptedUpstream(lambda _: redirect) as server:
             model = model_at(server)
             if status == 307:
                 assert "Clear." == run(model, reply_of(model, [QUESTION], tools=tools)).reply.content
@@ -191,11 +182,8 @@ def test_unknown_tool_choice_is_an_invalid_request_error() -> None:
     [b"{}", b"[]", b"null", b"<html>", b'{"data": null}', b'{"data": [{}]}', b'{"data": [{"id": 3}]}', b'{"data": ["m"]}'],
 )
 def test_empty_model_list_requires_a_name(listed: bytes) -> None:
-    class Lists(ScriptedUpstream):
-        def _answer(self, request: Recorded) -> Raw:
-            return Raw([listed], content_type="text/html" if listed.startswith(b"<") else "application/json")
-
-    with Lists([]) as server:
+    with SharedUpstream() as server:
+        server.on("/v1/models", Raw([listed], content_type="text/html" if listed.startswith(b"<") else "application/json"))
         model = resolve_model(server.url)
         with pytest.raises(ConfigurationError, match=f"names no model.*{server.url}#name"):
             run(model, reply_of(model, [QUESTION]))

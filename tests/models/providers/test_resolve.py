@@ -11,11 +11,12 @@ import openai
 import pytest
 
 from patchbay import ToolRunner
-from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.errors import ConfigurationError
 from patchbay.models.chat_model import ChatModel
 from patchbay.models.providers import PROVIDERS, provider_at, provider_named
 from patchbay.models.resolve import HostedModel, resolve_model
 from patchbay.testing import ScriptedModel, ScriptedUpstream
+from support.scripted_server import SharedUpstream, json_body
 
 from .chat_servers import ChatServer, calls
 from .conftest import QUESTION, reply_of, run
@@ -197,23 +198,11 @@ def test_single_model_of_a_server_is_the_default() -> None:
 
 def test_server_with_several_models_requires_a_name() -> None:
     listed = {"object": "list", "data": [{"id": name, "object": "model", "created": 1, "owned_by": "x"} for name in ("a", "b")]}
-    with _Listing(listed) as server:
+    with SharedUpstream() as server:
+        server.on("/v1/models", json_body(listed))
         model = hosted(server.url)
         with pytest.raises(ConfigurationError, match=rf"several models \(a, b\).*{server.url}#name"):
             run(model, reply_of(model, [QUESTION]))
-
-
-class _Listing(ScriptedUpstream):
-    def __init__(self, listed: Any) -> None:
-        super().__init__([])
-        self._listed = listed
-
-    def _answer(self, request: Any) -> Any:
-        import json
-
-        from patchbay.testing import Raw
-
-        return Raw([json.dumps(self._listed).encode()], content_type="application/json")
 
 
 def test_a_request_may_name_another_model_of_the_same_server() -> None:
@@ -270,12 +259,6 @@ def test_options_that_do_not_exist_are_refused() -> None:
         resolve_model("gpt-4o-mini", api_key="k", frobnicate=True)
     with pytest.raises(ConfigurationError, match="tools is 'sometimes'"):
         resolve_model("gpt-4o-mini", api_key="k", tool_mode="sometimes")
-
-
-def test_unreachable_server_is_an_upstream_error() -> None:
-    model = hosted("http://127.0.0.1:9/v1", max_retries=0)
-    with pytest.raises(UpstreamError):
-        run(model, reply_of(model, [QUESTION]))
 
 
 def test_gemini_without_its_package_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
